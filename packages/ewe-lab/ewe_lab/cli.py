@@ -1,8 +1,8 @@
 """The command `ewe-lab`: compare models, run experiments, make reports. docs/lab.md explains it.
 
 Exit status: 0; 1 if something could not be measured; 2 for wrong usage; 130 after an interrupt. An error in the
-command line is reported as one line on standard error. Each command imports what it needs itself, so that `list`
-and `--help` are fast and work without the packages of the extra `lab`.
+command line is reported as one line on standard error. The function of a command imports the modules of that
+command alone, so that `list` and `--help` are fast and work without the packages of the extra `lab`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from ewe_lab.options import CommandError, between, count, of, several, target
 
 if TYPE_CHECKING:
     from ewe_lab.bench.experiment import Experiment
+    from ewe_lab.bench.results import Results
 
-INSTALL = "pip install 'ewe-lab[locust]'"
-NEEDS = ("locust", "psutil", "jinja2")  # the first loads servers
-WIDTH = 100  # columns of what is printed
+INSTALL_COMMAND = "pip install 'ewe-lab[locust]'"
+REQUIRED_MODULES = ("locust", "psutil", "jinja2")  # the first is for experiments that put a server under load
+DEFAULT_PATH = "/index.html"
+TERMINAL_COLUMNS = 100  # columns of the output
 
 
 @entry_point("ewe-lab", unread=DONE)
@@ -46,24 +48,25 @@ def main(words: list[str]) -> int:
     return action(options)
 
 
-def rerun(words: Sequence[str]) -> str:
+def rerun(arguments: Sequence[str]) -> str:
     """Return the command line that repeats this run, without --out."""
-    text = shlex.join(["ewe-lab", *words])
+    text = shlex.join(["ewe-lab", *arguments])
     return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What the command line may be
+# The options of the command line
 
 
 def arguments(words: Sequence[str]) -> RaisingParser:
-    """Return the parser for a command line. The options it returns hold `action`, the function to call.
+    """Return the parser for a command line. The parsed options hold `action`, the function to call.
 
-    `compare` gets its options if the command line names it: they name the models, whose modules take long to load.
+    The options of `compare` are added only if the command line names `compare`. They need the list of the models,
+    and the modules of the models take long to load.
     """
     parser = RaisingParser(
         prog="ewe-lab",
-        description="Compare concurrency models with each other, with other servers, and with what was"
+        description="Compare concurrency models with each other, with other servers, and with figures that were"
         " published from 2006 to 2011.",
         allow_abbrev=False,
     )
@@ -90,8 +93,15 @@ def arguments(words: Sequence[str]) -> RaisingParser:
     join.add_argument("directories", nargs="+", type=Path, metavar="DIR")
     add_out(join)
     join.set_defaults(action=make_report)
+    claims = actions.add_parser(
+        "claims", help="put the findings of runs on a page, claim by claim", allow_abbrev=False
+    )
+    claims.add_argument("directories", nargs="*", type=Path, metavar="DIR")
+    claims.add_argument("--page", type=Path, required=True, metavar="FILE.md",
+        help="the page to write; FILE.json beside it keeps the findings of earlier runs")  # fmt: skip
+    claims.set_defaults(action=write_claims)
     actions.add_parser(
-        "speed", help="compare the CPU time a request of every model with nginx", add_help=False
+        "speed", help="compare the CPU time of each model for a request with nginx's", add_help=False
     )
     return parser
 
@@ -107,7 +117,7 @@ def add_compare(parser: RaisingParser) -> None:
     """Add the options of `compare`."""
     from ewe.processors.base import FLAGS
 
-    parser.set_defaults(action=compare_servers, models=[])
+    parser.set_defaults(action=compare_servers, models=[], default_path=DEFAULT_PATH)
     add = parser.add_argument
     for flag, model in FLAGS.items():
         add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
@@ -115,6 +125,14 @@ def add_compare(parser: RaisingParser) -> None:
         help="models, with commas; a model may have options: 'pool --poolthreads 20'")  # fmt: skip
     add("--against", type=several, action="extend", default=[], metavar="LIST",
         help="other servers, with commas: nginx,apache-event,...")  # fmt: skip
+    add("--target", action="append", default=[], metavar="URL",
+        help="a server that runs already, here or elsewhere, instead of models; also several times")  # fmt: skip
+    add("--target-ssh", action="append", default=[], metavar="HOST",
+        help="the target's machine, where ssh reads CPU and memory; none: nowhere [the URL's host]")  # fmt: skip
+    add("--load-from", type=several, action="extend", default=[], metavar="LIST",
+        help="machines from which locust loads the target, with commas: [USER@]HOST[:PORT] for ssh")  # fmt: skip
+    add("--load-python", default="python3", metavar="PROGRAM", help="the Python with locust there [python3]")
+    add("--ssh", default="ssh", metavar="COMMAND", help="ssh with options, such as 'ssh -i KEY' [ssh]")
     add("--users", type=count(1, 10_000), metavar="N", help="users at once [50]; with --rate: connections"
         " that all requests share [one for each]")  # fmt: skip
     add(
@@ -122,16 +140,22 @@ def add_compare(parser: RaisingParser) -> None:
         type=of(duration(0.0)),
         default=0.1,
         metavar="TIME",
-        help="between answer and request [100ms]",
+        help="the pause between an answer and the next request [100ms]",
     )
     add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive however fast the"
         " server is, instead of users")  # fmt: skip
-    add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="of one measurement [10s]")
-    add("--warm-up", type=of(duration(0.0)), default=1.0, metavar="TIME", help="before it, not counted [1s]")
-    add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="of a request [5s]")
-    add("--no-keep-alive", dest="keep_alive", action="store_false", help="a connection for each request")
-    add("--tls", action="store_true", help="HTTPS")
-    add("--path", type=target, default="/index.html", help="path of the URL [/index.html, 1 KB]")
+    add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="the length of one measurement [10s]")
+    add(
+        "--warm-up",
+        type=of(duration(0.0)),
+        default=1.0,
+        metavar="TIME",
+        help="the load before a measurement, which is not counted [1s]",
+    )
+    add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="how long a request may take [5s]")
+    add("--no-keep-alive", dest="keep_alive", action="store_false", help="open a connection for each request")
+    add("--tls", action="store_true", help="use HTTPS")
+    add("--path", type=target, default=DEFAULT_PATH, help="path of the URL [/index.html, 1 KB]")
     add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
     add(
         "--cgi",
@@ -141,7 +165,7 @@ def add_compare(parser: RaisingParser) -> None:
     )
     add("--gateways", type=several, action="extend", default=[], metavar="LIST",
         help="ways to run the program, with commas: cgi,fastcgi,xswitch,libcgi,wsgi,asgi [cgi]")  # fmt: skip
-    add("--repeats", type=count(1, 99), default=3, metavar="N", help="[3]")
+    add("--repeats", type=count(1, 99), default=3, metavar="N", help="measure N times [3]")
     add_out(parser)
 
 
@@ -153,27 +177,29 @@ def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     add("ids", nargs="*", metavar="ID", help="R-F5, or R (or RDBMS) for all of a document")
     add("--all", action="store_true", help="every experiment; with --quick those marked q in the list")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="shorter, and once")
-    length.add_argument("--full", action="store_true", help="in full length, three times (the default)")
-    add("--repeats", type=count(1, 99), metavar="N", help="[3; 1 with --quick]")
+    length.add_argument("--quick", action="store_true", help="measure shorter, and once")
+    length.add_argument(
+        "--full", action="store_true", help="measure in full length, three times (the default)"
+    )
+    add("--repeats", type=count(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
     add_out(parser)
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What it does
+# The commands
 
 
-def in_container(words: Sequence[str]) -> str:
-    """Return the command that measures in a container of ewe's Dockerfile, whose image lacks locust."""
-    return f'bash -c "pip install {" ".join(NEEDS)} && {shlex.join(["ewe-lab", *words])}"'
+def in_container(arguments: Sequence[str]) -> str:
+    """Return the command that installs REQUIRED_MODULES and measures in a container of ewe's Dockerfile."""
+    return f'bash -c "pip install {" ".join(REQUIRED_MODULES)} && {shlex.join(["ewe-lab", *arguments])}"'
 
 
-def need_extra(needs: Sequence[str] = NEEDS) -> None:
-    """Check that this is Linux, and that the packages that measuring needs are installed. Raises CommandError."""
+def need_extra(needs: Sequence[str] = REQUIRED_MODULES) -> None:
+    """Check that the system is Linux and that the packages `needs` are installed. Raises CommandError."""
     if reason := needs_linux("measuring", in_container(sys.argv[1:])):
         raise CommandError(reason, 1)
     if lacking := [name for name in needs if find_spec(name) is None]:
-        raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
+        raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL_COMMAND}", 1)
 
 
 def compare_servers(options: argparse.Namespace) -> int:
@@ -183,7 +209,7 @@ def compare_servers(options: argparse.Namespace) -> int:
     from ewe_lab.bench.processes import LabError
 
     try:
-        part = compare.part(options, options.command)
+        part = compare.planned_table(options, options.command)
         directory = invocation.new_directory(options.out)
     except LabError as reason:
         raise CommandError(str(reason)) from None
@@ -199,12 +225,12 @@ def compare_servers(options: argparse.Namespace) -> int:
 
 def run_experiments(options: argparse.Namespace) -> int:
     """Carry out `run`."""
-    need_extra(NEEDS[1:])
+    need_extra(REQUIRED_MODULES[1:])
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
-    from ewe_lab.bench.results import Table
+    from ewe_lab.bench.results import ExperimentTable
     from ewe_lab.experiments import CATALOG
-    from ewe_lab.stacks.peers import PEERS
+    from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
     if bool(options.ids) == options.all:
         raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
@@ -219,7 +245,7 @@ def run_experiments(options: argparse.Namespace) -> int:
         seconds = each.quick_seconds if options.quick else each.minutes * 60 if each.run else 0.0
         command = f"ewe-lab run {each.id}{length}"
         reason = "" if each.run else each.needs or "it cannot be run yet"
-        table = Table(each.id, each.title, skipped=reason, quick=options.quick, command=command)
+        table = ExperimentTable(each.id, each.title, skipped=reason, quick=options.quick, command=command)
         parts.append(invocation.PlannedTable(table, each.run, seconds, each))
     try:
         directory = invocation.new_directory(options.out)
@@ -231,23 +257,23 @@ def run_experiments(options: argparse.Namespace) -> int:
         command=options.command,
         quick=options.quick,
         repeats=options.repeats or (1 if options.quick else 3),
-        used=list(PEERS),
+        used=list(OTHER_SERVERS),
     )
 
 
 def of_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
-    """Return ids, with those of all its experiments in place of a document: `RDBMS`, or `R` as its ids begin."""
+    """Return the ids that `wanted` names. A document (`RDBMS`, or `R`, its prefix) names all of its ids."""
     found: list[str] = []
     for name in wanted:
-        of = [
+        ids_of_document = [
             id for id, each in catalog.items() if each.document == name or id.startswith(f"{name.upper()}-")
         ]
-        found += of or [name]
+        found += ids_of_document or [name]
     return found
 
 
 def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return ids in the spelling of the catalogue. Raises CommandError for an unknown one."""
+    """Return ids in the spelling of the catalogue, each once. Raises CommandError for an unknown id."""
     spelt = {name.lower(): name for name in known}
     for name in wanted:
         if name.lower() not in spelt:
@@ -295,10 +321,51 @@ def show_experiments(options: argparse.Namespace) -> int:
             if text:
                 print(
                     textwrap.fill(
-                        text, WIDTH, initial_indent=f"  {title + ':':10} ", subsequent_indent=" " * 13
+                        text,
+                        TERMINAL_COLUMNS,
+                        initial_indent=f"  {title + ':':10} ",
+                        subsequent_indent=" " * 13,
                     )
                 )
         print()
+    return 0
+
+
+def loaded(directories: Sequence[Path]) -> list[Results]:
+    """Return the results of runs, each of a directory or a results.json. Raises CommandError."""
+    from ewe_lab.bench.results import BadResults, load
+
+    parts = []
+    for directory in directories:
+        path = directory / "results.json" if directory.is_dir() else directory
+        try:
+            parts.append(load(path))
+        except BadResults as reason:
+            raise CommandError(str(reason)) from None
+        except OSError as reason:
+            raise CommandError(f"cannot read {path}: {reason.strerror}") from None
+    return parts
+
+
+def write_claims(options: argparse.Namespace) -> int:
+    """Carry out `claims`."""
+    from ewe_lab.bench.results import BadResults
+    from ewe_lab.report import claims
+
+    if options.page.suffix != ".md":
+        raise CommandError(f"--page {options.page}: the page's name has to end in .md")
+    parts = loaded(options.directories)
+    try:
+        kept = claims.load(claims.kept_file(options.page))
+        for results in sorted(parts, key=lambda part: part.started):
+            for sentence in kept.take(results):
+                print(sentence)
+        claims.write(kept, options.page)
+    except BadResults as reason:
+        raise CommandError(str(reason)) from None
+    except OSError as reason:
+        raise CommandError(f"cannot write {reason.filename or options.page}: {reason.strerror}") from None
+    print(f"written: {options.page} and {claims.kept_file(options.page)}")
     return 0
 
 
@@ -307,22 +374,14 @@ def make_report(options: argparse.Namespace) -> int:
     need_extra()
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
-    from ewe_lab.bench.results import BadResults, join, load
+    from ewe_lab.bench.results import join_runs
     from ewe_lab.report import report
 
-    parts = []
-    for directory in options.directories:
-        path = directory / "results.json" if directory.is_dir() else directory
-        try:
-            parts.append(load(path))
-        except BadResults as reason:
-            raise CommandError(str(reason)) from None
-        except OSError as reason:
-            raise CommandError(f"{path}: {reason.strerror}") from None
+    parts = loaded(options.directories)
     alone = options.directories[0] if len(parts) == 1 and options.directories[0].is_dir() else None
     try:
         directory = invocation.new_directory(options.out or alone)
-        for path in report.write(join(parts), directory):
+        for path in report.write(join_runs(parts), directory):
             print(path)
     except LabError as reason:
         raise CommandError(str(reason)) from None

@@ -11,29 +11,36 @@ from pathlib import Path
 
 from ewe.config.messages import nearest
 from ewe.processors import base
-from ewe_lab.bench.experiment import Contender, Load
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab import compare_target
+from ewe_lab.bench.experiment import Load, ServerUnderTest
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.invocation import PlannedTable
-from ewe_lab.lab_bench import Job, LabBench, expected, missing
+from ewe_lab.lab_bench import CellJob, LabBench, expected_s, missing
 from ewe_lab.options import CommandError
-from ewe_lab.stacks import gateways, peers
-from ewe_lab.stacks.gateways import Program
+from ewe_lab.stacks import gateways, other_servers
+from ewe_lab.stacks.gateways import CgiProgram
 
-GATEWAY_MODEL = "thread"  # under which gateways are compared if no model is named
+GATEWAY_MODEL = "thread"  # the model for a comparison of gateways if the command line names none
 
 
-def contenders(models: Sequence[str], against: Sequence[str]) -> list[Contender]:
+def tested_servers(models: Sequence[str], against: Sequence[str]) -> list[ServerUnderTest]:
     """Return the servers that the command line names; all models if it names none. Raises CommandError."""
-    found = [ewe_contender(text) for text in models or list(base.FLAGS.values())]
+    found = [tested_ewe(text) for text in models or list(base.FLAGS.values())]
     for name in against:
-        if name not in peers.PEERS:
-            near = nearest(name, peers.PEERS)
-            raise CommandError(f"there is no peer {name!r}{near or '; there are ' + ', '.join(peers.PEERS)}")
-        found.append(Contender(name, name))
+        if reason := other_servers.GONE_SERVERS.get(name):
+            raise CommandError(
+                f"{name} is in no current distribution, and the lab does not build it: {reason}"
+            )
+        if name not in other_servers.OTHER_SERVERS:
+            near = nearest(name, other_servers.OTHER_SERVERS)
+            raise CommandError(
+                f"there is no server {name!r}{near or '; there are ' + ', '.join(other_servers.OTHER_SERVERS)}"
+            )
+        found.append(ServerUnderTest(name, name))
     return list(dict.fromkeys(found))
 
 
-def ewe_contender(text: str) -> Contender:
+def tested_ewe(text: str) -> ServerUnderTest:
     """Return the model that a text names, with its options: `pool --parking never`. Raises CommandError."""
     try:
         name, *options = shlex.split(text)
@@ -44,10 +51,10 @@ def ewe_contender(text: str) -> Contender:
         raise CommandError(f"{reason}{near}") from None
     except ValueError:
         raise CommandError(f"--model {text!r} is not the name of a model") from None
-    return Contender(" ".join((model, *options)), "ewe", model, tuple(options))
+    return ServerUnderTest(" ".join((model, *options)), "ewe", model, tuple(options))
 
 
-def the_load(options: Namespace) -> Load:
+def load_of(options: Namespace) -> Load:
     """Return the load that the command line describes."""
     load = Load(
         users=options.users or 50,
@@ -77,7 +84,7 @@ def check_root(root: Path | None, path: str) -> int | None:
     return file.stat().st_size if file.is_file() else None
 
 
-def the_program(options: Namespace) -> Program:
+def program_of(options: Namespace) -> CgiProgram:
     """Return the program that --cgi and --path name. Raises CommandError."""
     path, _, query = options.path.partition("?")
     if options.cgi is None:
@@ -86,13 +93,13 @@ def the_program(options: Namespace) -> Program:
         raise CommandError("--gateways compares ways of ewe: leave out --root, --against and --tls")
     if not path.startswith(gateways.URL) or "/" in path[len(gateways.URL) :]:
         raise CommandError(f"--path {path!r} names no program: write {gateways.URL}hello.py")
-    program = Program(options.cgi.resolve(), path[len(gateways.URL) :], query)
+    program = CgiProgram(options.cgi.resolve(), path[len(gateways.URL) :], query)
     if not program.script.is_file():
         raise CommandError(f"there is no {program.file} in {str(options.cgi)!r} (--cgi, --path)")
     return program
 
 
-def by_gateway(options: Namespace, command: str) -> PlannedTable:
+def gateways_table(options: Namespace, command: str) -> PlannedTable:
     """Return the table of one program behind several gateways. Raises CommandError."""
     names = list(dict.fromkeys(options.gateways)) or [gateways.CGI]
     for name in names:
@@ -101,9 +108,9 @@ def by_gateway(options: Namespace, command: str) -> PlannedTable:
             raise CommandError(
                 f"there is no gateway {name!r}{near or '; there are ' + ', '.join(gateways.GATEWAYS)}"
             )
-    program = the_program(options)
-    models = contenders(options.models or [GATEWAY_MODEL], [])
-    load = the_load(options)
+    program = program_of(options)
+    models = tested_servers(options.models or [GATEWAY_MODEL], [])
+    load = load_of(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
         jobs = []
@@ -113,31 +120,40 @@ def by_gateway(options: Namespace, command: str) -> PlannedTable:
                     lab.note(lacking)
                     continue
                 for each in lab.servers(models):
-                    found, path = stack.enter_context(gateways.ready(lab, name, program, each))
-                    label = f"{name}, {each.name}" if len(models) > 1 else name
-                    jobs.append(
-                        Job(found, replace(load, path=path), Cell(label), lab.site([])),
-                    )
+                    found, path = stack.enter_context(gateways.start_gateway(lab, name, program, each))
+                    other = gateways.other_form(name, program)
+                    label = f"{name} ({other})" if other else name
+                    label = f"{label}, {each.name}" if len(models) > 1 else label
+                    remark = f"runs {other}, and not {program.file}: the two programs differ" if other else ""
+                    cell = Cell(label, remark=remark)
+                    jobs.append(CellJob(found, replace(load, path=path), cell, lab.site([])))
             yield from lab.measure_all(jobs)
 
     under = f" under {models[0].name}" if len(models) == 1 else ""
-    table = Table("compare", f"{program.file} by gateway{under}, {load.words()}", command=command)
+    table = ExperimentTable(
+        "compare", f"{program.file} by gateway{under}, {load.description()}", command=command
+    )
     count = len(names) * len(models)
-    return PlannedTable(table, run, count * options.repeats * expected(load))
+    return PlannedTable(table, run, count * options.repeats * expected_s(load))
 
 
-def part(options: Namespace, command: str) -> PlannedTable:
+def planned_table(options: Namespace, command: str) -> PlannedTable:
     """Return the table to fill. Raises CommandError."""
+    if options.target:
+        return compare_target.part(options, load_of(options), command)
     if options.gateways or options.cgi:
-        return by_gateway(options, command)
-    found = contenders(options.models, options.against)
+        return gateways_table(options, command)
+    compare_target.load_hosts(options)
+    if options.target_ssh:
+        raise CommandError("--target-ssh needs --target URL")
+    found = tested_servers(options.models, options.against)
     root = options.root.resolve() if options.root else None
-    load = replace(the_load(options), length=check_root(root, options.path))
+    load = replace(load_of(options), length=check_root(root, options.path))
 
     def run(lab: LabBench) -> Iterator[Cell]:
-        jobs = [Job(each, load, Cell(each.name), root or lab.site([])) for each in lab.servers(found)]
+        jobs = [CellJob(each, load, Cell(each.name), root or lab.site([])) for each in lab.servers(found)]
         yield from lab.measure_all(jobs)
 
-    table = Table("compare", f"{load.words()}, {load.path}", command=command)
+    table = ExperimentTable("compare", f"{load.description()}, {load.path}", command=command)
     count = sum(not missing(each) for each in found)
-    return PlannedTable(table, run, count * options.repeats * expected(load))
+    return PlannedTable(table, run, count * options.repeats * expected_s(load))

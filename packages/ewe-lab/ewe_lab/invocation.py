@@ -6,6 +6,7 @@ interrupt ends the run or an experiment cannot go on.
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 import time
@@ -15,24 +16,26 @@ from datetime import datetime
 from pathlib import Path
 
 from ewe.config.command import INTERRUPTED
+from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE, OtherProgramsWatch
 from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
-from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, tree
+from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, Results, Table, save
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, save
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.report import report
 from ewe_lab.stacks.machine import machine
 
-DESCRIPTORS = 20_000
-MUCH = 0.25  # share of a core that other programs (and the kernel) had: from here on a note says so
+WANTED_DESCRIPTORS = 20_000
+DIFFERENCE_UNITS = ("µs", "ms", "s", "%")  # units in which an experiment subtracts one run from another
 
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """A table to fill. run: yields its cells, None if it cannot be run. seconds: an estimate of its duration."""
+    """A table to fill. run: yields the cells; None if the experiment cannot run. seconds: estimated duration."""
 
-    table: Table
+    table: ExperimentTable
     run: Callable[[LabBench], Iterator[Cell]] | None
     seconds: float
     experiment: Experiment | None = None
@@ -49,9 +52,9 @@ def new_directory(wanted: Path | None) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise LabError(f"nothing can be written to {directory}: {reason.strerror} (--out)") from None
+        raise LabError(f"cannot write {directory}: {reason.strerror} (--out)") from None
     if not os.access(directory, os.W_OK):
-        raise LabError(f"nothing can be written to {directory} (--out)")
+        raise LabError(f"cannot write {directory}: {os.strerror(errno.EACCES)} (--out)")
     return directory
 
 
@@ -67,27 +70,29 @@ def carry_out(
     """Fill and print all tables, write results.json and the report; return the exit status."""
     results = Results(now().isoformat(timespec="seconds"), command, machine(used))
     progress = Progress(sum(part.seconds for part in parts))
-    before = {each.pid for each in tree(os.getpid())}
+    before = {each.pid for each in process_tree(os.getpid())}
     status = 0
-    allow_descriptors(DESCRIPTORS)
+    allow_descriptors(WANTED_DESCRIPTORS)
     heed_interrupts()
     try:
+        if plan := progress.plan():
+            progress.note(f"The run takes {plan}, and longer on a busy machine.")
         with progress, LabBench(progress, quick=quick, repeats=repeats) as lab:
             for part in parts:
                 results.tables.append(part.table)
                 status = max(status, carry_out_part(part, lab, progress))
                 save(results, directory / "results.json")
-                show(part, progress)
+                print_table(part, progress)
     except KeyboardInterrupt:
         status = INTERRUPTED
         for table in results.tables[-1:]:
             table.interrupted = True
-        progress.note("interrupted: this is what was measured until then")
+        progress.note("interrupted: the results until then follow")
     finally:
         ignore_interrupts()
         end_children(but=before)
     if status == INTERRUPTED and results.tables:
-        show(parts[len(results.tables) - 1], progress)
+        print_table(parts[len(results.tables) - 1], progress)
     for path in report.write(results, directory):
         progress.note(f"written: {path}")
     return status
@@ -102,9 +107,11 @@ def carry_out_part(part: PlannedTable, lab: LabBench, progress: Progress) -> int
     lab.notes, lab.started, lab.prefix = table.notes, [], []
     progress.begin(part.seconds)
     progress.say(f"{table.id}: {table.title}")
+    watch = OtherProgramsWatch(two_cores())
     try:
-        for cell in part.run(lab):
-            table.cells.append(cell)
+        with watch:
+            for cell in part.run(lab):
+                table.cells.append(without_negative_figure(cell))
     except KeyboardInterrupt:
         for cell in lab.started:
             if cell.samples and all(cell is not each for each in table.cells):
@@ -116,13 +123,26 @@ def carry_out_part(part: PlannedTable, lab: LabBench, progress: Progress) -> int
         return 1
     finally:
         progress.end()
-        table.notes += others(table)
+        table.foreign, table.cores = watch.share(), len(watch.cores)
+        table.notes += foreign_sentence(table)
         table.seconds = time.monotonic() - began
     return 1 if any(cell.failure for cell in table.cells) or not table.cells else 0
 
 
-def others(table: Table) -> list[str]:
-    """Return a sentence for each core on which other programs ran."""
+def without_negative_figure(cell: Cell) -> Cell:
+    """Return a cell without its figure if that is a negative time or share: a difference lost in the noise.
+
+    No layer of a server takes less than no time. The subtracted runs differed by more than the layer.
+    """
+    if cell.unit in DIFFERENCE_UNITS and cell.median is not None and cell.median < 0:
+        text = f"{figures.number(cell.median)} {cell.unit}"
+        cell.failure = f"not resolved: the difference is {text}, so the runs differ by more than it"
+        cell.samples.clear()
+    return cell
+
+
+def foreign_sentence(table: ExperimentTable) -> list[str]:
+    """Return a sentence for each core of which other programs used more than the share MAX_FOREIGN_SHARE."""
     cells = [cell for cell in table.cells if not cell.line]  # a line has the samples of another cell
     samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
     shares = {
@@ -139,7 +159,7 @@ def others(table: Table) -> list[str]:
     }
     notes = []
     for whose, found in shares.items():
-        if disturbed := [share for share in found if share > MUCH]:
+        if disturbed := [share for share in found if share > MAX_FOREIGN_SHARE]:
             notes.append(
                 f"Other programs had {statistics.median(disturbed):.0%} of the {whose}'s core in"
                 f" {len(disturbed)} of {len(found)} measurements: run it again on a quiet machine before you"
@@ -148,7 +168,7 @@ def others(table: Table) -> list[str]:
     return notes
 
 
-def show(part: PlannedTable, progress: Progress) -> None:
+def print_table(part: PlannedTable, progress: Progress) -> None:
     """Print a table."""
     progress.clear()
     print(report.text(part.table, part.experiment), end="\n\n", flush=True)

@@ -2,12 +2,12 @@
 
     LabBench.once       one measurement
       start             the server, on its core, from a scratch directory
-      probe             one request, whose answer is checked
+      probe             one request, and a check of the answer
       load              the load generator on its core, while a Watch reads /proc
                         -> a Sample, added to the Cell
 
-The server has the first core that we may use, the load the last. A third core, if there is one, is for the Watch.
-ewe_lab.bench.experiment.Bench is the interface that an experiment sees.
+The server has the first core that the lab may use, and the load the last. If there are more than two cores, the
+Watch has the second. ewe_lab.bench.experiment.Bench is the interface that an experiment sees.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Contender, Load, Running
+from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
 from ewe_lab.bench.progress import Progress
@@ -32,28 +32,34 @@ from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.bench.watch import Watch
 from ewe_lab.load.child import environment
 from ewe_lab.load.run import run
-from ewe_lab.stacks import peers, servers
+from ewe_lab.machines.watch import TargetServer, TargetWatch
+from ewe_lab.machines.workers import LoadHosts
+from ewe_lab.stacks import other_servers, servers
 
-OVERHEAD = 2.5  # seconds to start and stop server and load; used in estimates
+OVERHEAD_S = 2.5  # seconds to start and stop server and load; used in estimates
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
 @dataclass(frozen=True)
-class Job:
-    """A cell to measure. root: the document root; options: more options of the server."""
+class CellJob:
+    """A cell to measure. root: the document root; options: more options of the server.
 
-    contender: Contender
+    target: a server that runs already, which the lab does not start.
+    """
+
+    tested: ServerUnderTest
     load: Load
     cell: Cell
     root: Path
     options: tuple[str, ...] = ()
     access_log: bool = False
+    target: TargetServer | None = None
 
 
 class LabBench:
-    """An experiment.Bench. Use it in a `with`: its directory is removed at the end.
+    """An experiment.Bench. Use it in a `with` statement: its directory is removed at the end.
 
-    started: cells with at least one attempt; after an interrupt their samples are kept.
+    started: the cells with at least one attempt. After an interrupt their samples are kept.
     """
 
     def __init__(self, progress: Progress, *, quick: bool = False, repeats: int = 3) -> None:
@@ -62,8 +68,9 @@ class LabBench:
         self.repeats = repeats
         self.notes: list[str] = []
         self.started: list[Cell] = []
-        self.said = False  # whether the progress line names the measurement
-        self.prefix: list[str] = []  # of all commands: enters the network of a slow link
+        self.load_hosts: LoadHosts | None = None  # the machines from which load comes; None: this one
+        self.is_announced = False  # whether the progress line names the measurement
+        self.prefix: list[str] = []  # of all commands: makes a command enter the network of a slow link
         self.server_core: int | None
         self.load_core: int | None
         self.watch_core: int | None
@@ -81,15 +88,15 @@ class LabBench:
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # What an experiment asks for
+    # Helpers of an experiment
 
     def seconds(self, quick: float, full: float) -> float:
         """Return the first number in a quick run, else the second."""
         return quick if self.quick else full
 
-    def servers(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
-        """Yield the contenders that can run here; note why the others cannot."""
-        for each in contenders:
+    def servers(self, tested_servers: Iterable[ServerUnderTest]) -> Iterator[ServerUnderTest]:
+        """Yield the servers that can run here; add a note for each of the others with the reason."""
+        for each in tested_servers:
             if lacking := missing(each):
                 self.note(lacking)
             else:
@@ -130,19 +137,19 @@ class LabBench:
 
     @contextmanager
     def start(
-        self, contender: Contender, root: Path, *options: str, tls: bool = False, access_log: bool = False
-    ) -> Iterator[Running]:
-        """Run a server on its core. access_log: for ewe and nginx only."""
-        if not self.said:
-            self.progress.say(contender.name)
+        self, tested: ServerUnderTest, root: Path, *options: str, tls: bool = False, access_log: bool = False
+    ) -> Iterator[RunningServer]:
+        """Run a server on the server's core until the block is left. access_log: ewe and nginx only."""
+        if not self.is_announced:
+            self.progress.say(tested.name)
         certificate = self.certificate() if tls else None
         scratch = Path(tempfile.mkdtemp(prefix="server-", dir=self.directory))
         scratch.chmod(0o755)
         log = scratch / "access.log" if access_log else None
-        options = (*contender.options, *options)
-        run, name = servers.peer, contender.kind
-        if contender.kind == "ewe":
-            run, name = partial(servers.ewe, variables=contender.variables), contender.model
+        options = (*tested.options, *options)
+        run, name = servers.other_server, tested.kind
+        if tested.kind == "ewe":
+            run, name = partial(servers.ewe, variables=tested.variables), tested.model
             if "--requests" not in options:
                 options = ("--requests", "0", *options)  # no connection is closed because of its age
         started = run(
@@ -157,11 +164,11 @@ class LabBench:
         )
         try:
             with started as server:
-                yield replace(server, also=(*server.also, *contender.also))
+                yield replace(server, other_pids=(*server.other_pids, *tested.other_pids))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def probe(self, server: Running, load: Load) -> None:
+    def probe(self, server: RunningServer, load: Load) -> None:
         """Send one request and check its answer against the load. Raises LabError."""
         command = [
             *self.prefix,
@@ -182,14 +189,24 @@ class LabBench:
                 raise LabError("a first request did not end") from None
             if status:
                 raise LabError(one_line(text_of(output)))
+            if remark := text_of(output).strip():
+                self.note(remark)
 
-    def load(self, server: Running, load: Load) -> Sample:
-        """Run a load once on its core, and watch the server meanwhile."""
-        cores = (self.server_core, self.load_core)
-        with on_core(self.watch_core), Watch(server.pid, *cores, server.also) as watch:
-            sample = run(load, server.url, self.load_core, watch, self.prefix)
+    def load(self, server: RunningServer, load: Load) -> Sample:
+        """Run a load once on the load's core, and watch the server meanwhile."""
+        run_load = self.load_hosts.run if self.load_hosts else run
+        watching: Watch
+        if isinstance(server, TargetServer):
+            watching = server.watch(self.load_core)
+        else:
+            watching = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
+        with on_core(self.watch_core), watching as watch:
+            sample = run_load(load, server.url, self.load_core, watch, self.prefix)
             sample.usage = watch.usage()
-            sample.core = watch.share(1)
+            sample.core = None if self.load_hosts else watch.busy_share(1)
+            if isinstance(watch, TargetWatch):
+                sample.elsewhere = True
+                self.note(watch.sentence())
             watch.fill(sample.timeline)
             begin = 0.0
             for phase in sample.phases:
@@ -201,18 +218,19 @@ class LabBench:
 
     # Cells
 
-    def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
         """Measure a cell: start, warm up, load and stop the server as often as the lab repeats."""
-        job = Job(contender, load, cell, root, options)
+        job = CellJob(tested, load, cell, root, options)
         for repeat in range(self.repeats):
             if not self.once(job, repeat):
                 break
         return cell
 
-    def measure_all(self, jobs: Sequence[Job]) -> Iterator[Cell]:
-        """Measure cells in turns, in one order and then in the other; yield each when it is complete.
+    def measure_all(self, jobs: Sequence[CellJob]) -> Iterator[Cell]:
+        """Measure cells in turns, with the order reversed in every other round; yield each cell when it is
+        complete.
 
-        A busy minute of the machine then does not fall on the repeats of one cell.
+        A busy minute of the machine then affects one repeat of many cells, not all repeats of one cell.
         """
         for repeat in range(self.repeats):
             last = repeat + 1 == self.repeats
@@ -222,21 +240,19 @@ class LabBench:
                 if last:
                     yield job.cell
 
-    def once(self, job: Job, repeat: int) -> bool:
+    def once(self, job: CellJob, repeat: int) -> bool:
         """Measure a cell once: add a sample, or a failure. Return whether there is a sample."""
-        cell, load = job.cell, fitting(job.load, job.contender)
+        cell, load = job.cell, adapted_load(job.load, job.tested)
         if all(cell is not each for each in self.started):
             self.started.append(cell)
         turn = f", {repeat + 1} of {self.repeats}" if self.repeats > 1 else ""
-        self.said = True
-        self.progress.say(", ".join(filter(None, (cell.server, cell.column, load.words()))) + turn)
-        if self.server_core is None:
+        self.is_announced = True
+        self.progress.say(", ".join(filter(None, (cell.server, cell.column, load.description()))) + turn)
+        if self.server_core is None and not job.target:
             self.note(ONE_CORE)
-        cell.load = load.words()
+        cell.load = load.description()
         try:
-            with self.start(
-                job.contender, job.root, *job.options, tls=bool(load.tls), access_log=job.access_log
-            ) as server:
+            with self.running(job, load) as server:
                 cell.command = server.command
                 self.probe(server, load)
                 cell.samples.append(self.load(server, load))
@@ -245,11 +261,17 @@ class LabBench:
             cell.failure = str(reason)
             return False
         finally:
-            self.said = False
+            self.is_announced = False
+
+    def running(self, job: CellJob, load: Load) -> AbstractContextManager[RunningServer]:
+        """Return the server of a job: started for a block, or the target, which runs already."""
+        if job.target:
+            return nullcontext(job.target)
+        return self.start(job.tested, job.root, *job.options, tls=bool(load.tls), access_log=job.access_log)
 
     @contextmanager
     def linked(self, speed: str) -> Iterator[str]:
-        """Run what is started in the block behind a slow link. Yield the reason if that is impossible, else ""."""
+        """Run the servers and loads of the block behind a slow link. Yield the reason if there is none, else ""."""
         made = link(speed)
         try:
             self.prefix = made.__enter__()
@@ -263,36 +285,36 @@ class LabBench:
             made.__exit__(None, None, None)
 
 
-def missing(contender: Contender) -> str:
+def missing(tested: ServerUnderTest) -> str:
     """Return why a server cannot run here, "" if it can."""
-    if contender.kind != "ewe":
-        found = peers.PEERS.get(contender.kind)
-        return found.missing if found else f"{contender.name}: there is no peer {contender.kind!r}"
+    if tested.kind != "ewe":
+        found = other_servers.OTHER_SERVERS.get(tested.kind)
+        return found.missing if found else f"{tested.name}: there is no server {tested.kind!r}"
     from ewe.processors import base
 
     try:
-        base.find(contender.model)
+        base.find(tested.model)
     except base.UnknownModel as reason:
-        return f"{contender.name}: {reason}"
-    if "uvloop" in contender.options and find_spec("uvloop") is None:
-        return f"{contender.name} is left out: pip install uvloop"
+        return f"{tested.name}: {reason}"
+    if "uvloop" in tested.options and find_spec("uvloop") is None:
+        return f"{tested.name} is left out: pip install uvloop"
     return ""
 
 
-def fitting(load: Load, contender: Contender) -> Load:
-    """Adapt a load to a server: a warm-up that is long enough, and no more kept connections than it can serve."""
-    load = peers.warmed(load, contender.kind)
-    most = contender.most
-    if contender.kind in peers.PEERS:
-        most = min(most, peers.PEERS[contender.kind].most)
-    if load.shape == "ceiling" and load.keep_alive and load.users > most:
-        return replace(load, users=most)
+def adapted_load(load: Load, tested: ServerUnderTest) -> Load:
+    """Adapt a load to a server: a warm-up that is long enough, and at most `max_connections` kept connections."""
+    load = other_servers.with_warm_up(load, tested.kind)
+    max_connections = tested.most
+    if tested.kind in other_servers.OTHER_SERVERS:
+        max_connections = min(max_connections, other_servers.OTHER_SERVERS[tested.kind].most)
+    if load.shape == "saturation" and load.keep_alive and load.users > max_connections:
+        return replace(load, users=max_connections)
     return load
 
 
-def expected(load: Load) -> float:
+def expected_s(load: Load) -> float:
     """Return an estimate of the seconds that a measurement takes."""
     length = load.duration
     if load.sessions:
         length = min(length, load.sessions / load.rate + load.calls * load.think)
-    return OVERHEAD + load.warm_up + length
+    return OVERHEAD_S + load.warm_up + length

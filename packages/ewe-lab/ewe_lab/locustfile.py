@@ -4,10 +4,11 @@
     locust -f locustfile.py --host http://127.0.0.1:4000         # then open http://localhost:8089
     locust -f locustfile.py --host http://127.0.0.1:4000 --headless --users 50 --run-time 30s
 
-Two kinds of users send a request, wait for the answer, think, and send the next: a closed loop, like people. While
-the server is slow they send fewer requests, so a stall hides behind the few requests that met it. `ewe-lab compare
+Two kinds of users send a request, wait for the answer, think, and send the next request: a closed loop, like
+people. While the server stalls, the users send fewer requests, so few requests measure the stall. `ewe-lab compare
 --rate` makes an open loop, which shows the stall. locust itself needs about 0.1 ms for a request. Beyond 2000
-requests a second, or when it warns of its CPU, you measure locust. Then spread it over processes or machines:
+requests a second, or when locust warns of its CPU, you measure locust. Then spread locust over processes or
+machines:
 
     locust -f locustfile.py --master --expect-workers 2 ...       # on one machine
     locust -f - --worker --master-host ADDRESS                    # on others, which need no file
@@ -51,7 +52,7 @@ STEP = float(os.environ.get("STEP", "10"))
 class Stairs(LoadTestShape):
     """More and more users: STAIRS=10,50,100 STEP=10 locust -f locustfile.py ... (10 s on each step)."""
 
-    abstract = not STAIRS  # without STAIRS, the web page or --users says how many there are
+    abstract = not STAIRS  # without STAIRS, the web page or --users sets the number of users
 
     def tick(self):
         step = int(self.get_run_time() / STEP)

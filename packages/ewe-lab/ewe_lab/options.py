@@ -1,4 +1,4 @@
-"""Types of options for the lab's commands, made of the kinds of ewe's settings; and their error."""
+"""Types of options for the lab's commands, built from the types of ewe's settings; and their error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class CommandError(Failure):
-    """The command cannot be carried out as it was given; the text is one line. status: the exit status."""
+    """A command has wrong arguments or cannot run here. The text is one line. status: the exit status."""
 
     def __init__(self, text: str, status: int = 2) -> None:
         super().__init__(text)
@@ -22,7 +22,7 @@ class CommandError(Failure):
 
 
 def of(kind: Kind[T]) -> Callable[[str], T]:
-    """Return the argparse type for a kind of setting."""
+    """Return the argparse type for a type of setting."""
 
     def read(text: str) -> T:
         try:
@@ -34,7 +34,7 @@ def of(kind: Kind[T]) -> Callable[[str], T]:
 
 
 def between(low: float, high: float) -> Callable[[str], float]:
-    """Return the argparse type for a number."""
+    """Return the argparse type for a number from `low` to `high`."""
 
     def read(text: str) -> float:
         try:
@@ -48,7 +48,7 @@ def between(low: float, high: float) -> Callable[[str], float]:
 
 
 def count(low: int, high: int) -> Callable[[str], int]:
-    """Return the argparse type for a whole number."""
+    """Return the argparse type for a whole number from `low` to `high`."""
     return of(whole(low, high, f"a whole number from {low} to {high}"))
 
 

@@ -1,10 +1,10 @@
-"""Compare every model with nginx at full speed: `ewe-lab speed`, `make bench` (docs/speed.md).
+"""Compare models and other servers with nginx at full speed: `ewe-lab speed`, `make bench` (docs/speed.md).
 
     main     the command: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
-    run      the same as an experiment: `ewe-lab run SPEED`, which makes a report
+    run      the same measurement as an experiment: `ewe-lab run SPEED`, which makes a report
 
-The figure that counts is the CPU time that the server's whole process tree uses for a request. Unlike the rate it
-does not depend on how many cores there are, nor on the client.
+The figure to compare is the CPU time that the server's whole process tree uses for a request. Unlike the rate, the
+CPU time depends neither on the number of cores nor on the client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.config.command import INTERRUPTED
@@ -26,76 +25,86 @@ from ewe.config.messages import docs_page
 from ewe.config.settings import Config
 from ewe.processors.prefork import Prefork
 from ewe_lab import options as types
-from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.experiment import Load, ServerUnderTest
+from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
-from ewe_lab.bench.processes import LabError, end_children, missing, tree
+from ewe_lab.bench.processes import LabError, end_children, missing, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, Sample, Table
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
-from ewe_lab.lab_bench import Job, LabBench, fitting
+from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
+from ewe_lab.lab_bench import CellJob, LabBench, adapted_load
+from ewe_lab.lab_bench import missing as missing_here
 from ewe_lab.stacks.machine import machine
 
-WARM_UP = 0.5  # seconds, not counted
-OVERHEAD = 1.0  # seconds to start, probe and stop a server; used in estimates
-PREFORKED = Prefork.workers
-POOLED = Config.poolthreads.default
-REFERENCE = "nginx"  # the others are compared with it
-CONTENDERS = (
-    Contender(REFERENCE, REFERENCE),
-    Contender("serial", model="serial", most=1),
-    Contender("fork", model="fork", most=256),
-    Contender("prefork", model="prefork", options=("--workers", str(PREFORKED)), most=PREFORKED),
-    Contender("thread", model="thread", most=1000),
-    Contender("pool-always", model="pool", options=("--parking", "always")),
-    Contender("pool-idle", model="pool", options=("--parking", "idle")),
-    Contender(
+WARM_UP_S = 0.5  # seconds, not counted
+OVERHEAD_S = 1.0  # seconds to start, probe and stop a server; used in estimates
+PREFORK_WORKERS = int(Prefork.workers)
+POOL_THREADS = int(Config.poolthreads.default)  # as with parking = never
+REFERENCE = "nginx"  # the server with which all models are compared
+TESTED_SERVERS = (
+    ServerUnderTest(REFERENCE, REFERENCE),
+    ServerUnderTest("serial", model="serial", most=1),
+    ServerUnderTest("fork", model="fork", most=256),
+    ServerUnderTest(
+        "prefork", model="prefork", options=("--workers", str(PREFORK_WORKERS)), most=PREFORK_WORKERS
+    ),
+    ServerUnderTest("thread", model="thread", most=1000),
+    ServerUnderTest("pool-always", model="pool", options=("--parking", "always")),
+    ServerUnderTest("pool-idle", model="pool", options=("--parking", "idle")),
+    ServerUnderTest(
         "pool-never",
         model="pool",
-        options=("--parking", "never", "--poolthreads", str(POOLED)),
-        most=POOLED,
+        options=("--parking", "never", "--poolthreads", str(POOL_THREADS)),
+        most=POOL_THREADS,
     ),
-    Contender("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
-    Contender("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),
+    ServerUnderTest("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
+    ServerUnderTest("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),
+    LIGHTTPD,
+    H2O,
+    APACHE_EVENT,
 )
 CONNECTIONS = 32
 SIZES, QUICK_SIZES = (64, 1024, 16 * 1024, 128 * 1024), (1024,)
-SECONDS = (1.0, 2.0)  # of one measurement, quick and full
-FACTS = (
-    "processor",
-    "cores",
-    "system",
-    "python",
-    "ewe",
-    "uvloop",
-    REFERENCE,
-    "wrk",
-)  # printed above the table
+MEASUREMENT_S = (1.0, 2.0)  # of one measurement, quick and full
+# Printed above the table, with the versions of the other servers
+FACT_NAMES = ("processor", "cores", "system", "python", "ewe", "uvloop", "wrk")
 
 # ---------------------------------------------------------------------------------------------------------
-# What is measured
+# Settings and rows
 
 
 @dataclass(frozen=True)
 class SpeedSetting:
-    """What a server is asked for. size: of the file, in bytes."""
+    """The requests of one measurement. size: of the requested file, in bytes.
+
+    varied: each request has its own query string and cookie, so no server can reuse the parsed head of another.
+    tls: over HTTPS; without keep-alive each request pays for a handshake without resumption.
+    """
 
     size: int
     keep_alive: bool = True
     access_log: bool = False
+    varied: bool = False
+    tls: bool = False
 
 
 TARGETS_AT = SpeedSetting(1024)
 
 
 @dataclass
-class Row:
-    """One server at one setting. connections: that the load opens; cell: what the bench measures."""
+class SpeedRow:
+    """One server at one setting. connections: the number that the load opens; cell: filled by the bench.
+
+    last: the ratio to nginx in the last run, if this run's is more than a tenth above it.
+    """
 
     server: str
     setting: SpeedSetting
     connections: int
     cell: Cell = field(default_factory=lambda: Cell(""))
+    last: float | None = None
 
     @property
     def samples(self) -> list[Sample]:
@@ -104,29 +113,36 @@ class Row:
 
     @property
     def failure(self) -> str:
-        """Why there is no figure, or not from every repeat; "" if all went well."""
+        """The reason if some repeat gave no figure; "" if every repeat gave one."""
         if not self.cell.failure and len(self.samples) < len(self.cell.samples):
             return "no request was answered"
         return self.cell.failure
 
     def median(self, what: str) -> float:
         """Return the median of a figure of `facts`."""
-        return float(statistics.median(facts(sample)[what] for sample in self.samples))
+        return float(statistics.median(sample_figures(sample)[what] for sample in self.samples))
 
     def notes(self) -> str:
-        """Return what a reader has to know before believing the row."""
+        """Return the reasons to doubt the row, with commas between them."""
         found = ["failed"] if self.failure else []
-        if self.samples and self.median("wrk_core") > 0.95 and self.median("server_core") < 0.9:
+        if self.last is not None:
+            found.append(f"SLOWER: {self.last:.2f} of nginx in the last run")
+        if self.setting.varied:
+            found.append("varied heads")
+        if self.setting.tls:
+            found.append("TLS")
+        if self.samples and self.median("wrk_core") > FULL_CORE and self.median("server_core") < IDLING_CORE:
             found.append("client-limited")
         for name in dict.fromkeys(name for sample in self.samples for name in sample.errors):
             found.append(f"{sum(sample.errors.get(name, 0) for sample in self.samples)} {name}")
         return ", ".join(found)
 
 
-def facts(sample: Sample) -> dict[str, float]:
+def sample_figures(sample: Sample) -> dict[str, float]:
     """Return a sample's figures. micros: CPU time a request, in µs; rate: requests a second; else shares of a core.
 
-    server, wrk: what the two used. server_core, wrk_core: how busy their cores were, other programs included.
+    server, wrk: the CPU time of the server and of wrk. server_core, wrk_core: the busy share of the core of each,
+    other programs included.
     """
     usage = sample.usage
     return {
@@ -139,66 +155,87 @@ def facts(sample: Sample) -> dict[str, float]:
     }
 
 
-def others(sample: Sample) -> float:
-    """Return the share of the server's core that neither the server nor idleness had."""
-    found = facts(sample)
+def foreign_share(sample: Sample) -> float:
+    """Return the share of the server's core that other programs used."""
+    found = sample_figures(sample)
     return max(found["server_core"] - found["server"], 0.0)
 
 
-def chosen(models: Sequence[str]) -> list[Contender]:
-    """Return the contenders that --models names (none: all), nginx first. Raises LabError."""
-    known = {name for contender in CONTENDERS for name in (contender.name, contender.model) if name}
+def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnderTest]:
+    """Return the servers that --models names, nginx first. If it names none: all that are installed.
+
+    quick: without the other web servers, unless they are named. Raises LabError.
+    """
+    known = {name for tested in TESTED_SERVERS for name in (tested.name, tested.model) if name}
     if unknown := [name for name in models if name not in known]:
         raise LabError(f"model {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
-    found = [each for each in CONTENDERS if not models or each.name in models or each.model in models]
-    if find_spec("uvloop") is None:
-        found = [each for each in found if each.name != "asyncio-uvloop"]
-    return [CONTENDERS[0], *(each for each in found if each.name != REFERENCE)]
+    if models:
+        found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
+        for each in found:
+            if each.name in models and (lacking := missing_here(each)):
+                raise LabError(lacking)
+    else:
+        found = [each for each in TESTED_SERVERS if each.model or not quick]
+    installed = [each for each in found if each.name != REFERENCE and not missing_here(each)]
+    return [TESTED_SERVERS[0], *installed]
 
 
 def settings(sizes: Sequence[int], quick: bool) -> list[SpeedSetting]:
-    """Return the settings to measure: all sizes, and one of them without keep-alive, and one with the log."""
+    """Return the settings to measure: every size, then one without keep-alive, with the log, varied heads, TLS.
+
+    A quick run has the sizes only.
+    """
     found = [SpeedSetting(size) for size in sizes]
     if not quick:
         size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]
-        found += [SpeedSetting(size, keep_alive=False), SpeedSetting(size, access_log=True)]
+        found += [
+            SpeedSetting(size, keep_alive=False),
+            SpeedSetting(size, access_log=True),
+            SpeedSetting(size, varied=True),
+            SpeedSetting(size, tls=True),
+            SpeedSetting(size, keep_alive=False, tls=True),
+        ]
     return found
 
 
 def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
     """Return the load for a setting."""
     return Load(
-        "ceiling",
+        "saturation",
         users=connections,
         seconds=seconds,
-        warm_up=WARM_UP,
+        warm_up=WARM_UP_S,
         keep_alive=setting.keep_alive,
+        varied=setting.varied,
+        tls="default" if setting.tls else "",
         path=f"/{setting.size}.html",
         length=setting.size,
         tool="wrk",
     )
 
 
-def plan(contenders: Sequence[Contender], found: Sequence[SpeedSetting], connections: int) -> list[Row]:
-    """Return the rows to fill. No server gets more kept connections than it can hold open."""
+def rows_to_fill(
+    tested_servers: Sequence[ServerUnderTest], found: Sequence[SpeedSetting], connections: int
+) -> list[SpeedRow]:
+    """Return the rows to fill. No server gets more kept connections than it can keep open."""
     return [
-        Row(
+        SpeedRow(
             each.name,
             setting,
-            fitting(load_of(setting, connections, 1), each).users,
+            adapted_load(load_of(setting, connections, 1), each).users,
             Cell(each.name, describe(setting), value="micros", unit="µs"),
         )
         for setting in found
-        for each in contenders
+        for each in tested_servers
     ]
 
 
-def jobs_of(lab: LabBench, rows: Sequence[Row], seconds: float) -> list[Job]:
-    """Return what the bench has to do for the rows."""
-    by_name = {each.name: each for each in CONTENDERS}
+def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[CellJob]:
+    """Return the jobs of the bench for the rows."""
+    by_name = {each.name: each for each in TESTED_SERVERS}
     root = lab.site([row.setting.size for row in rows])
     return [
-        Job(
+        CellJob(
             by_name[row.server],
             load_of(row.setting, row.connections, seconds),
             row.cell,
@@ -216,25 +253,29 @@ def jobs_of(lab: LabBench, rows: Sequence[Row], seconds: float) -> list[Job]:
 def run(lab: LabBench) -> Iterator[Cell]:
     """Measure all models beside nginx, in turns."""
     found = settings(QUICK_SIZES if lab.quick else SIZES, lab.quick)
-    rows = plan(list(lab.servers(chosen([]))), found, CONNECTIONS)
-    yield from lab.measure_all(jobs_of(lab, rows, lab.seconds(*SECONDS)))
+    tested_servers = [
+        each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
+    ]
+    rows = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
+    yield from lab.measure_all(jobs_of(lab, rows, lab.seconds(*MEASUREMENT_S)))
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has a part for each model: the CPU time that it may take."""
     cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
-    found = targets([Row(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
+    found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
-    kept = [value <= most for _, value, most in found]
-    told = ", ".join(f"{model} {value:.2f} (at most {most})" for model, value, most in found)
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
-    return Finding(word, f"CPU time for a reply, in nginx's: {told}.")
+    part_holds = [value <= most for _, value, most in found]
+    summary = ", ".join(f"{model} {value:.2f} (at most {most})" for model, value, most in found)
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(verdict, f"CPU time for a reply, in nginx's: {summary}.")
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is shown
+# The output
 
+# The columns of the table, and their widths; the notes follow them.
 COLUMNS = {
     "server": 16,
     "size": 6,
@@ -247,25 +288,25 @@ COLUMNS = {
     "/nginx": 6,
     "wrk": 4,
     "other": 5,
-}  # and their widths; the notes follow
-WIDTH = 100  # of the table
+}
+TABLE_COLUMNS = 100  # of the table
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[SpeedRow]) -> str:
     """Return the rows as a table; the rows of a setting stand together."""
-    lines = [line((*COLUMNS, "notes"))]
+    lines = [table_line((*COLUMNS, "notes"))]
     last: SpeedSetting | None = None
     for row in rows:
         if row.samples or row.failure:
             if row.setting != last:
                 lines.append("")
                 last = row.setting
-            lines.append(line(cells(row, ratio(rows, row))))
+            lines.append(table_line(row_texts(row, ratio(rows, row))))
     return "\n".join(lines)
 
 
-def line(texts: Sequence[str]) -> str:
-    """Return a line of the table: names to the left, figures to the right. Long notes go on in the next line."""
+def table_line(texts: Sequence[str]) -> str:
+    """Return a line of the table: names left-aligned, figures right-aligned. Long notes take several lines."""
     *figures, notes = texts
     aligned = [text.rjust(width) for text, width in zip(figures, COLUMNS.values(), strict=True)]
     aligned[0] = figures[0].ljust(COLUMNS["server"])
@@ -273,11 +314,13 @@ def line(texts: Sequence[str]) -> str:
     if not notes:
         return start.rstrip()
     indent = " " * len(start)
-    return textwrap.fill(notes, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(
+        notes, TABLE_COLUMNS, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
-def cells(row: Row, beside: float | None) -> tuple[str, ...]:
-    """Return the texts of a row. beside: its CPU time in that of nginx."""
+def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
+    """Return the texts of a row. beside: the row's CPU time divided by nginx's."""
     setting = row.setting
     about = (
         row.server,
@@ -288,21 +331,21 @@ def cells(row: Row, beside: float | None) -> tuple[str, ...]:
     )
     if not row.samples:
         return (*about, *["-"] * 6, row.notes())
-    spread = [facts(sample)["micros"] for sample in row.samples]
+    spread = [sample_figures(sample)["micros"] for sample in row.samples]
     return (
         *about,
         f"{row.median('rate'):.0f}",
-        digits(row.median("micros")),
-        f"{digits(min(spread))}-{digits(max(spread))}",
+        micros_text(row.median("micros")),
+        f"{micros_text(min(spread))}-{micros_text(max(spread))}",
         "-" if beside is None else f"{beside:.2f}",
         f"{row.median('wrk'):.0%}",
-        f"{statistics.median(others(sample) for sample in row.samples):.0%}",
+        f"{statistics.median(foreign_share(sample) for sample in row.samples):.0%}",
         row.notes(),
     )
 
 
-def digits(micros: float) -> str:
-    """Return µs with as many digits as mean something."""
+def micros_text(micros: float) -> str:
+    """Return a time in µs: one decimal below 100 µs, none above."""
     return f"{micros:.1f}" if micros < 100 else f"{micros:.0f}"
 
 
@@ -314,19 +357,23 @@ def size_text(size: int) -> str:
 def describe(setting: SpeedSetting) -> str:
     """Return a setting in words."""
     kept = "keep-alive" if setting.keep_alive else "a connection a request"
-    return f"{size_text(setting.size)}, {kept}, access log {'on' if setting.access_log else 'off'}"
+    heads = ", varied heads" if setting.varied else ""
+    tls = ", TLS" if setting.tls else ""
+    return (
+        f"{size_text(setting.size)}, {kept}, access log {'on' if setting.access_log else 'off'}{heads}{tls}"
+    )
 
 
-def ratio(rows: Sequence[Row], row: Row) -> float | None:
-    """Return the CPU time a request of a row, in that of nginx at the same setting."""
+def ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> float | None:
+    """Return a row's CPU time for a request, divided by nginx's at the same setting; None if either is missing."""
     for other in rows:
         if other.server == REFERENCE and other.setting == row.setting and other.samples:
             return row.median("micros") / other.median("micros") if row.samples else None
     return None
 
 
-def targets(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
-    """Return (model, CPU time a request in nginx's, the most it may be) of each target measured at TARGETS_AT."""
+def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
+    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target measured at TARGETS_AT."""
     reached = {row.server: ratio(rows, row) for row in rows if row.setting == TARGETS_AT}
     found = []
     for model, (names, most) in printed("SPEED").items():
@@ -336,23 +383,33 @@ def targets(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
     return found
 
 
-def report(rows: Sequence[Row]) -> str:
-    """Return the table, the targets, and the reasons of what failed."""
+def report(rows: Sequence[SpeedRow], crowd: str = "") -> str:
+    """Return the table, the targets, and the reasons of the failures.
+
+    crowd: a clause if other programs had much of the cores; no target is then judged.
+    """
     parts = [table(rows)]
     if found := targets(rows):
         parts.append(f"Targets, in nginx's CPU time a request at {describe(TARGETS_AT)}:")
         parts[-1] += "".join(
-            f"\n  {model:8} {value:5.2f}, at most {most}: {'ok' if value <= most else 'MISSED'}"
+            f"\n  {model:8} {value:5.2f}, at most {most}: {target_word(value, most, crowd)}"
             for model, value, most in found
         )
+    if crowd:
+        parts.append(f"No verdict: {crowd}. Run it again on a quiet machine.")
     failures = dict.fromkeys(f"{row.server}: {row.failure}" for row in rows if row.failure)
     if failures:
         parts.append("Failed:\n  " + "\n  ".join(failures))
     return "\n\n".join(parts)
 
 
-def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
-    """Return every sample as JSON, for other programs. about: what stands before the rows."""
+def target_word(value: float, most: float, crowd: str) -> str:
+    """Return the word on a target. crowd: as in `report`."""
+    return "no verdict" if crowd else "ok" if value <= most else "MISSED"
+
+
+def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], crowd: str = "") -> str:
+    """Return every sample as JSON, for other programs. about: the facts before the rows. crowd: as in `report`."""
     measured = [row for row in rows if row.samples or row.failure]
     return json.dumps(
         {
@@ -362,7 +419,9 @@ def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
                     "server": row.server,
                     **asdict(row.setting),
                     "connections": row.connections,
-                    "samples": [{**facts(sample), "errors": sample.errors} for sample in row.samples],
+                    "samples": [
+                        {**sample_figures(sample), "errors": sample.errors} for sample in row.samples
+                    ],
                     "failures": [row.failure] if row.failure else [],
                     "ratio": ratio(rows, row),
                     "notes": row.notes(),
@@ -370,12 +429,47 @@ def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
                 for row in measured
             ],
             "targets": [
-                {"model": model, "ratio": value, "most": most, "ok": value <= most}
+                {"model": model, "ratio": value, "most": most, "ok": None if crowd else value <= most}
                 for model, value, most in targets(rows)
             ],
+            "no_verdict": crowd,
         },
         indent=1,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The last run on this machine
+
+LAST_RUN = Path(".bench/speed.json")  # below the working directory
+# Shares of a core: wrk limits the rate if it is busy and the server is not
+FULL_CORE, IDLING_CORE = 0.95, 0.9
+SLOWER_RATIO = 1.1  # a row whose ratio to nginx is this many times that of the last run has become slower
+
+
+def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: Path) -> None:
+    """Mark the rows that have become slower since the last run on this machine, and keep this run's ratios.
+
+    about: the facts about the machine. Rows that this run did not measure keep their earlier ratio. Raises OSError.
+    """
+    here = [about["processor"], about["cores"], about["system"]]
+    try:
+        kept = json.loads(file.read_text())
+        known = kept["ratios"] if kept["machine"] == here else {}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        known = {}
+    found: dict[str, float] = {}
+    for row in rows:
+        value = ratio(rows, row)
+        if value is None or row.server == REFERENCE:
+            continue
+        name = f"{row.server}, {row.connections} connections: {describe(row.setting)}"
+        found[name] = value
+        last = known.get(name)
+        if isinstance(last, float) and value > last * SLOWER_RATIO:
+            row.last = last
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"machine": here, "ratios": {**known, **found}}, indent=1) + "\n")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -389,54 +483,70 @@ def arguments() -> CommandParser:
         description=f"Compare ewe's models with nginx. {docs_page('speed.md', 'ewe-lab')} explains it.",
     )
     add = parser.add_argument
-    add("--quick", action="store_true", help="1 KB with keep-alive and without a log only: about a minute")
+    add(
+        "--quick",
+        action="store_true",
+        help="measure 1 KB with keep-alive and without a log only: about a minute",
+    )
     add("--models", type=types.words, default=[], metavar="LIST",
-        help="with commas; nginx is always measured")  # fmt: skip
-    add("--sizes", type=types.sizes, metavar="LIST", help="[64,1k,16k,128k; 1k with --quick]")
-    add("--seconds", type=types.between(0.1, 600), help="of one measurement [2; 1 with --quick]")
-    add("--repeats", type=types.count(1, 99), default=3, metavar="N", help="[3]")
+        help="models, with commas; nginx is always measured")  # fmt: skip
+    add(
+        "--sizes",
+        type=types.sizes,
+        metavar="LIST",
+        help="sizes of the file, with commas [64,1k,16k,128k; 1k with --quick]",
+    )
+    add("--seconds", type=types.between(0.1, 600), help="the length of one measurement [2; 1 with --quick]")
+    add("--repeats", type=types.count(1, 99), default=3, metavar="N", help="measure N times [3]")
     add("--connections", type=types.count(1, 1000), default=CONNECTIONS, metavar="N",
-        help="[32; fewer where a server holds fewer]")  # fmt: skip
+        help="simultaneous connections [32; fewer where a server allows fewer]")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every sample to a file as well")
     return parser
 
 
-def duration(rows: int, seconds: float, repeats: int) -> float:
+def estimated_s(rows: int, seconds: float, repeats: int) -> float:
     """Return an estimate of the seconds that a run takes."""
-    return rows * repeats * (OVERHEAD + WARM_UP + seconds)
+    return rows * repeats * (OVERHEAD_S + WARM_UP_S + seconds)
 
 
-def measure(rows: Sequence[Row], seconds: float, repeats: int) -> int:
-    """Fill the rows, leave no process and no file behind; return the exit status."""
-    before = {each.pid for each in tree(os.getpid())}
+def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int, str]:
+    """Fill the rows, leave no process and no file behind.
+
+    Return the exit status, and a clause if other programs had much of the cores meanwhile, else "".
+    """
+    before = {each.pid for each in process_tree(os.getpid())}
     quiet = not sys.stderr.isatty()
+    watch = OtherProgramsWatch(two_cores())
+    status = 0
     heed_interrupts()
     try:
         with (
+            watch,
             Progress(file=io.StringIO() if quiet else None) as progress,
             LabBench(progress, repeats=repeats) as lab,
         ):
             jobs = jobs_of(lab, rows, seconds)
-            progress.begin(duration(len(rows), seconds, repeats))
+            progress.begin(estimated_s(len(rows), seconds, repeats))
             for _ in lab.measure_all(jobs):
                 pass
     except KeyboardInterrupt:
-        print("Interrupted: this is what was measured until then.\n")
-        return INTERRUPTED
+        print("Interrupted: the results until then follow.\n")
+        status = INTERRUPTED
     finally:
         ignore_interrupts()
         end_children(but=before)
-    return 1 if any(row.failure for row in rows) else 0
+    watched = ExperimentTable("speed", foreign=watch.share(), cores=len(watch.cores))
+    return status or int(any(row.failure for row in rows)), other_programs_clause(watched)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print what was found; return the exit status."""
+    """Measure, and print the report; return the exit status."""
     parser = arguments()
     options = parser.parse_args(argv)
-    seconds = options.seconds or SECONDS[not options.quick]
+    seconds = options.seconds or MEASUREMENT_S[not options.quick]
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     try:
-        contenders = chosen(options.models)
+        tested_servers = chosen_servers(options.models, options.quick)
         if options.json:
             options.json.touch()  # a file that cannot be written fails now, not after ten minutes
     except (LabError, OSError) as reason:
@@ -444,18 +554,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if lacking := missing(("wrk", REFERENCE)):
         print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
         return 1
-    rows = plan(contenders, settings(sizes, options.quick), options.connections)
-    known = machine([REFERENCE])
-    about = {name: known[name] for name in FACTS}
-    print("\n".join(f"{name + ':':10} {text}" for name, text in about.items()))
-    took = duration(len(rows), seconds, options.repeats)
-    length = f"{took:.0f} s" if took < 90 else f"{took / 60:.0f} minutes"
+    rows = rows_to_fill(tested_servers, settings(sizes, options.quick), options.connections)
+    kinds = [each.kind for each in tested_servers if not each.model]
+    known = machine(kinds)
+    about = {name: known[name] for name in (*FACT_NAMES, *kinds)}
+    print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
+    duration = estimated_s(len(rows), seconds, options.repeats)
+    length = f"{duration:.0f} s" if duration < 90 else f"{duration / 60:.0f} minutes"
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
-    status = measure(rows, seconds, options.repeats)
-    print(report(rows))
+    status, crowd = measure(rows, seconds, options.repeats)
+    try:
+        if not crowd:  # a ratio measured beside other programs is nothing to compare with
+            compare_with_last(rows, about, LAST_RUN)
+    except OSError as reason:
+        print(
+            f"{LAST_RUN} cannot be written, and the next run has nothing to compare with: {reason.strerror}"
+        )
+    print(report(rows, crowd))
     if options.json:
         before = {"machine": about, "seconds": seconds, "repeats": options.repeats}
-        options.json.write_text(as_json(rows, before) + "\n")
+        options.json.write_text(as_json(rows, before, crowd) + "\n")
     return status
 
 

@@ -11,9 +11,9 @@ from _pytest.mark import ParameterSet
 
 from ewe_lab.bench.progress import Progress
 from ewe_lab.lab_bench import LabBench
-from ewe_lab.stacks.ways import Way
+from ewe_lab.stacks.ways import ServingStack
 
-# What a way to serve a program needs, by the front server, by what runs the program, and by its language
+# The resources of a way to serve a program, by its front server, by the process that runs it, and by its language
 NEEDED = {
     "nginx": "nginx",
     "apache-prefork": "apache2",
@@ -25,12 +25,13 @@ NEEDED = {
     "uwsgi-script": "uWSGI",
     "fcgi": "FCGI.pm",
     "php-fpm": "php-fpm",
+    "mod_perl": "mod_perl",
     "mod_php": "mod_php",
     "perl": "Perl",
 }
 
 
-def tried(way: Way, name: str = "") -> ParameterSet:
+def tried(way: ServingStack, name: str = "") -> ParameterSet:
     """Return a way as a row of parametrize(), marked with what it needs. name: the row's, in place of the way's."""
     names = [NEEDED[part] for part in (way.front, way.by, way.language) if part in NEEDED]
     if way.language == "php" and way.by in ("cgi", "php-cgi", "xswitch"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Times, Usage
-from ewe_lab.experiments.ewe_tables import Printed, line_cells
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times, Usage
+from ewe_lab.experiments.ewe_tables import PrintedTable, line_cells
 from ewe_lab.experiments.papers import given
 
-PRINTED = Printed(**given("E-T2"))
+PRINTED = PrintedTable(**given("E-T2"))
 
 MODELS = (
     "serial",
@@ -24,7 +24,7 @@ MODELS = (
 
 def times(value: float) -> Times:
     return Times(
-        100, value, value, value * 1.5, value * 2, value * 5, value * 9, [(value, 60), (value * 2, 40)]
+        2_000, value, value, value * 1.5, value * 2, value * 5, value * 9, [(value, 1_200), (value * 2, 800)]
     )
 
 
@@ -44,7 +44,7 @@ def sample(
     )  # fmt: skip
 
 
-def compared(names: tuple[str, ...] = MODELS) -> Table:
+def compared(names: tuple[str, ...] = MODELS) -> ExperimentTable:
     """Return a table as `ewe-lab compare` makes it."""
     cells = [
         Cell(
@@ -55,10 +55,12 @@ def compared(names: tuple[str, ...] = MODELS) -> Table:
         )
         for index, name in enumerate(names)
     ]
-    return Table("compare", "Everyday use", cells, quick=True, seconds=60, command="ewe-lab compare -f -t")
+    return ExperimentTable(
+        "compare", "Everyday use", cells, quick=True, seconds=60, command="ewe-lab compare -f -t"
+    )
 
 
-def ewe_table(id: str = "E-T2") -> Table:
+def ewe_table(id: str = "E-T2") -> ExperimentTable:
     """Return a table with printed figures."""
     cells = []
     for column, factor in (("as printed", 1.0), ("think 100 ms", 0.1), ("same regime", 0.2)):
@@ -81,23 +83,23 @@ def ewe_table(id: str = "E-T2") -> Table:
                 )
             )
     lines = [line for cell in cells for line in line_cells(PRINTED, cell)]
-    return Table(id, cells=cells + lines, command="ewe-lab run E-T2", notes=["a note"])
+    return ExperimentTable(id, cells=cells + lines, command="ewe-lab run E-T2", notes=["a note"])
 
 
-def sweep() -> Table:
+def sweep() -> ExperimentTable:
     cells = [
         Cell(name, "users", users, samples=[sample(users * (index + 1))])
         for index, name in enumerate(MODELS)
         for users in (1, 10, 100, 1000)
     ]
-    return Table("GROW", cells=cells)
+    return ExperimentTable("GROW", cells=cells)
 
 
 def everything() -> Results:
-    waiting = Table("T-LD", skipped="the blog is not there yet")
+    waiting = ExperimentTable("T-LD", skipped="the blog is not there yet")
     return Results(
         "2026-11-21T12:00:00+00:00",
         "ewe-lab run --all",
         {"kernel": "Linux 6", "CPU": "two cores"},
-        [compared(), ewe_table(), sweep(), waiting, Table("E-C2", interrupted=True)],
+        [compared(), ewe_table(), sweep(), waiting, ExperimentTable("E-C2", interrupted=True)],
     )

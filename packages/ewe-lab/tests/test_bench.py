@@ -1,4 +1,4 @@
-"""The bench: servers and peers that start, what is seen of them, links; and locust beside httperf."""
+"""The bench: the start of ewe and other servers, their measured resources, links; and locust beside httperf."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.server import wait_until
 
 from ewe_lab import lab_bench
 from ewe_lab.bench import links
-from ewe_lab.bench.experiment import Contender, Load
-from ewe_lab.bench.processes import LabError, find_tool, processes, tree
+from ewe_lab.bench.experiment import Load, ServerUnderTest
+from ewe_lab.bench.processes import LabError, find_tool, process_tree, processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
 from ewe_lab.bench.watch import Reading, Watch
-from ewe_lab.lab_bench import Job, LabBench, expected, fitting, missing
-from ewe_lab.stacks import peers, servers
+from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, missing
+from ewe_lab.stacks import other_servers, servers
 
 
 class Quiet:
@@ -66,40 +66,40 @@ def same(one: Sample, other: Sample, sessions: int, calls: int) -> bool:
 
 
 THREAD = (
-    Contender("thread", model="thread"),
+    ServerUnderTest("thread", model="thread"),
     Load("arrivals", rate=50, sessions=50, calls=5, think=0.1, seconds=20),
 )
 POOL = (
-    Contender("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
+    ServerUnderTest("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
     Load("arrivals", rate=50, sessions=100, calls=10, think=0.1, seconds=20, timeout=1.5),
 )
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(("contender", "load"), [THREAD, POOL], ids=["thread", "pool"])
-def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, load: Load) -> None:
+@pytest.mark.parametrize(("tested", "load"), [THREAD, POOL], ids=["thread", "pool"])
+def test_locust_and_httperf_count_the_same(lab: LabBench, tested: ServerUnderTest, load: Load) -> None:
     """The loads of 2006, shorter: a thread each answers all; five workers held by thinking clients do not."""
     root = lab.site([])
     found = []
     for tool in ("locust", *(["httperf"] if find_tool("httperf") else [])):
-        with lab.start(contender, root) as server:
+        with lab.start(tested, root) as server:
             found.append(lab.load(server, replace(load, tool=tool)))
     ours, theirs = found[0], found[-1]
     # How many time out in the pool's queue depends on how busy the machine was: two batches of five more or fewer,
     # and one session at each end of the queue. The thread model answers all, however busy the machine is.
-    different = 0 if contender.name == "thread" else 12
+    different = 0 if tested.name == "thread" else 12
     assert same(ours, theirs, different, load.calls), (ours, theirs)
     assert abs(ours.errors.get("ct", 0) - theirs.errors.get("ct", 0)) <= different, (ours, theirs)
     assert load.sessions and load.rate
     assert min(ours.seconds, theirs.seconds) > (load.sessions - 1) / load.rate  # both kept the schedule
-    if contender.name == "thread":
+    if tested.name == "thread":
         assert (ours.requests, ours.replies, ours.errors) == (250, 250, {})
     else:
         # Five at a time think for 0.9 s, and the last session waits until 1.98 + 1.5 s. At most four batches are
         # served, and one or two more if a busy machine begins sessions late. Two batches at least are served,
         # because a worker that a client has left serves the next.
         assert 70 <= ours.errors["ct"] <= 90
-        assert ours.replies == 1000 - 10 * ours.errors["ct"]  # who is served at all has all ten answers
+        assert ours.replies == 1000 - 10 * ours.errors["ct"]  # each client that is served has all ten answers
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -109,12 +109,13 @@ def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, 
 @pytest.mark.starts_processes
 def test_a_cell(lab: LabBench) -> None:
     lab.repeats = 2
-    # The reading after a second has to come before the children end, also on a busy machine.
-    load = Load(users=10, think=0.05, seconds=1.8, warm_up=0.3, path="/2000.html", length=2000)
-    cell = lab.measure(Contender("fork", model="fork"), load, Cell("fork"), lab.site([2000]))
+    # The reading after two seconds has to come before the children end, also on a busy machine: the switches after
+    # the last reading are not counted.
+    load = Load(users=10, think=0.05, seconds=2.8, warm_up=0.3, path="/2000.html", length=2000)
+    cell = lab.measure(ServerUnderTest("fork", model="fork"), load, Cell("fork"), lab.site([2000]))
     assert cell.failure == ""
     assert cell.command == "ewe --model fork --requests 0"
-    assert cell.load == "10 users, 50 ms think time, 1.8 s"
+    assert cell.load == "10 users, 50 ms think time, 2.8 s"
     assert len(cell.samples) == 2
     for sample in cell.samples:
         usage = sample.usage
@@ -139,11 +140,14 @@ def test_a_cell(lab: LabBench) -> None:
 def test_a_cell_that_fails_says_why(lab: LabBench) -> None:
     root = lab.site([])
     load = Load(users=1, seconds=1)
-    broken = Contender("broken", model="thread", options=("--nonsense",))
+    broken = ServerUnderTest("broken", model="thread", options=("--nonsense",))
     cell = lab.measure(broken, load, Cell("broken"), root)
     assert cell.failure.startswith("ewe did not start: ewe: unknown option --nonsense")
     cell = lab.measure(
-        Contender("thread", model="thread"), Load(users=1, path="/missing", seconds=1), Cell("thread"), root
+        ServerUnderTest("thread", model="thread"),
+        Load(users=1, path="/missing", seconds=1),
+        Cell("thread"),
+        root,
     )
     assert (cell.failure, cell.samples) == ("a first request was answered with 404", [])
 
@@ -152,35 +156,42 @@ def test_many_cells_take_turns(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -
     lab.repeats = 3
     order = []
 
-    def once(job: Job, repeat: int) -> bool:
+    def once(job: CellJob, repeat: int) -> bool:
         order.append(job.cell.server)
         if job.cell.server == "c":
             job.cell.failure = "no"
         return True
 
     monkeypatch.setattr(lab, "once", once)
-    jobs = [Job(Contender(name), Load(), Cell(name), Path()) for name in "abc"]
+    jobs = [CellJob(ServerUnderTest(name), Load(), Cell(name), Path()) for name in "abc"]
     assert [cell.server for cell in lab.measure_all(jobs)] == ["a", "b", "c"]
     assert order == ["a", "b", "c", "b", "a", "a", "b"]
 
 
 def test_a_load_fits_the_server() -> None:
-    ceiling = Load("ceiling", users=500)
-    assert fitting(ceiling, Contender("serial", most=1)).users == 1
-    assert fitting(ceiling, Contender("apache-prefork", "apache-prefork")).users == 256
-    assert fitting(Load("ceiling", users=500, keep_alive=False), Contender("serial", most=1)).users == 500
-    assert fitting(Load(users=500), Contender("serial", most=1)).users == 500
+    saturation = Load("saturation", users=500)
+    assert adapted_load(saturation, ServerUnderTest("serial", most=1)).users == 1
+    assert adapted_load(saturation, ServerUnderTest("apache-prefork", "apache-prefork")).users == 256
+    assert (
+        adapted_load(Load("saturation", users=500, keep_alive=False), ServerUnderTest("serial", most=1)).users
+        == 500
+    )
+    assert adapted_load(Load(users=500), ServerUnderTest("serial", most=1)).users == 500
     # What a Java server does in its first seconds is to compile.
     assert (
-        fitting(Load(warm_up=1), Contender("tomcat", "tomcat")).warm_up == peers.PEERS["tomcat"].warms_in == 3
+        adapted_load(Load(warm_up=1), ServerUnderTest("tomcat", "tomcat")).warm_up
+        == other_servers.OTHER_SERVERS["tomcat"].warms_in
+        == 3
     )
-    assert fitting(Load(warm_up=5), Contender("tomcat", "tomcat")).warm_up == 5
+    assert adapted_load(Load(warm_up=5), ServerUnderTest("tomcat", "tomcat")).warm_up == 5
 
 
 def test_estimates() -> None:
-    assert expected(Load(seconds=4, warm_up=1)) == lab_bench.OVERHEAD + 5
-    assert expected(Load("arrivals", phases=((1, 2), (3, 4)), warm_up=0)) == lab_bench.OVERHEAD + 4
-    assert expected(Load("arrivals", sessions=100, rate=50, seconds=60, warm_up=0)) == lab_bench.OVERHEAD + 2
+    assert expected_s(Load(seconds=4, warm_up=1)) == lab_bench.OVERHEAD_S + 5
+    assert expected_s(Load("arrivals", phases=((1, 2), (3, 4)), warm_up=0)) == lab_bench.OVERHEAD_S + 4
+    assert (
+        expected_s(Load("arrivals", sessions=100, rate=50, seconds=60, warm_up=0)) == lab_bench.OVERHEAD_S + 2
+    )
 
 
 @pytest.mark.starts_processes
@@ -191,7 +202,9 @@ def test_one_core_is_said_so(lab: LabBench) -> None:
         with LabBench(lab.progress, repeats=1) as single:
             assert single.server_core is single.load_core is None
             load = Load(users=1, think=0.05, seconds=0.3, warm_up=0)
-            cell = single.measure(Contender("thread", model="thread"), load, Cell("thread"), single.site([]))
+            cell = single.measure(
+                ServerUnderTest("thread", model="thread"), load, Cell("thread"), single.site([])
+            )
             assert cell.samples
             assert single.notes == [lab_bench.ONE_CORE]
     finally:
@@ -199,7 +212,7 @@ def test_one_core_is_said_so(lab: LabBench) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is seen
+# The measured resources of a server
 
 BUSY = """
 import os, sys, threading, time
@@ -227,7 +240,7 @@ def test_what_a_tree_of_processes_uses() -> None:
     ) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == b"ready\n"
-        family = tree(started.pid)
+        family = process_tree(started.pid)
         try:
             with Watch(started.pid) as watch:
                 watch.begin()
@@ -275,7 +288,7 @@ def test_a_process_that_has_gone_can_still_be_looked_at() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Peers
+# Other servers
 
 # Servers that no test needs are tried where they are installed: h2o, Caddy, Yaws, waitress, granian.
 NEEDED = {
@@ -286,59 +299,58 @@ NEEDED = {
     "lighttpd": "lighttpd",
     "tomcat": "Tomcat",
 }
-PEERS = [
+OTHER_SERVERS = [
     pytest.param(name, marks=pytest.mark.needs(NEEDED[name]) if name in NEEDED else ())
-    for name, peer in peers.PEERS.items()
-    if name in NEEDED or not peer.missing
+    for name, other_server in other_servers.OTHER_SERVERS.items()
+    if name in NEEDED or not other_server.missing
 ]
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
-    with lab.start(Contender(name, name), lab.site([5000])) as server:
-        family = [each.pid for each in tree(server.pid)]
+@pytest.mark.parametrize("name", OTHER_SERVERS)
+def test_another_server_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
+    with lab.start(ServerUnderTest(name, name), lab.site([5000])) as server:
+        family = [each.pid for each in process_tree(server.pid)]
         for path, length in (("/5000.html", 5000), ("/index.html", 1024)):
             lab.probe(server, Load(path=path, length=length))
         with pytest.raises(LabError, match="404"):
             lab.probe(server, Load(path="/nothing.html"))
-        sessions = {each.session for each in tree(server.pid)}
-        assert (
-            sessions == {server.pid} or name == "yaws"
-        )  # Erlang's helper has one of its own, and ends by itself
+        sessions = {each.session for each in process_tree(server.pid)}
+        # Erlang's helper has one of its own, and ends by itself
+        assert sessions == {server.pid} or name == "yaws"
     wait_until(
         lambda: not [each for each in processes() if each.pid in family and each.state not in "ZX"], 20
     )
     assert os.listdir(lab.directory) == ["site"]
 
 
-SECURE = [each for each in PEERS if peers.PEERS[str(each.values[0])].tls]
+SECURE = [each for each in OTHER_SERVERS if other_servers.OTHER_SERVERS[str(each.values[0])].tls]
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("name", [*SECURE, "ewe"])
 def test_tls(lab: LabBench, name: str) -> None:
-    contender = Contender("thread", model="thread") if name == "ewe" else Contender(name, name)
-    with lab.start(contender, lab.site([]), tls=True) as server:
+    tested = ServerUnderTest("thread", model="thread") if name == "ewe" else ServerUnderTest(name, name)
+    with lab.start(tested, lab.site([]), tls=True) as server:
         assert server.url.startswith("https://")
         lab.probe(server, Load(length=1024))
 
 
 def test_what_is_missing_is_named_with_its_package(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_tool", lambda name: None)
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(other_servers, "find_tool", lambda name: None)
+    monkeypatch.setattr(other_servers, "find_spec", lambda name: None)
     wanted = [
-        Contender("nginx", "nginx"),
-        Contender("waitress", "waitress"),
-        Contender("x", "x"),
-        Contender("thread", model="thread"),
-        Contender("rope", model="rope"),
+        ServerUnderTest("nginx", "nginx"),
+        ServerUnderTest("waitress", "waitress"),
+        ServerUnderTest("x", "x"),
+        ServerUnderTest("thread", model="thread"),
+        ServerUnderTest("rope", model="rope"),
     ]
     assert [each.name for each in lab.servers(wanted)] == ["thread"]
     assert lab.notes[:3] == [
         "nginx is not installed: apt install nginx-light",
         "waitress is not installed: pip install waitress",
-        "x: there is no peer 'x'",
+        "x: there is no server 'x'",
     ]
     assert lab.notes[3].startswith("rope: ")
     with pytest.raises(LabError, match="apt install nginx-light"), lab.start(wanted[0], lab.site([])):
@@ -346,31 +358,33 @@ def test_what_is_missing_is_named_with_its_package(lab: LabBench, monkeypatch: p
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", [each for each in PEERS if each.values[0] in peers.SEVERAL])
-def test_a_peer_with_several_processes(lab: LabBench, name: str) -> None:
-    with lab.start(Contender(name, name, options=("--workers", "2")), lab.site([])) as server:
+@pytest.mark.parametrize(
+    "name", [each for each in OTHER_SERVERS if each.values[0] in other_servers.MULTI_PROCESS_SERVERS]
+)
+def test_another_server_with_several_processes(lab: LabBench, name: str) -> None:
+    with lab.start(ServerUnderTest(name, name, options=("--workers", "2")), lab.site([])) as server:
         lab.probe(server, Load(length=1024))
         assert sum(each.parent == server.pid for each in processes()) == 2
 
 
-def test_a_peer_that_has_one_process_says_so(lab: LabBench) -> None:
+def test_another_server_that_has_one_process_says_so(lab: LabBench) -> None:
     with pytest.raises(LabError, match=r"http\.server with one process only"):
-        lab.start(Contender("x", "http.server", options=("--workers", "2")), lab.site([])).__enter__()
+        lab.start(ServerUnderTest("x", "http.server", options=("--workers", "2")), lab.site([])).__enter__()
 
 
 @pytest.mark.starts_processes
 @pytest.mark.needs("nginx")
-def test_a_peer_that_does_not_start_says_why(lab: LabBench) -> None:
-    wrong = servers.peer("nginx", "-y", root=lab.site([]), directory=lab.directory)
+def test_another_server_that_does_not_start_says_why(lab: LabBench) -> None:
+    wrong = servers.other_server("nginx", "-y", root=lab.site([]), directory=lab.directory)
     with pytest.raises(LabError, match=r"^nginx does not listen at its port: .*invalid option"), wrong:
         pass
 
 
-def test_every_peer_can_be_explained() -> None:
-    for name, peer in peers.PEERS.items():
-        assert peer.name == name
-        assert peer.about
-        assert missing(Contender(name, name)) == peer.missing
+def test_every_server_can_be_explained() -> None:
+    for name, other_server in other_servers.OTHER_SERVERS.items():
+        assert other_server.name == name
+        assert other_server.about
+        assert missing(ServerUnderTest(name, name)) == other_server.missing
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -382,7 +396,9 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
     load = Load(users=1, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
     with lab.linked("100mbit") as why:
         if not why:
-            cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
+            cell = lab.measure(
+                ServerUnderTest("thread", model="thread"), load, Cell("thread"), lab.site([131072])
+            )
             assert cell.failure == ""
             sample = cell.samples[0]
             assert sample.received * 8 / sample.seconds < 105e6

@@ -1,4 +1,4 @@
-"""The load of a blog (T-LD): the blog of SQL pages, PHP sites, the phases, and what is told of them."""
+"""The load of a blog (T-LD): the blog of SQL pages, PHP sites, the phases, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lab_bench import quick_lab, tried
 from lab_tables import times
 
 from ewe_lab.bench.processes import LabError, processes
-from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Usage
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE
 from ewe_lab.experiments import CATALOG, t_ld, visitors
 from ewe_lab.experiments.t_ld import CPU, MEMORY, PREFORK, SQL, WORDPRESS
 from ewe_lab.experiments.visitors import PARTS, PHASES
 from ewe_lab.report import phases, report
 from ewe_lab.stacks import databases, mariadb, sql_blog, wordpress
-from ewe_lab.stacks.blog import ON_MAIN_PAGE, POSTS, posts
+from ewe_lab.stacks.blog import POSTS, POSTS_ON_MAIN_PAGE, posts
 from ewe_lab.stacks.databases import POSTGRESQL
-from ewe_lab.stacks.sql_blog import Blog
-from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.sql_blog import BlogSetup
+from ewe_lab.stacks.ways import ServingStack, served
 
 SECONDS = 6.0
 LEGEND = "Phase by phase, times from when a request was due"
@@ -53,19 +53,20 @@ def test_the_blog_is_the_same_each_time() -> None:
 @pytest.mark.parametrize(
     "blog",
     [
-        Blog("asyncio"),
+        BlogSetup("asyncio"),
         pytest.param(
-            Blog("prefork", POSTGRESQL, ("--workers", "2")), marks=pytest.mark.needs("PostgreSQL", "psycopg")
+            BlogSetup("prefork", POSTGRESQL, ("--workers", "2")),
+            marks=pytest.mark.needs("PostgreSQL", "psycopg"),
         ),
     ],
     ids=str,
 )
-def test_the_pages_show_the_posts(blog: Blog) -> None:
+def test_the_pages_show_the_posts(blog: BlogSetup) -> None:
     with quick_lab() as lab, blog.served(lab) as (server, database, paths):
-        assert bool(database) is (blog.database == POSTGRESQL) and len(server.also) == 1
+        assert bool(database) is (blog.database == POSTGRESQL) and len(server.other_pids) == 1
         main, post = (read(server.url.rstrip("/") + path) for path in paths)
         newest = posts()[-1]
-        for each in posts()[-ON_MAIN_PAGE:]:
+        for each in posts()[-POSTS_ON_MAIN_PAGE:]:
             assert each.title in main
         assert posts()[0].title not in main
         assert newest.paragraphs[-1] in post
@@ -74,12 +75,12 @@ def test_the_pages_show_the_posts(blog: Blog) -> None:
 
 def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "programs", str)
-    lacking = Blog("asyncio", POSTGRESQL)
+    lacking = BlogSetup("asyncio", POSTGRESQL)
     assert lacking.missing == "asyncio PostgreSQL is left out: apt install postgresql"
     with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.served(lab):
         pass
     monkeypatch.setattr(sql_blog, "find_spec", lambda name: None)
-    assert "pip install 'ewe-server[pages]'" in Blog("asyncio").missing
+    assert "pip install 'ewe-server[pages]'" in BlogSetup("asyncio").missing
     monkeypatch.setattr(sql_blog, "PACKAGE", Path("/nowhere/ewe"))
     with pytest.raises(LabError, match="sample blog is missing"):
         sql_blog.sample()
@@ -88,19 +89,19 @@ def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) ->
 # A site of PHP files, as WordPress is one
 
 SITES = (
-    Way("apache-prefork", "mod_php", "php"),
-    Way("apache-event", "php-fpm", "php"),
-    Way("nginx", "php-fpm", "php"),
-    Way("lighttpd", "php-fpm", "php"),
-    Way("ewe", "php-fpm", "php"),
-    Way("ewe", "xswitch", "php"),
+    ServingStack("apache-prefork", "mod_php", "php"),
+    ServingStack("apache-event", "php-fpm", "php"),
+    ServingStack("nginx", "php-fpm", "php"),
+    ServingStack("lighttpd", "php-fpm", "php"),
+    ServingStack("ewe", "php-fpm", "php"),
+    ServingStack("ewe", "xswitch", "php"),
 )
 PHP = "<?php echo basename(__FILE__), ' ', $_GET['p'] ?? 'none', ' ', $_SERVER['SCRIPT_NAME'], \"\\n\";"
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("way", [tried(way) for way in SITES])
-def test_a_site_of_php_files(way: Way, tmp_path: Path) -> None:
+def test_a_site_of_php_files(way: ServingStack, tmp_path: Path) -> None:
     with quick_lab() as lab:
         root = lab.directory / "php"
         (root / "more").mkdir(parents=True)
@@ -138,7 +139,7 @@ def test_what_wordpress_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_configuration_of_wordpress_holds_any_path() -> None:
-    database = mariadb.Database(1, Path("/tmp/it's \\ here/socket"), "blog", password="secret")
+    database = mariadb.MariaDBServer(1, Path("/tmp/it's \\ here/socket"), "blog", password="secret")
     text = wordpress.configuration(database)
     assert "define('DB_HOST', 'localhost:/tmp/it\\'s \\\\ here/socket');" in text
     assert "WP_HTTP_BLOCK_EXTERNAL', true" in text and "DISABLE_WP_CRON', true" in text
@@ -164,26 +165,29 @@ def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
             wordpress.wordpress(lab) as blog,
             served(lab, SITES[-1], root=blog.root) as (server, _),
         ):
-            assert [each.pid for each in processes() if each.pid in blog.also]
+            assert [each.pid for each in processes() if each.pid in blog.other_pids]
             main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
-            assert posts()[-1].title in main and posts()[-ON_MAIN_PAGE].title in main
+            assert posts()[-1].title in main and posts()[-POSTS_ON_MAIN_PAGE].title in main
             assert "Hello world" not in main
             assert all(comment.text in post for comment in posts()[-1].comments)
             owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
             assert owner or os.geteuid()  # it never runs as root
-        assert not [each.pid for each in processes() if each.pid in blog.also]
+        assert not [each.pid for each in processes() if each.pid in blog.other_pids]
 
 
 # The phases
 
 
-@pytest.mark.starts_processes
-def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "QUICK", SECONDS)
-    monkeypatch.setattr(visitors, "MEASURED", (0.5, 0.5))
-    monkeypatch.setattr(visitors, "THINK", (0.1, 0.1))
+@pytest.fixture
+def few_visitors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Make the phases short and the blogs few; return the capacities that the experiment measures."""
+    monkeypatch.setattr(visitors, "QUICK_S", SECONDS)
+    monkeypatch.setattr(visitors, "CAPACITY_TIMES_S", (0.5, 0.5))
+    monkeypatch.setattr(visitors, "THINK_TIMES_S", (0.1, 0.1))
     monkeypatch.setattr(wordpress, "missing", lambda: "wordpress")
-    monkeypatch.setattr(sql_blog, "BLOGS", (Blog("asyncio"), Blog("nowhere"), Blog("pool", full=True)))
+    monkeypatch.setattr(
+        sql_blog, "BLOGS", (BlogSetup("asyncio"), BlogSetup("nowhere"), BlogSetup("pool", full=True))
+    )
     asked: list[float] = []
     found = visitors.Stack.capacity
 
@@ -192,10 +196,15 @@ def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
         return 20.0
 
     monkeypatch.setattr(visitors.Stack, "capacity", capacity)
+    return asked
+
+
+@pytest.mark.starts_processes
+def test_visitors_come_in_three_phases(few_visitors: list[float]) -> None:
     with quick_lab() as lab:
         cells = list(t_ld.run(lab))
         notes = " ".join(lab.notes)
-    assert len(asked) == 1 and asked[0] > 0
+    assert len(few_visitors) == 1 and few_visitors[0] > 0
     whole, *others = [cell for cell in cells if cell.server == "asyncio SQLite"]
     assert [cell.failure for cell in (whole, *others)] == [""] * 6
     assert [cell.column for cell in others] == [MEMORY, CPU, *PARTS]
@@ -205,17 +214,15 @@ def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
         "4.4/s for 3 s then 20/s for 1 s then 8.8/s for 2 s, at random times, 2 calls"
     )
     assert [phase.seconds for phase in sample.phases] == [SECONDS * share for share, _ in PHASES]
-    assert all(phase.replies and phase.usage for phase in sample.phases)
+    assert [phase for phase in sample.phases if not (phase.replies and phase.usage)] == []
     rates = [phase.request_rate for phase in sample.phases]
     assert rates[0] < rates[1] > rates[2]
     assert sample.extra["web server"] > 0 and sample.extra["programs"] > 0 and sample.extra["database"] == 0
     assert all(not cell.samples[0].timeline for cell in others)
     assert not any(cell.server == "pool SQLite" for cell in cells)  # in a full run only
     assert ["nowhere" in cell.failure for cell in cells if cell.server == "nowhere SQLite"] == [True]
-    assert (
-        "WordPress is left out: apt install wordpress" in notes
-        and "asyncio SQLite answers 20 visitors" in notes
-    )
+    for note in ("WordPress is left out: apt install wordpress", "asyncio SQLite answers 20 visitors"):
+        assert note in notes
     assert "pages from SQL: a page takes" in notes
 
 
@@ -242,29 +249,29 @@ def sampled(
     )  # fmt: skip
 
 
-def table(**samples: Sample) -> Table:
+def table(**samples: Sample) -> ExperimentTable:
     """Return a table of WordPress, by the names of servers with _ for a space, and of the blog from SQL."""
     names = {"prefork": PREFORK, "event": "event php-fpm", "nginx": "nginx php-fpm", "ewe": "ewe php-fpm"}
     cells = [Cell(names[name], WORDPRESS, samples=[sample]) for name, sample in samples.items()]
-    return Table("T-LD", cells=[*cells, Cell("asyncio SQLite", SQL, samples=[sampled(cost=2.0)])])
+    return ExperimentTable("T-LD", cells=[*cells, Cell("asyncio SQLite", SQL, samples=[sampled(cost=2.0)])])
 
 
 def test_what_one_sees_is_told() -> None:
     found = table(prefork=sampled((0, 30, 0), 4e8), nginx=sampled(cost=40.0))
     del found.cells[0].samples[0].extra["programs"]  # mod_php is a part of Apache
     found.cells[0].samples[0].extra["web server"] = 47.5
-    told = " ".join(t_ld.seen(found.cells))
+    told = " ".join(t_ld.observations(found.cells))
     assert "WordPress: a page takes 40 ms (nginx php-fpm) to 50 ms (prefork mod_php) of CPU in all." in told
     assert "its part is 36 ms (nginx php-fpm), the web server's 2 ms (nginx php-fpm), the" in told
-    assert "No server took a queue along" in told
+    assert "No server kept a queue" in told
     assert "memory at its peak is 200 MB (nginx php-fpm) to 400 MB (prefork mod_php)" in told
     assert "Visitors were lost by prefork mod_php (10 %)." in told.replace("\u00a0", " ")
     assert "pages from SQL: a page takes 2 ms (asyncio SQLite) of CPU in all." in told
     assert "A page of WordPress costs 20 times the CPU time" in told
     found.cells[0].samples[0].phases[-1].response = times(2.5)
-    told = " ".join(t_ld.seen(found.cells))
+    told = " ".join(t_ld.observations(found.cells))
     assert "kept the visitors of the third waiting: prefork mod_php (5 s after 100 ms)." in told
-    assert not list(t_ld.seen([]))
+    assert not list(t_ld.observations([]))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +304,9 @@ def test_the_report_has_the_phases() -> None:
     ]  # fmt: skip
     assert any("30 %  30 ct 75 %" in line for line in lines)
     assert max(map(len, text.splitlines())) <= 100
-    without = Table("T-LD", cells=[Cell(PREFORK, WORDPRESS, samples=[replace(sampled(), phases=[])])])
+    without = ExperimentTable(
+        "T-LD", cells=[Cell(PREFORK, WORDPRESS, samples=[replace(sampled(), phases=[])])]
+    )
     assert "Phase by phase" not in report.text(without, CATALOG["T-LD"])
 
 
@@ -314,12 +323,12 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
         )
         for at in range(300)
     ]
-    short = phases.merged(seconds)
+    short = phases.merge_long_timeline(seconds)
     assert len(short) == 100 and [second.at for second in short[:3]] == [0, 3, 6]
     assert (short[1].errors, short[1].p50, short[1].p99) == ({"ct": 1}, pytest.approx(0.5), 5.0)
     assert (short[1].memory, short[1].cpu, short[1].threads) == (5e6, 0.5, None)
-    assert phases.merged(seconds[:100]) == seconds[:100]
-    empty = phases.merged([Second(at) for at in range(300)])
+    assert phases.merge_long_timeline(seconds[:100]) == seconds[:100]
+    empty = phases.merge_long_timeline([Second(at) for at in range(300)])
     assert (empty[0].p50, empty[0].due, empty[0].replies) == (None, None, 0)
 
 
@@ -331,8 +340,8 @@ def test_phases_begin_one_after_the_other() -> None:
 def test_the_rows_of_the_blog_are_those_of_wordpress(tmp_path: Path) -> None:
     with (
         quick_lab() as lab,
-        sql_blog.filled(lab, databases.SQLITE, tmp_path) as found,
-        closing(sqlite3.connect(found.place)) as connection,
+        sql_blog.fill_database(lab, databases.SQLITE, tmp_path) as found,
+        closing(sqlite3.connect(found.source)) as connection,
     ):
         (count,) = connection.execute("SELECT count(*) FROM posts").fetchone()
         (talk,) = connection.execute("SELECT count(*) FROM comments").fetchone()

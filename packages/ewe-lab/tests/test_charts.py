@@ -14,10 +14,10 @@ from support.examples import examples
 
 from ewe import svg
 from ewe_lab.bench.experiment import Chart, Experiment
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments import CATALOG
 from ewe_lab.report import lines, report
-from ewe_lab.report.charts import Drawn, draw, printed_errors
+from ewe_lab.report.charts import DrawnChart, draw, printed_errors
 
 
 def boxes(picture: ET.Element) -> list[tuple[float, float, float, float, str]]:
@@ -32,7 +32,7 @@ def boxes(picture: ET.Element) -> list[tuple[float, float, float, float, str]]:
     return found
 
 
-def check(drawn: Drawn) -> ET.Element:
+def check(drawn: DrawnChart) -> ET.Element:
     """Check that a picture can be read."""
     picture = ET.fromstring(drawn.svg)
     _, _, width, height = map(float, picture.get("viewBox").split())
@@ -99,7 +99,7 @@ def test_stacked_bars() -> None:
         for server in ("X-Switch", "CGI")
         for layer, value in (("web application", 15.0), ("Apache", 24.5), ("engine", 6.0), ("switch", 6.7))
     ]
-    drawn = draw(Chart("stacked", "Layers", y="seconds"), Table("X-T1", cells=cells), None, "c")
+    drawn = draw(Chart("stacked", "Layers", y="seconds"), ExperimentTable("X-T1", cells=cells), None, "c")
     check(drawn)
     assert ["CGI", "engine", "6 s"] in drawn.rows
 
@@ -125,7 +125,10 @@ def test_a_timeline_with_gaps() -> None:
 def test_nothing_to_draw_is_no_chart() -> None:
     for kind in ("bars", "lines", "stacked", "errors", "timeline"):
         assert (
-            draw(Chart(kind, "t"), Table("compare", cells=[Cell("fork", failure="x")]), None, "c").svg == ""
+            draw(
+                Chart(kind, "t"), ExperimentTable("compare", cells=[Cell("fork", failure="x")]), None, "c"
+            ).svg
+            == ""
         )
 
 
@@ -140,7 +143,7 @@ def test_bars_of_any_figures(values: list[float], value: str) -> None:
         Cell(MODELS[index], value="extra.v", samples=[Sample("x", 1, extra={"v": v})])
         for index, v in enumerate(values)
     ]
-    drawn = draw(Chart("bars", "Any", "extra.v", y=value), Table("compare", cells=cells), None, "c")
+    drawn = draw(Chart("bars", "Any", "extra.v", y=value), ExperimentTable("compare", cells=cells), None, "c")
     check(drawn)
 
 
@@ -159,7 +162,7 @@ def test_ratio_bars_of_any_figures(pairs: list[tuple[float, float]]) -> None:
         Cell(MODELS[index], "a", value="extra.v", paper=paper, samples=[Sample("x", 1, extra={"v": ours})])
         for index, (paper, ours) in enumerate(pairs)
     ]
-    check(draw(Chart("bars", "Any"), Table("Y", cells=cells), experiment, "c"))
+    check(draw(Chart("bars", "Any"), ExperimentTable("Y", cells=cells), experiment, "c"))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -178,7 +181,10 @@ def test_lines_of_any_figures(
         for at, value in enumerate(values)
     ]
     drawn = draw(
-        Chart("lines", "Any", x="x", log_x=log_x, log_y=log_y), Table("compare", cells=cells), None, "c"
+        Chart("lines", "Any", x="x", log_x=log_x, log_y=log_y),
+        ExperimentTable("compare", cells=cells),
+        None,
+        "c",
     )
     if drawn.svg:
         check(drawn)
@@ -207,8 +213,8 @@ def test_lines_do_without_what_a_logarithm_has_no_place_for() -> None:
         Cell("fork", x=x, value="extra.v", samples=[Sample("x", 1, extra={"v": v})])
         for x, v in ((0, 5), (1, 0), (2, 5))
     ]
-    found = lines.collect(Chart("lines", "t", log_x=True, log_y=True), cells)
-    assert found == [lines.Line("fork", ((2, 5.0),))]
+    found = lines.chart_lines(Chart("lines", "t", log_x=True, log_y=True), cells)
+    assert found == [lines.ChartLine("fork", ((2, 5.0),))]
 
 
 def test_bars_made_of_servers_beside_the_printed_ones() -> None:
@@ -228,7 +234,7 @@ def test_bars_made_of_servers_beside_the_printed_ones() -> None:
             ("script", -0.4, 0.0),
         )
     ]
-    table = Table("X-T1", cells=cells)
+    table = ExperimentTable("X-T1", cells=cells)
     drawn = draw(Chart("stacked", "Layers", y="percent", across=True), table, None, "c")
     check(drawn)
     assert ["Perl, printed", "front end", "60 %"] in drawn.rows
@@ -238,3 +244,15 @@ def test_bars_made_of_servers_beside_the_printed_ones() -> None:
     assert "60" in texts and texts.count("70") == 2  # in the bars themselves
     other = draw(Chart("stacked", "CPU", "extra.cpu", y="µs", across=True), table, None, "c")
     assert ["Perl", "front end", "90 µs"] in other.rows  # nothing is printed of another figure, nor its unit
+
+
+def test_a_line_of_another_figure_has_its_own_unit() -> None:
+    """The cells are in ms and the chart in seconds: 1.65 s is not "1.65 ms"."""
+    samples = [Sample("x", 1, extra={"response": 25.0, "duration": 1.65})]
+    cells = [Cell("a", x=x, value="extra.response", unit="ms", samples=samples) for x in (1, 2)]
+    _, head, rows = lines.lines(
+        Chart("lines", "Duration", value="extra.duration", x="clients", y="s"), cells, "c"
+    )
+    assert head[-1] == "s" and {row[-1] for row in rows} == {"1.65 s"}
+    _, _, rows = lines.lines(Chart("lines", "Time", x="clients"), cells, "c")
+    assert {row[-1] for row in rows} == {"25 ms"}

@@ -21,9 +21,9 @@ from support.server import ROOT, wait_until
 from ewe_lab import cli
 from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, Sample, Table, Usage, load
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage, load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.invocation import others
+from ewe_lab.invocation import foreign_sentence
 from ewe_lab.report.summary import standings
 from ewe_lab.stacks.machine import machine
 
@@ -81,7 +81,7 @@ from ewe.processors.base import Processor
 class Mine(Processor):
     def serve(self, listener):
         for accepted in listener:
-            self.hold(self.meet(accepted))
+            self.run(self.stream_of(accepted))
 """
 
 
@@ -116,7 +116,7 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, number: int) -> None:
             wait_until(
                 lambda: any("--model\0fork" in command_line(pid) for pid in descendants(started.pid)), 20
             )
-            family = [each.pid for each in processes.tree(started.pid)]
+            family = [each.pid for each in processes.process_tree(started.pid)]
             started.send_signal(number)
             started.send_signal(number)  # an impatient one
             output, errors = started.communicate(timeout=20)
@@ -168,7 +168,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "--against", "ngnix"], "there is no peer 'ngnix'; did you mean \"nginx\"?"),
+        (["compare", "--against", "ngnix"], "there is no server 'ngnix'; did you mean \"nginx\"?"),
+        (
+            ["compare", "--against", "cherokee"],
+            "cherokee is in no current distribution, and the lab does not build it",
+        ),
         (["compare", "--model", "thraed"], '; did you mean "thread"?'),
         (["compare", "--think", "soon"], "'soon' is not a time such as 500ms"),
         (["compare", "--users", "0"], "'0' is not a whole number from 1 to 10000"),
@@ -176,7 +180,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (["compare", "--path", "x"], "'x' is not a path that begins with /"),
         (["compare", "--path", "/x"], "--path needs --root DIR"),
         (["compare", "--root", "/nowhere"], "--root '/nowhere' is not a directory"),
-        (["compare", "--out", "/proc/x"], "nothing can be written to /proc/x"),
+        (["compare", "--out", "/proc/x"], "cannot write /proc/x"),
         (["compare", "--model", "'"], "is not the name of a model"),
         (["run", "e-t22"], "there is no experiment 'e-t22'; did you mean \"E-T2\"?"),
         (["run"], "run needs ids of experiments, or --all"),
@@ -256,16 +260,16 @@ def test_an_experiment_that_waits_is_reported_with_its_reason(
 
 
 def disturbed(server: float, client: float) -> Sample:
-    """A sample whose server used 0.3 of a core, and load 0.2, of what was busy there."""
+    """Return a sample: the server used 0.3 of a core, the load 0.2. server, client: how busy the two cores were."""
     return Sample("locust", 2.0, client=0.2, core=client, usage=Usage(0.6, core=server))
 
 
 def test_the_work_of_others_is_noted() -> None:
     quiet, busy = disturbed(0.35, 0.3), disturbed(0.9, 0.3)
-    assert others(Table("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])) == []
-    (note,) = others(Table("x", cells=[Cell("a", samples=[quiet, busy])]))
+    assert foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])) == []
+    (note,) = foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[quiet, busy])]))
     assert note.startswith("Other programs had 60% of the server's core in 1 of 2 measurements: ")
-    (note,) = others(Table("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])]))
+    (note,) = foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])]))
     assert note.startswith("Other programs had 70% of the load's core in 1 of 1 measurements: ")
 
 
@@ -274,7 +278,7 @@ def test_what_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = machine(["nginx", "http.server"])
     assert facts["python"] == facts["http.server"] == platform.python_version()
     assert platform.node() not in " ".join(facts.values()).split()
-    monkeypatch.setattr("ewe_lab.stacks.peers.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe_lab.stacks.other_servers.find_tool", lambda name: None)
     assert machine(["nginx"])["wrk"] == "not installed"
     assert "nginx" not in machine(["nginx"])
 
@@ -289,6 +293,9 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pyte
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     terminal = Terminal()
     progress = Progress(60, terminal)
+    assert (
+        progress.plan() == "about 60 s" and Progress(347).plan() == "about 6 min" and Progress().plan() == ""
+    )
     progress.begin(20)
     progress.say("one")
     clock[0] = 5.0
@@ -301,12 +308,13 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pyte
     expected = "\r\x1b[K[60 s left] one\r\x1b[K[55 s left] two\r\x1b[K[80 s left] three"
     assert terminal.getvalue() == expected
     clock[0] = 500.0
+    assert progress.left() == "longer than planned"
     progress.end()
     assert progress.left() == "0 s left"
 
 
 def test_progress_on_a_terminal_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ewe_lab.bench.progress.EVERY", 0.01)
+    monkeypatch.setattr("ewe_lab.bench.progress.UPDATE_EVERY_S", 0.01)
     terminal = Terminal()
     with Progress(60, terminal) as progress:
         progress.say("one")

@@ -1,4 +1,4 @@
-"""Programs behind web servers, as in the thesis: what is configured, what is missing, what is measured."""
+"""Programs behind web servers, as in the thesis: configurations, missing packages, measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab_bench import quick_lab, tried
 from support.java_site import build_once
 
 from ewe_lab.bench.processes import LabError, processes
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, judge
 from ewe_lab.experiments import (
     CATALOG,
@@ -20,12 +20,12 @@ from ewe_lab.experiments import (
 )
 from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.thesis_dynamic import PLAIN, DynamicTest
-from ewe_lab.experiments.thesis_static import BEST, KEEP, NO_KEEP, TODAY
+from ewe_lab.experiments.thesis_static import BEST_COLUMN_PREFIX, KEEP_ALIVE, NO_KEEP_ALIVE, TLS_1_3_PREFIX
 from ewe_lab.stacks import backends, ways, webservers
 from ewe_lab.stacks.backends import opener
 from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, directory_of
-from ewe_lab.stacks.ways import Way, served
-from ewe_lab.stacks.webservers import APACHE_MODULES, Behind, Setup
+from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.webservers import APACHE_MODULES, BackendProgram, Setup
 
 IDS = ("T-DT1", "T-DT1a", "T-DT1w", "T-DT1c", "T-DT2", "T-DT2s", "T-DT3", "T-DT4", "T-HS2", "T-HS3")
 TESTS = {id: thesis_dynamic.described(**given(id)) for id in IDS}
@@ -55,27 +55,27 @@ def test_loads_are_bounded(id: str) -> None:
 
 
 def test_what_is_printed() -> None:
-    assert TESTS["T-DT1"].printed[NO_KEEP]["apache mod_php"] == ["Apache mod_php", 7_000]
-    assert TESTS["T-DT1"].printed[KEEP]["apache mod_php"] == ["Apache mod_php", 10_000]
-    assert TESTS["T-DT1w"].printed[KEEP]["nginx 8"] == ["Nginx 8", 5_100]
-    assert TESTS["T-DT1w"].printed[NO_KEEP]["lighttpd 1"] == ["Lighttpd 1", 4_000]
-    assert TESTS["T-DT2"].printed[KEEP]["nginx uwsgi"] == ["Nginx uWSGI", 8_000]
-    assert TESTS["T-HS2"].printed[KEEP]["lighttpd 4"] == ["Lighttpd, several", 4_500]
-    assert TESTS["T-HS3"].printed[KEEP]["lighttpd 4"] == ["Lighttpd, several", 1_900]
-    assert TESTS["T-DT2s"].printed[NO_KEEP]["lighttpd 4"] == ["Lighttpd FastCGI", 1_700]
+    assert TESTS["T-DT1"].printed[NO_KEEP_ALIVE]["apache mod_php"] == ["Apache mod_php", 7_000]
+    assert TESTS["T-DT1"].printed[KEEP_ALIVE]["apache mod_php"] == ["Apache mod_php", 10_000]
+    assert TESTS["T-DT1w"].printed[KEEP_ALIVE]["nginx 8"] == ["Nginx 8", 5_100]
+    assert TESTS["T-DT1w"].printed[NO_KEEP_ALIVE]["lighttpd 1"] == ["Lighttpd 1", 4_000]
+    assert TESTS["T-DT2"].printed[KEEP_ALIVE]["nginx uwsgi"] == ["Nginx uWSGI", 8_000]
+    assert TESTS["T-HS2"].printed[KEEP_ALIVE]["lighttpd 4"] == ["Lighttpd, several", 4_500]
+    assert TESTS["T-HS3"].printed[KEEP_ALIVE]["lighttpd 4"] == ["Lighttpd, several", 1_900]
+    assert TESTS["T-DT2s"].printed[NO_KEEP_ALIVE]["lighttpd 4"] == ["Lighttpd FastCGI", 1_700]
 
 
-# What is configured
+# Configurations
 
 
 def setup(tmp_path: Path, name: str = "page.php", processes: int = 1, **more: object) -> Setup:
-    behind = Behind(tmp_path / name, **more)  # type: ignore[arg-type]
+    behind = BackendProgram(tmp_path / name, **more)  # type: ignore[arg-type]
     return Setup(tmp_path, 8080, tmp_path, processes=processes, behind=behind)
 
 
 @pytest.mark.needs("nginx")
 def test_nginx_speaks_either_protocol(tmp_path: Path) -> None:
-    webservers.nginx(setup(tmp_path, address="unix:/run/x", by="uwsgi", processes=4))
+    webservers.nginx(setup(tmp_path, address="unix:/run/x", gateway="uwsgi", processes=4))
     text = (tmp_path / "nginx.conf").read_text()
     assert "worker_processes 4;" in text and "server unix:/run/x;" in text and "uwsgi_pass behind;" in text
     assert "fastcgi_param" not in text and f'uwsgi_param SCRIPT_FILENAME "{tmp_path}/page.php";' in text
@@ -93,7 +93,7 @@ def test_apache_loads_what_a_way_needs(tmp_path: Path, monkeypatch: pytest.Monke
         "uwsgi": ("LoadModule proxy_uwsgi_module", '"proxy:unix:/run/x|uwsgi://localhost/"'),
         "cgi": (f"LoadModule cgid_module {APACHE_MODULES}/mod_cgid.so", "SetHandler cgi-script"),
     }.items():
-        webservers.apache("prefork")(setup(tmp_path, address="unix:/run/x", by=by))
+        webservers.apache("prefork")(setup(tmp_path, address="unix:/run/x", gateway=by))
         text = (tmp_path / "apache.conf").read_text()
         assert all(word in text for word in (*words, "mpm_prefork_module", 'LocationMatch "^/page\\.php$"'))
 
@@ -105,12 +105,12 @@ def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
     assert '"socket" => "/run/x"' in text and '".php"' in text and "max-worker" not in text
     webservers.lighttpd(setup(tmp_path, address="127.0.0.1:9000"))
     assert '"host" => "127.0.0.1", "port" => 9000' in (tmp_path / "lighttpd.conf").read_text()
-    webservers.lighttpd(setup(tmp_path, "page.py", by="cgi", processes=2))
+    webservers.lighttpd(setup(tmp_path, "page.py", gateway="cgi", processes=2))
     text = (tmp_path / "lighttpd.conf").read_text()
     assert 'cgi.assign = ( ".py" => "" )' in text and "server.max-worker = 2" in text
 
 
-# What is missing
+# Missing packages
 
 
 def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,45 +119,47 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(webservers, "mod_php", lambda: "")
     monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
     lacks = {
-        Way("nginx", "php-fpm", "php"): "nginx-light php-fpm",
-        Way("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",
-        Way("apache-event", "uwsgi", "python", label="apache uwsgi"): "apache2 uwsgi-plugin-python3",
-        Way("lighttpd", "cgi", "php"): "lighttpd php-cgi",
-        Way("ewe", "xswitch", "php"): "php-cgi",
-        Way("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
+        ServingStack("nginx", "php-fpm", "php"): "nginx-light php-fpm",
+        ServingStack("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",
+        ServingStack("apache-event", "uwsgi", "python", label="apache uwsgi"): "apache2 uwsgi-plugin-python3",
+        ServingStack("lighttpd", "cgi", "php"): "lighttpd php-cgi",
+        ServingStack("ewe", "xswitch", "php"): "php-cgi",
+        ServingStack("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
     }
     for way, packages in lacks.items():
         assert way.missing == f"{way.name} is left out: apt install {packages}"
-    assert not Way("ewe", "cgi", "python").missing
+    assert not ServingStack("ewe", "cgi", "python").missing
 
 
 def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with the 502 of the web server before it. FCGI.pm is asked of the Perl that the programs name."""
+    """The reason is not the web server's 502. The test for FCGI.pm runs the Perl that the programs name."""
     asked: list[str] = []
     monkeypatch.setattr(backends, "find_tool", lambda name: asked.append(name))
     monkeypatch.setattr(ways, "find_tool", lambda name: f"/bin/{name}")
     with quick_lab() as lab:
         with pytest.raises(LabError, match="nginx fcgi is left out: apt install libfcgi-perl"):
-            served(lab, Way("nginx", "fcgi", "perl", program="hello")).__enter__()
+            served(lab, ServingStack("nginx", "fcgi", "perl", program="hello")).__enter__()
         assert asked == [PERL] and PROGRAMS["hello_fcgi.pl"].startswith(f"#!{PERL}\n")
         monkeypatch.setattr(ways, "find_spec", lambda name: None)
         with pytest.raises(LabError, match="gunicorn wsgi is left out: pip install gunicorn"):
-            served(lab, Way("gunicorn", "wsgi", "python")).__enter__()
+            served(lab, ServingStack("gunicorn", "wsgi", "python")).__enter__()
         monkeypatch.setattr(webservers, "LIGHTTPD_MODULES", "/nowhere")
         with pytest.raises(LabError, match="lighttpd cgi is left out: apt install lighttpd-mod-openssl"):
-            served(lab, Way("lighttpd", "cgi", "python"), tls=True).__enter__()
+            served(lab, ServingStack("lighttpd", "cgi", "python"), tls=True).__enter__()
 
 
 def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
-    test = DynamicTest((Way("nginx", "uwsgi", "python"),), {KEEP: {}}, {KEEP: ("Cherokee", 4_500.0)})
+    test = DynamicTest(
+        (ServingStack("nginx", "uwsgi", "python"),), {KEEP_ALIVE: {}}, {KEEP_ALIVE: ("Cherokee", 4_500.0)}
+    )
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
         assert any("apt install" in note for note in lab.notes) and thesis_dynamic.CHEROKEE in lab.notes
     assert [(cell.server, cell.paper, cell.samples, cell.failure) for cell in cells] == [
         ("cherokee", 4_500, [], "")
     ]
-    (verdict,) = judge(Table("T-DT1", cells=cells), CATALOG["T-DT1"])
+    (verdict,) = judge(ExperimentTable("T-DT1", cells=cells), CATALOG["T-DT1"])
     assert verdict.verdict == NOT_TESTABLE
 
 
@@ -168,41 +170,44 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 @pytest.mark.parametrize(
     "way",
     [
-        tried(Way("nginx", "php-fpm", "php", tcp=True)),
-        tried(Way("nginx", "uwsgi", "python", processes=2)),
-        tried(Way("nginx", "fcgi", "perl", children=1, program="hello")),
-        tried(Way("apache-prefork", "mod_php", "php")),
-        tried(Way("apache-event", "php-fpm", "php")),
-        tried(Way("apache-prefork", "cgi", "php")),
-        tried(Way("apache-worker", "uwsgi", "python")),
-        tried(Way("lighttpd", "php-cgi", "php")),
-        tried(Way("lighttpd", "fastcgi", "python", children=1)),
-        tried(Way("lighttpd", "cgi", "python")),
-        tried(Way("ewe", "php-fpm", "php")),
-        tried(Way("ewe", "cgi", "php")),
-        tried(Way("ewe", "uwsgi", "python", children=1)),
-        tried(Way("ewe", "wsgi", "python", model="thread")),
-        tried(Way("ewe", "asgi", "python")),
-        tried(Way("gunicorn", "wsgi", "python")),
-        tried(Way("uvicorn", "asgi", "python", options=("--http", "h11"))),
+        tried(ServingStack("nginx", "php-fpm", "php", tcp=True)),
+        tried(ServingStack("nginx", "uwsgi", "python", processes=2)),
+        tried(ServingStack("nginx", "fcgi", "perl", children=1, program="hello")),
+        tried(ServingStack("apache-prefork", "mod_php", "php")),
+        tried(ServingStack("apache-event", "php-fpm", "php")),
+        tried(ServingStack("apache-prefork", "cgi", "php")),
+        tried(ServingStack("apache-worker", "uwsgi", "python")),
+        tried(ServingStack("lighttpd", "php-cgi", "php")),
+        tried(ServingStack("lighttpd", "fastcgi", "python", children=1)),
+        tried(ServingStack("lighttpd", "cgi", "python")),
+        tried(ServingStack("ewe", "php-fpm", "php")),
+        tried(ServingStack("ewe", "cgi", "php")),
+        tried(ServingStack("ewe", "uwsgi", "python", children=1)),
+        tried(ServingStack("ewe", "wsgi", "python", model="thread")),
+        tried(ServingStack("ewe", "asgi", "python")),
+        tried(ServingStack("gunicorn", "wsgi", "python")),
+        tried(ServingStack("uvicorn", "asgi", "python", options=("--http", "h11"))),
     ],
 )
-def test_ways_answer(way: Way) -> None:
-    """Each serves its page, and leaves no process behind."""
+def test_ways_answer(way: ServingStack) -> None:
+    """Each way serves its page, and leaves no process behind."""
     with quick_lab() as lab:
         with served(lab, way) as (server, path):
             thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
-            started = {server.pid, *server.also}
-            assert bool(server.also) is way.is_backed
+            started = {server.pid, *server.other_pids}
+            assert bool(server.other_pids) is way.is_backed
         assert not started & {each.pid for each in processes() if each.state not in "ZX"}
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",
-    [tried(Way("tomcat", "jsp", "java")), tried(Way("ewe", "xswitch", "java", children=0, program="jsp"))],
+    [
+        tried(ServingStack("tomcat", "jsp", "java")),
+        tried(ServingStack("ewe", "xswitch", "java", children=0, program="jsp")),
+    ],
 )
-def test_servlets_and_jsp_pages_answer(way: Way) -> None:
+def test_servlets_and_jsp_pages_answer(way: ServingStack) -> None:
     """Tomcat's and ewe's own, one start for both: the application of a JSP page has the servlet too."""
     build_once()
     with quick_lab() as lab, served(lab, way) as (server, path):
@@ -215,12 +220,12 @@ def test_servlets_and_jsp_pages_answer(way: Way) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        tried(Way("lighttpd", "fastcgi", "python", children=1)),
-        tried(Way("apache-event", "uwsgi", "python", children=1)),
-        tried(Way("ewe", "xswitch", "php")),
+        tried(ServingStack("lighttpd", "fastcgi", "python", children=1)),
+        tried(ServingStack("apache-event", "uwsgi", "python", children=1)),
+        tried(ServingStack("ewe", "xswitch", "php")),
     ],
 )
-def test_ways_answer_over_tls(way: Way) -> None:
+def test_ways_answer_over_tls(way: ServingStack) -> None:
     with quick_lab() as lab, served(lab, way, tls=True) as (server, path):
         assert server.url.startswith("https://")
         thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
@@ -230,15 +235,18 @@ def test_ways_answer_over_tls(way: Way) -> None:
 @pytest.mark.needs("nginx", "php-fpm")
 def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
     """A program behind nginx, and one in ewe, which has no cipher of 2011."""
-    tried = (Way("nginx", "php-fpm", "php"), Way("ewe", "wsgi", "python"))
-    test = DynamicTest(tried, {KEEP: {}}, quick=(2,), plain={KEEP: {"nginx php-fpm": ("Nginx", 3_800.0)}})
+    tried = (ServingStack("nginx", "php-fpm", "php"), ServingStack("ewe", "wsgi", "python"))
+    test = DynamicTest(
+        tried, {KEEP_ALIVE: {}}, quick=(2,), plain={KEEP_ALIVE: {"nginx php-fpm": ("Nginx", 3_800.0)}}
+    )
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
         costs = [note for note in lab.notes if note.startswith("TLS 1.3 divides")]
     assert [(cell.server, cell.column, cell.failure) for cell in cells] == [
         (way.name, column, "")
         for way in tried
-        for column in ((BEST + KEEP,) if way.front != "ewe" else ()) + (TODAY + KEEP, PLAIN + KEEP)
+        for column in ((BEST_COLUMN_PREFIX + KEEP_ALIVE,) if way.front != "ewe" else ())
+        + (TLS_1_3_PREFIX + KEEP_ALIVE, PLAIN + KEEP_ALIVE)
     ]
     assert all(cell.samples[0].replies and not cell.samples[0].errors for cell in cells)
     assert [(cell.server, cell.paper) for cell in cells if cell.paper] == [("nginx php-fpm", 3_800)]
@@ -249,13 +257,13 @@ def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        tried(Way("apache-prefork", "mod_php", "php", children=1)),
-        tried(Way("lighttpd", "php-cgi", "php", children=1)),
-        tried(Way("nginx", "php-fpm", "php", children=1)),
-        tried(Way("ewe", "xswitch", "php", children=1)),
+        tried(ServingStack("apache-prefork", "mod_php", "php", children=1)),
+        tried(ServingStack("lighttpd", "php-cgi", "php", children=1)),
+        tried(ServingStack("nginx", "php-fpm", "php", children=1)),
+        tried(ServingStack("ewe", "xswitch", "php", children=1)),
     ],
 )
-def test_php_runs_with_its_opcache_or_without(way: Way) -> None:
+def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
     """Whatever the machine's own settings of PHP say."""
     with quick_lab() as lab:
         page = "<?php echo extension_loaded('Zend OPcache') && opcache_get_status() ? 'on' : 'off';"
@@ -269,12 +277,12 @@ def test_php_runs_with_its_opcache_or_without(way: Way) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("nginx", "php-fpm")
 def test_a_way_is_measured_with_all_that_works_for_it() -> None:
-    way = Way("nginx", "php-fpm", "php")
-    test = DynamicTest((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
+    way = ServingStack("nginx", "php-fpm", "php")
+    test = DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
     assert [(cell.column, cell.x, cell.failure) for cell in cells] == [
-        (KEEP, 2, ""), (KEEP, 4, ""), (BEST + KEEP, None, ""),
+        (KEEP_ALIVE, 2, ""), (KEEP_ALIVE, 4, ""), (BEST_COLUMN_PREFIX + KEEP_ALIVE, None, ""),
     ]  # fmt: skip
     top = cells[-1]
     assert (top.paper, top.paper_server) == (4_000, "Nginx and Lighttpd")
@@ -286,7 +294,7 @@ def test_a_way_is_measured_with_all_that_works_for_it() -> None:
 
 def over(kind: str, few: float, many: float) -> list[Cell]:
     return [
-        Cell(f"{kind}, 4 php-fpm", NO_KEEP, x, samples=[Sample("wrk", 1, replies=int(rate))])
+        Cell(f"{kind}, 4 php-fpm", NO_KEEP_ALIVE, x, samples=[Sample("wrk", 1, replies=int(rate))])
         for x, rate in ((50, few), (250, many))
     ]
 
@@ -302,27 +310,30 @@ def over(kind: str, few: float, many: float) -> list[Cell]:
 )
 def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
     assert (
-        t_dt1c.check(Table("T-DT1c", cells=[*over("Unix", 1000, unix), *over("TCP", 1000, tcp)])).word == word
+        t_dt1c.check(
+            ExperimentTable("T-DT1c", cells=[*over("Unix", 1000, unix), *over("TCP", 1000, tcp)])
+        ).word
+        == word
     )
-    assert t_dt1c.check(Table("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
+    assert t_dt1c.check(ExperimentTable("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",
     [
-            tried(Way("nginx", "php-fpm", "php")), tried(Way("ewe", "xswitch", "php")),
-            tried(Way("ewe", "xswitch", "python")),
+            tried(ServingStack("nginx", "php-fpm", "php")), tried(ServingStack("ewe", "xswitch", "php")),
+            tried(ServingStack("ewe", "xswitch", "python")),
     ],
 )  # fmt: skip
-def test_the_memory_of_what_runs_a_program(way: Way) -> None:
-    """A process of its own, which is not the web server's; both are a part of all."""
+def test_the_memory_of_what_runs_a_program(way: ServingStack) -> None:
+    """The program's process is not the web server's; the total includes both."""
     with quick_lab() as lab:
         cells = list(thesis_memory.run(lab, [way], {}, {}))
     assert [cell.column for cell in cells] == [
         thesis_memory.PROGRAM,
         thesis_memory.SERVER,
-        thesis_memory.WHOLE,
+        thesis_memory.ALL_PROCESSES,
     ]
     extra = cells[0].samples[0].extra
     assert extra["program"] != extra["server"] and min(extra.values()) > 1000

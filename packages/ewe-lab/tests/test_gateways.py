@@ -15,10 +15,10 @@ from lab_bench import quick_lab
 from support.server import ROOT
 
 from ewe_lab import cli
-from ewe_lab.bench.experiment import Contender
+from ewe_lab.bench.experiment import ServerUnderTest
 from ewe_lab.bench.results import load
 from ewe_lab.stacks import forms, gateways, script_runner
-from ewe_lab.stacks.gateways import ASGI, CGI, FASTCGI, LIBCGI, WSGI, XSWITCH, Program
+from ewe_lab.stacks.gateways import ASGI, CGI, FASTCGI, LIBCGI, WSGI, XSWITCH, CgiProgram
 from ewe_lab.stacks.servers import DIRECTORIES
 
 HELLO = """\
@@ -38,12 +38,15 @@ def get(url: str) -> bytes:
 
 
 def body_by(
-    lab: gateways.Bench, gateway: str, program: Program, model: str = "thread", keeps: bool = False
+    lab: gateways.Bench, gateway: str, program: CgiProgram, model: str = "thread", keeps: bool = False
 ) -> bytes:
     """Return what a program answers behind a gateway."""
     with (
-        gateways.ready(lab, gateway, program, Contender(gateway, model=model), keeps) as (contender, path),
-        lab.start(contender, program.directory) as server,
+        gateways.start_gateway(lab, gateway, program, ServerUnderTest(gateway, model=model), keeps) as (
+            tested,
+            path,
+        ),
+        lab.start(tested, program.directory) as server,
     ):
         return get(server.url.rstrip("/") + path)
 
@@ -53,7 +56,7 @@ def body_by(
 def test_every_form_sends_the_same_bytes() -> None:
     with quick_lab() as lab:
         where = forms.forms_of(lab, [70_000])
-        in_c, in_python = (Program(where, name, "70000") for name in ("bytes.cgi", "bytes.py"))
+        in_c, in_python = (CgiProgram(where, name, "70000") for name in ("bytes.cgi", "bytes.py"))
         expected = (where / "70000.html").read_bytes()
         found = {
             gateway: body_by(lab, gateway, in_c, keeps=gateway == FASTCGI)
@@ -72,13 +75,13 @@ def test_a_script_in_python_runs_unmodified_behind_each(gateway: str, tmp_path: 
     (tmp_path / "hello.py").write_text(HELLO)
     (tmp_path / "hello.py").chmod(0o755)
     with quick_lab() as lab:
-        assert body_by(lab, gateway, Program(tmp_path, "hello.py", "x=1")) == b"you asked for x=1\n"
+        assert body_by(lab, gateway, CgiProgram(tmp_path, "hello.py", "x=1")) == b"you asked for x=1\n"
 
 
 def test_a_form_of_its_own_comes_before_the_script(tmp_path: Path) -> None:
     for name in ("hello.py", "hello_wsgi.py", "hello.fcgi", "main.c"):
         (tmp_path / name).touch()
-    program = Program(tmp_path, "hello.py")
+    program = CgiProgram(tmp_path, "hello.py")
     found = {gateway: gateways.form_of(gateway, program) for gateway in gateways.GATEWAYS}
     names = {gateway: form.name if form else "" for gateway, form in found.items()}
     assert names == {
@@ -87,16 +90,16 @@ def test_a_form_of_its_own_comes_before_the_script(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "libcgi-bin").mkdir()
     (tmp_path / "libcgi-bin" / "hello.so").touch()
-    beside = Program(tmp_path / "cgi-bin", "hello.py")
+    beside = CgiProgram(tmp_path / "cgi-bin", "hello.py")
     assert gateways.form_of(LIBCGI, beside) == tmp_path / "libcgi-bin" / "hello.so"
-    assert gateways.form_of(WSGI, Program(tmp_path, "main.c")) is None
-    assert gateways.missing(FASTCGI, Program(tmp_path, "main.c")) == (
+    assert gateways.form_of(WSGI, CgiProgram(tmp_path, "main.c")) is None
+    assert gateways.missing(FASTCGI, CgiProgram(tmp_path, "main.c")) == (
         "fastcgi is left out: there is no main.fcgi beside main.c"
     )
 
 
 def test_what_a_library_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program(tmp_path, "hello.py")
+    program = CgiProgram(tmp_path, "hello.py")
     monkeypatch.setattr(gateways, "libcgi_lacks", lambda: gateways.NOT_BUILT)
     assert gateways.missing(LIBCGI, program) == f"libcgi is left out: {gateways.NOT_BUILT}"
     monkeypatch.setattr(gateways, "libcgi_lacks", lambda: "")
@@ -109,7 +112,7 @@ def test_a_script_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     before, standard = dict(os.environ), sys.stdout
     output = script_runner.output_of(str(script), {"QUERY_STRING": "y", "HTTP_NEW": "1"})
     assert (dict(os.environ), sys.stdout) == (before, standard)
-    assert script_runner.parted(output) == (
+    assert script_runner.parse_output(output) == (
         "200 Fine", [("Content-Type", "text/plain")], b"you asked for y\n",
     )  # fmt: skip
     script_runner.code_of.cache_clear()
@@ -118,7 +121,7 @@ def test_a_script_leaves_the_process_as_it_was(tmp_path: Path) -> None:
 def test_threads_take_turns_with_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "hello.py"
     script.write_text(HELLO)
-    monkeypatch.setattr(script_runner, "SERVED", str(script))
+    monkeypatch.setattr(script_runner, "SCRIPT_PATH", str(script))
 
     def ask(number: int) -> bytes:
         return b"".join(script_runner.wsgi({"QUERY_STRING": str(number)}, lambda status, fields: None))
@@ -174,3 +177,13 @@ def test_wrong_usage_is_one_line(
     assert cli.main(["compare", *words]) == 2
     said = capsys.readouterr().err
     assert error in said and said.count("\n") == 1
+
+
+def test_a_row_of_another_program_says_so(tmp_path: Path) -> None:
+    for name in ("hello.py", "hello.so"):
+        (tmp_path / name).write_text("")
+    program = gateways.CgiProgram(tmp_path, "hello.py")
+    assert gateways.other_form("libcgi", program) == "hello.so"
+    assert [gateways.other_form(name, program) for name in ("cgi", "xswitch", "wsgi")] == ["", "", ""]
+    (tmp_path / "hello_wsgi.py").write_text("")
+    assert gateways.other_form("wsgi", program) == "hello_wsgi.py"

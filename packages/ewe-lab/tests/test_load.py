@@ -15,23 +15,23 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.known_server import DELAY, KnownServers
 
-from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import ERRORS, Cell, Table
+from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Sample, Times, figure, times_needed
 from ewe_lab.bench.verdicts import winners
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.load import ab, child, httperf
 from ewe_lab.load.child import run_locust
 from ewe_lab.load.client import (
     BadAnswer,
-    Connection,
-    kind,
-    parse_head,
+    LoadConnection,
+    error_kind,
     target,
 )
 from ewe_lab.load.histogram import Histogram
@@ -52,7 +52,7 @@ def known() -> Iterator[KnownServers]:
 
 
 def free_url() -> str:
-    """The URL of a port that nobody listens on."""
+    """The URL of a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return f"http://127.0.0.1:{sock.getsockname()[1]}/"
 
@@ -62,7 +62,7 @@ def closed(seconds: float = 1.0, **other: object) -> Load:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What is measured
+# Measurements
 
 
 def test_a_fixed_delay(known: KnownServers) -> None:
@@ -215,7 +215,7 @@ def test_a_browser_does_not_ask_again_on_a_new_connection_or_after_a_part(
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What goes wrong
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ def test_errors_by_kind(known: KnownServers, behaviour: str, expected: str) -> N
 def test_what_a_client_raises(known: KnownServers, behaviour: str, expected: str) -> None:
     url = known(behaviour)
     patience = 0.3 if expected == "ct" else 10.0
-    connection = Connection(target(Load(length=1000, timeout=patience), url))
+    connection = LoadConnection(target(Load(length=1000, timeout=patience), url))
     began = time.monotonic()
     with pytest.raises((OSError, BadAnswer)) as raised:
         connection.ask()
-    assert kind(raised.value) == expected
+    assert error_kind(raised.value) == expected
     assert expected in ERRORS
     assert connection.sock is None
     if expected == "ct":
@@ -268,14 +268,14 @@ def test_what_a_client_raises(known: KnownServers, behaviour: str, expected: str
 
 
 def test_kinds_of_errors() -> None:
-    assert kind(TimeoutError()) == "ct"  # our timer
-    assert kind(OSError(errno.ETIMEDOUT, "")) == "st"  # the kernel's
-    assert kind(OSError(errno.EMFILE, "")) == "fd"
-    assert kind(OSError(errno.EADDRNOTAVAIL, "")) == "addr"
-    assert kind(BrokenPipeError(errno.EPIPE, "")) == "res"
-    assert kind(OSError(errno.EIO, "")) == kind(ValueError()) == "other"
-    assert kind(ssl.SSLError("The read operation timed out")) == "ct"
-    assert kind(ssl.SSLEOFError(8, "")) == "res"
+    assert error_kind(TimeoutError()) == "ct"  # our timer
+    assert error_kind(OSError(errno.ETIMEDOUT, "")) == "st"  # the kernel's
+    assert error_kind(OSError(errno.EMFILE, "")) == "fd"
+    assert error_kind(OSError(errno.EADDRNOTAVAIL, "")) == "addr"
+    assert error_kind(BrokenPipeError(errno.EPIPE, "")) == "res"
+    assert error_kind(OSError(errno.EIO, "")) == error_kind(ValueError()) == "other"
+    assert error_kind(ssl.SSLError("The read operation timed out")) == "ct"
+    assert error_kind(ssl.SSLEOFError(8, "")) == "res"
 
 
 def test_refused() -> None:
@@ -305,7 +305,7 @@ def limited(running):  # type: ignore[no-untyped-def]
 
 
 def test_what_waits_in_a_closed_loop_is_lost(known: KnownServers) -> None:
-    """Whoever has no answer at the end is an error, and has waited at least so long."""
+    """A user without an answer at the end is an error, and has waited at least until then."""
     url = known("silent")
     sample = run_locust(closed(0.5, timeout=1.2), url)
     assert (sample.replies, sample.errors, sample.lost) == (0, {"ct": 5}, 1.0)
@@ -316,15 +316,15 @@ def test_what_waits_in_a_closed_loop_is_lost(known: KnownServers) -> None:
 
 
 def test_a_load_waits_only_so_long_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still under way when the load gives up is counted with the time that it has waited."""
+    """A request in progress when the load gives up is counted with the time that it has waited."""
     recorder, clock = Recorder(scheduled=False), [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     recorder.begin, recorder.end = 10.0, 12.0
     for who, sent in enumerate((9.0, 11.0, 12.5)):  # the third was sent after the end
-        recorder.sent(who, sent)
+        recorder.count_sent(who, sent)
     assert recorder.under_way() == 2
     clock[0] = 12.2
-    recorder.ended(1, 11.0, 11.0, "", 0, 100)
+    recorder.count_end(1, 11.0, 11.0, "", 0, 100)
     assert recorder.under_way() == 1
     clock[0] = 17.0
     sample = recorder.sample("locust")
@@ -338,8 +338,8 @@ def test_the_mean_so_far_is_noted_at_round_numbers() -> None:
     recorder = Recorder(scheduled=False)
     recorder.begin = 0.0
     for number in range(1, 121):
-        recorder.took(number, 0.0, 0.0)
-        recorder.took(1.0, 0.0, 0.0, answered=False)  # which is no answer
+        recorder.record_times(number, 0.0, 0.0)
+        recorder.record_times(1.0, 0.0, 0.0, answered=False)  # which is no answer
     assert [count for count, _ in recorder.running] == [1, 2, 5, 10, 20, 50, 100]
     assert recorder.running[-1][1] == pytest.approx(50.5)
 
@@ -358,10 +358,10 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
     load = closed(1.0, users=10, timeout=1.5, length=1024)
     with LabBench(Progress(file=io.StringIO()), repeats=1) as lab:
         options = ("--poolthreads", "5", "--parking", "never")
-        pool = Contender("pool", model="pool", options=options)
+        pool = ServerUnderTest("pool", model="pool", options=options)
         cells = [
             lab.measure(each, load, Cell(each.name), lab.site([]))
-            for each in (pool, Contender("thread", model="thread"))
+            for each in (pool, ServerUnderTest("thread", model="thread"))
         ]
     starved, whole = (cell.samples[0] for cell in cells)
     assert starved.errors == {"ct": 5} and starved.replies and starved.service is not None
@@ -369,8 +369,8 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
     assert starved.lost == pytest.approx(5 / (starved.replies + 5), rel=0.2)
     assert (whole.errors, whole.lost) == ({}, 0.0)
     assert winners(cells) == []  # there is no contest with one alone
-    table = Table("compare", cells=cells)
-    assert "only thread answered everybody" in outcomes(cells)
+    table = ExperimentTable("compare", cells=cells)
+    assert "only thread answered almost every request" in outcomes(cells)
     assert re.search(r"^pool .* 5 ct$", report.text(table, None), re.M)
 
 
@@ -378,21 +378,22 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
 @pytest.mark.parametrize("keep_alive", [True, False])
 def test_answers_are_read_to_their_end(known: KnownServers, behaviour: str, keep_alive: bool) -> None:
     url = known(behaviour)
-    connection = Connection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
+    connection = LoadConnection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
     for _ in range(3):
         connection.ask()
     kept = keep_alive and behaviour in ("plain", "chunked", "early")
     assert connection.connections == (1 if kept else 3)
     connection.close()
-    assert probe(f"{url}index.html", 1000) == ""
+    assert probe(f"{url}index.html", 1000) == ("", "")
 
 
 def test_a_probe_says_what_is_wrong(known: KnownServers) -> None:
     url = known("status")
-    assert probe(url, None) == "a first request was answered with 500"
+    assert probe(url, None) == ("a first request was answered with 500", "")
     url = known("plain")
-    assert probe(url, 999) == "a first request failed: the body has 1000 bytes, not 999"
-    assert "refused" in probe(free_url(), None)
+    assert probe(url, 999) == ("a first request failed: the body has 1000 bytes, not 999", "")
+    assert "refused" in probe(free_url(), None)[0]
+    assert "Name or service" in probe("http://no-such-host.invalid/", None)[0]
 
 
 def test_a_load_that_cannot_run_says_why_in_a_line() -> None:
@@ -402,30 +403,6 @@ def test_a_load_that_cannot_run_says_why_in_a_line() -> None:
 
 # ---------------------------------------------------------------------------------------------------------
 # The parts
-
-
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", (200, 5, True)),
-        (b"HTTP/1.1 200 OK\r\nconnection:close\r\ncontent-length:5\r\n\r\n", (200, 5, False)),
-        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n", (200, 5, True)),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", (200, None, True)),
-        (b"HTTP/1.1 200 OK\r\n\r\n", (200, None, True)),
-        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", (304, 5, True)),
-        (b"HTTP/1.1 204\r\n\r\n", (204, None, True)),
-    ],
-)
-def test_heads(head: bytes, expected: tuple[int, int | None, bool]) -> None:
-    found = parse_head(head)
-    assert (found.status, found.length, found.reusable) == expected
-    assert found.chunked is (b"chunked" in head)
-
-
-@pytest.mark.parametrize("head", [b"HTTP/2 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n"])
-def test_bad_heads(head: bytes) -> None:
-    with pytest.raises(BadAnswer):
-        parse_head(head)
 
 
 def test_the_histogram_is_exact_to_three_digits() -> None:
@@ -457,7 +434,7 @@ def test_a_window_that_is_set_does_not_move_with_the_process(monkeypatch: pytest
     recorder.start()
     clock[0] = 13.0
     for due in (9.9, 10.0, 11.9, 12.0):
-        recorder.is_due(due, first=True)
+        recorder.count_due(due, starts_session=True)
     recorder.stop()
     sample = recorder.sample("locust")
     assert (sample.sessions, sample.seconds) == (2, 2.0)
@@ -470,10 +447,10 @@ def test_a_phase_has_what_was_due_in_it(monkeypatch: pytest.MonkeyPatch) -> None
     recorder.set_window(10.0, 13.0)
     recorder.divide([1.0, 2.0])
     for who, (due, ends, error) in enumerate(((10.5, 10.7, ""), (10.9, 11.9, ""), (12.0, 12.5, "ct"))):
-        recorder.is_due(due)
-        recorder.sent(who, due)
+        recorder.count_due(due)
+        recorder.count_sent(who, due)
         clock[0] = ends
-        recorder.ended(who, due, due, error, 1, 100)
+        recorder.count_end(who, due, due, error, 1, 100)
     recorder.dropped(10.1)
     first, second = recorder.sample("locust").phases
     assert (first.requests, first.replies, first.errors) == (2, 1, {"fd": 1})
@@ -499,9 +476,9 @@ def test_what_ends_after_the_run_counts_for_times_and_not_for_the_rate(
         (11.5, 14.0, "ct"),
         (12.5, 13, ""),
     ):
-        recorder.is_due(due)
+        recorder.count_due(due)
         clock[0] = ends
-        recorder.ended(1, due, due + 0.25, error, 1, 100)
+        recorder.count_end(1, due, due + 0.25, error, 1, 100)
     sample = recorder.sample("locust")
     assert (sample.replies, sample.extra, sample.errors) == (2, {"late": 1.0}, {"ct": 1})
     assert sample.response is not None
@@ -519,10 +496,10 @@ def test_what_ends_after_the_run_counts_for_times_and_not_for_the_rate(
         (Load(users=50, think=0.1, seconds=10), "50 users, 100 ms think time, 10 s"),
         (Load(users=1, seconds=0.5), "1 user, no think time, 500 ms"),
         (
-            Load("ceiling", users=32, keep_alive=False),
+            Load("saturation", users=32, keep_alive=False),
             "32 connections at full speed, 5 s, a connection a request",
         ),
-        (Load("ceiling", users=1, tls="parity"), "1 connection at full speed, 5 s, TLS 1.2 AES256-SHA"),
+        (Load("saturation", users=1, tls="parity"), "1 connection at full speed, 5 s, TLS 1.2 AES256-SHA"),
         (
             Load("arrivals", rate=50, sessions=500, calls=10, think=0.1),
             "500 sessions at 50/s, 10 calls each, 100 ms think time",
@@ -532,19 +509,19 @@ def test_what_ends_after_the_run_counts_for_times_and_not_for_the_rate(
     ],
 )
 def test_a_load_in_words(load: Load, words: str) -> None:
-    assert load.words() == words
+    assert load.description() == words
 
 
 def test_the_tool_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"wrk", "ab"}
     monkeypatch.setattr("ewe_lab.load.run.find_tool", lambda name: name if name in here else None)
-    ceiling = Load("ceiling", users=8)
+    saturation = Load("saturation", users=8)
     assert choose(Load(users=8)) == choose(Load("arrivals", rate=1)) == "locust"
-    assert choose(ceiling) == "wrk"
-    assert choose(replace(ceiling, keep_alive=False)) == choose(replace(ceiling, tls="parity")) == "ab"
-    assert choose(replace(ceiling, tool="locust")) == "locust"
+    assert choose(saturation) == "wrk"
+    assert choose(replace(saturation, keep_alive=False)) == choose(replace(saturation, tls="parity")) == "ab"
+    assert choose(replace(saturation, tool="locust")) == "locust"
     here.clear()
-    assert choose(ceiling) == choose(replace(ceiling, tls="parity")) == "locust"
+    assert choose(saturation) == choose(replace(saturation, tls="parity")) == "locust"
     for wrong in (Load("spiral"), Load(tool="wrk"), Load("arrivals", tool="ab")):
         with pytest.raises(LabError, match="shape"):
             choose(wrong)
@@ -588,3 +565,29 @@ def test_what_httperf_reports() -> None:
     assert sample.extra == {"reply_time": pytest.approx(0.0024)}
     with pytest.raises(LabError, match="httperf: bad"):
         httperf.parse_httperf("bad\n")
+
+
+def test_ab_writes_rubbish_for_few_replies(tmp_path: Path) -> None:
+    """The end of the file that ab 2.3 wrote for 40 replies: the 99th percentile is another thing's memory."""
+    path = tmp_path / "times.csv"
+    lines = [f"{share},{2 + share / 10:.3f}" for share in range(97)]
+    path.write_text("\n".join(["Percentage served,Time in ms", *lines, "97,20.837", "98,20.837", "99,0.257"]))
+    with path.open("a") as file:
+        file.write("\n100,20.837\n")
+    found = ab.read_times(path, {"complete": 40.0, "mean": 4.0})
+    assert found is not None and (found.p99, found.max, found.p50) == (0.020837, 0.020837, 0.007)
+    path.write_text(path.read_text().replace("99,0.257", "99,777.0"))
+    found = ab.read_times(path, {"complete": 40.0, "mean": 4.0})
+    assert found is not None and found.p99 == 0.020837
+    found = ab.read_times(path, {"complete": 4000.0, "mean": 4.0})
+    assert found is not None and found.max == 0.777
+
+
+@pytest.mark.parametrize(("name", "least"), [("p50", 20), ("p90", 100), ("p95", 200), ("p99", 1000)])
+def test_a_percentile_needs_ten_times_beyond_it(name: str, least: int) -> None:
+    assert times_needed(name) == least
+    for count, printed in ((least, 0.5), (least - 1, None)):
+        sample = Sample("ab", 1.0, service=Times(count, 0.1, 0.5, 0.5, 0.5, 0.5, 0.5))
+        assert figure(sample, f"service.{name}") == printed
+    waiting = Times(1, 0.1, 5.0, 5.0, 5.0, 5.0, 5.0, [(5.0, least)], at_least=5.0)
+    assert figure(Sample("locust", 1.0, service=waiting), f"service.{name}") == 5.0

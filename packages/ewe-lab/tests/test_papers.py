@@ -16,7 +16,7 @@ from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
 from ewe_lab.experiments import CATALOG
 from ewe_lab.experiments.papers import paper, papers
-from ewe_lab.experiments.plain import Measurement, loads
+from ewe_lab.experiments.plain import Measurement, loads_of
 
 PAGE = ROOT / "packages/ewe-lab/docs/papers.md"
 EXAMPLE = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
@@ -76,10 +76,10 @@ def test_a_column_changes_the_load_of_its_experiment(file: Path) -> None:
     table, figure = paper(file).experiments
     (kept, _), (closed, _) = table.run.given["measurement"].columns  # type: ignore[union-attr]
     expected = Load("closed", users=8, seconds=0.5, warm_up=0.2)
-    assert [*loads(Quick(), kept)] == [expected]  # type: ignore[arg-type]
-    assert [each.keep_alive for each in loads(Quick(), closed)] == [False]  # type: ignore[arg-type]
+    assert [*loads_of(Quick(), kept)] == [expected]  # type: ignore[arg-type]
+    assert [each.keep_alive for each in loads_of(Quick(), closed)] == [False]  # type: ignore[arg-type]
     ((column, _),) = figure.run.given["measurement"].columns  # type: ignore[union-attr]
-    swept = [*loads(Quick(), column)]  # type: ignore[arg-type]
+    swept = [*loads_of(Quick(), column)]  # type: ignore[arg-type]
     assert [(each.users, each.path, each.length) for each in swept] == [
         (users, "/4096.html", 4096) for users in (1, 10, 100)
     ]
@@ -118,7 +118,7 @@ def test_the_example_runs(file: Path) -> None:
         ('["events", 1500]', '["events", "many"]', "['many'] are not numbers"),
         ("[900, 3800, 3700]", "[900, 3800]", "N-F1: column '', printed.asyncio: 2 figures for 3 numbers of users"),
         ('{ kind = "lines"', '{ kinds = "lines"', "N-F1: charts: unknown key 'kinds'"),
-        ("most = 5", "mots = 5", "contenders.small-pool: unknown key 'mots'; did you mean \"most\"?"),
+        ("most = 5", "mots = 5", "tested.small-pool: unknown key 'mots'; did you mean \"most\"?"),
         ("[machine]", "[machines]", "the file: unknown key 'machines'; did you mean \"machine\"?"),
         ('errata = ["The', 'errata = ["@hits", "The', "N-T1: there is no remark 'hits'"),
         ('source = "table 1"', 'source = "table 1"\nneeds = "it"\nrun = "e_t1"', "one of columns, run and needs"),

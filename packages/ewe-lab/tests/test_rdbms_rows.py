@@ -16,16 +16,16 @@ from ewe.database import access_log
 from ewe_lab import cli
 from ewe_lab.bench.experiment import Chart
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments import CATALOG, r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
 from ewe_lab.experiments.r_f8 import column_of
-from ewe_lab.load.http_clients import Pinged, fault_of, pinged, told_by
+from ewe_lab.load.http_clients import PingResult, run_clients, timings_in
 from ewe_lab.load.http_pinger import sample_of
 from ewe_lab.report import fit
 from ewe_lab.report.charts import draw
-from ewe_lab.stacks import database_ways, databases, report_peers, sessions
+from ewe_lab.stacks import database_ways, databases, report_servers, sessions
 from ewe_lab.stacks.database_ways import (
-    CGI_DEMON,
+    CGI_DAEMON,
     DATASETTE,
     EMBEDDED,
     IN_PROCESS,
@@ -34,8 +34,8 @@ from ewe_lab.stacks.database_ways import (
     TYPE_2,
     WAYS,
 )
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Database
-from ewe_lab.stacks.servers import Server
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase
+from ewe_lab.stacks.servers import StartedServer
 
 DIGEST = hashlib.sha256(BODY).hexdigest()
 
@@ -66,27 +66,28 @@ def cell(
 
 @pytest.mark.starts_processes
 def test_the_pinger_measures_each_request_over_a_connection_of_its_own(known: KnownServers) -> None:
-    found = pinged(known("delay"), 3, 2, DIGEST)
+    found = run_clients(known("delay"), 3, 2, DIGEST)
     assert found.errors == {}
     assert len(found.connect) == len(found.response) == 6
     assert min(found.response) >= 0.05 > min(found.connect)  # the server waits after the connection is there
     assert 6 * len(BODY) < found.received < 6 * (len(BODY) + 200)
 
 
-def test_chunks_are_joined() -> None:
-    chunked = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1F4;a=b\r\n%b\r\n001f4\r\n%b\r\n0\r\n\r\n"
-    )
-    assert fault_of(chunked % (BODY[:500], BODY[500:]), DIGEST) == ""
-    assert fault_of((chunked % (BODY[:500], BODY[500:]))[:-300], DIGEST) == "other"
-
-
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    ("behaviour", "kind"), [("status", "status"), ("cut", "res"), ("cut-head", "res"), ("until-close", "")]
+    ("behaviour", "kind"),
+    [
+        ("status", "status"),
+        ("cut", "res"),
+        ("cut-head", "res"),
+        ("until-close", ""),
+        ("chunked", ""),
+        ("cut-chunk", "res"),
+        ("nonsense", "other"),
+    ],
 )
 def test_an_answer_is_whole_or_an_error(known: KnownServers, behaviour: str, kind: str) -> None:
-    found = pinged(known(behaviour), 1, 2, DIGEST)
+    found = run_clients(known(behaviour), 1, 2, DIGEST)
     if not kind:
         assert (found.errors, len(found.response)) == ({}, 2)
         return
@@ -97,22 +98,22 @@ def test_an_answer_is_whole_or_an_error(known: KnownServers, behaviour: str, kin
 
 @pytest.mark.starts_processes
 def test_other_bytes_are_an_error(known: KnownServers) -> None:
-    assert pinged(known("plain"), 1, 1, hashlib.sha256(b"other").hexdigest()).errors == {"other": 1}
+    assert run_clients(known("plain"), 1, 1, hashlib.sha256(b"other").hexdigest()).errors == {"other": 1}
 
 
 def test_the_times_that_a_program_tells() -> None:
     head = b"Server-Timing: con;dur=1.5, ret;dur=2\r\nServer-timing: con-wall;dur=3, ret-wall;dur=4\r\n"
-    assert dict(told_by(b"HTTP/1.1 200 OK\r\n" + head)) == {
+    assert dict(timings_in(b"HTTP/1.1 200 OK\r\n" + head)) == {
         "con": 1.5,
         "ret": 2,
         "con_wall": 3,
         "ret_wall": 4,
     }
-    assert dict(told_by(b"HTTP/1.1 200 OK\r\nServer-Timing: db;dur=1\r\n")) == {}
+    assert dict(timings_in(b"HTTP/1.1 200 OK\r\nServer-Timing: db;dur=1\r\n")) == {}
 
 
 def test_a_sample_has_means_and_the_medians_of_what_was_told() -> None:
-    found = Pinged(2.0, [0.001, 0.003], [0.01, 0.03], {"con": [1, 2, 9]}, {"ct": 1}, 10, 0.5)
+    found = PingResult(2.0, [0.001, 0.003], [0.01, 0.03], {"con": [1, 2, 9]}, {"ct": 1}, 10, 0.5)
     sample = sample_of(found, 3, 1, cpu=0.4)
     assert sample.extra == pytest.approx({"response": 20, "connect": 2, "duration": 2, "con": 2})
     assert (sample.requests, sample.replies, sample.client, sample.micros) == (3, 2, 0.25, 200_000)
@@ -140,7 +141,7 @@ def test_too_few_points_have_no_curve(points: list[tuple[float, float]]) -> None
 
 def test_a_scatter_plot_has_a_mark_for_each_figure_and_a_curve() -> None:
     cells = [cell("one", "c", y, x=x) for x, y in ((1, 1), (4, 9), (8, 8), (16, 30))]
-    table = Table("R-F5", cells=cells)
+    table = ExperimentTable("R-F5", cells=cells)
     scatter, joined = (
         draw(Chart(kind, "Times", x="clients", y="ms"), table, None, "s").svg for kind in ("scatter", "lines")
     )
@@ -153,11 +154,11 @@ def test_a_scatter_plot_has_a_mark_for_each_figure_and_a_curve() -> None:
 
 @contextmanager
 def running_ways(
-    lab: object, database: Database, demon: object, names: object
+    lab: object, database: LabDatabase, daemon: object, names: object
 ) -> Iterator[tuple[dict, dict]]:
     """Two ways that run, and one that does not."""
-    server = Server(1, "http://127.0.0.1:1/", "ewe")
-    yield {EMBEDDED: (server, "/1"), CGI_DEMON: (server, "/7")}, {IN_PROCESS: "it does not start"}
+    server = StartedServer(1, "http://127.0.0.1:1/", "ewe")
+    yield {EMBEDDED: (server, "/1"), CGI_DAEMON: (server, "/7")}, {IN_PROCESS: "it does not start"}
 
 
 @pytest.mark.starts_processes
@@ -171,17 +172,17 @@ def test_every_number_of_clients_is_measured_for_every_way(
         asked.append((path, clients))
         return Sample("pinger", 1.0, extra={"response": 1.0})
 
-    monkeypatch.setattr(r_f5, "started", running_ways)
+    monkeypatch.setattr(r_f5, "start_ways", running_ways)
     monkeypatch.setattr(r_f5, "ping", counted)
     monkeypatch.setattr(r_f5, "LINKS", {"full speed": ""})
     monkeypatch.setattr(databases, "missing", lambda name: "" if name == SQLITE else "no such thing")
     with quick_lab() as lab:
         cells = list(r_f5.run(lab))
         assert f"{POSTGRESQL} is left out: no such thing" in lab.notes
-    assert asked[:2] == [("/1", r_f5.WARM), ("/7", r_f5.WARM)]
-    assert sorted(asked[2:]) == sorted(itertools.product(("/1", "/7"), r_f5.QUICK_CLIENTS))
+    assert asked[:2] == [("/1", r_f5.WARM_UP_REQUESTS), ("/7", r_f5.WARM_UP_REQUESTS)]
+    assert sorted(asked[2:]) == sorted(itertools.product(("/1", "/7"), r_f5.QUICK_CLIENT_COUNTS))
     assert {each.failure for each in cells if each.server == r_f5.THIRD} == {"it does not start"}
-    assert [each.x for each in cells if each.server == r_f5.FIRST] == list(r_f5.QUICK_CLIENTS)
+    assert [each.x for each in cells if each.server == r_f5.FIRST] == list(r_f5.QUICK_CLIENT_COUNTS)
 
 
 def times(column: str, *by_count: tuple[float, float, float]) -> list[Cell]:
@@ -202,11 +203,11 @@ def times(column: str, *by_count: tuple[float, float, float]) -> list[Cell]:
     ],
 )
 def test_the_claim_of_figure_5(few: tuple, many: tuple, word: str) -> None:
-    table = Table("R-F5", cells=times(r_f5.column_of(POSTGRESQL, "full speed"), few, many))
+    table = ExperimentTable("R-F5", cells=times(r_f5.column_of(POSTGRESQL, "full speed"), few, many))
     finding = r_f5.check(table)
     assert finding.word == word
     assert f"{many[0] / many[1]:.2f} and {many[0] / many[2]:.2f}" in finding.sentence
-    assert r_f5.check(Table("R-F5")).word == "not testable"
+    assert r_f5.check(ExperimentTable("R-F5")).word == "not testable"
 
 
 @pytest.mark.parametrize(
@@ -215,9 +216,9 @@ def test_the_claim_of_figure_5(few: tuple, many: tuple, word: str) -> None:
 )
 def test_the_claim_of_figure_7(sqlite: float, postgresql: float, word: str) -> None:
     cells = [cell(name, place, 12) for name in SERVER_API for place in (SQLITE, POSTGRESQL)]
-    cells += [cell(CGI_DEMON, SQLITE, sqlite), cell(CGI_DEMON, POSTGRESQL, postgresql)]
-    assert r_f7.check(Table("R-F7", cells=cells)).word == word
-    assert r_f7.check(Table("R-F7", cells=cells[:-2])).word == "not testable"
+    cells += [cell(CGI_DAEMON, SQLITE, sqlite), cell(CGI_DAEMON, POSTGRESQL, postgresql)]
+    assert r_f7.check(ExperimentTable("R-F7", cells=cells)).word == word
+    assert r_f7.check(ExperimentTable("R-F7", cells=cells[:-2])).word == "not testable"
 
 
 @pytest.mark.parametrize(
@@ -225,30 +226,38 @@ def test_the_claim_of_figure_7(sqlite: float, postgresql: float, word: str) -> N
 )
 def test_the_claim_of_figure_8(con: float, wall: float, word: str) -> None:
     cells = []
-    for name, connects in ((EMBEDDED, 1.0 if con > 1 else 2.0), (ODBC, con), (TYPE_2, con), (CGI_DEMON, 0.1)):
+    for name, connects in (
+        (EMBEDDED, 1.0 if con > 1 else 2.0),
+        (ODBC, con),
+        (TYPE_2, con),
+        (CGI_DAEMON, 0.1),
+    ):
         cells.append(cell(name, column_of(SQLITE, r_f8.CON), connects, "extra.con"))
         cells.append(cell(name, column_of(SQLITE, r_f8.RET), 10, "extra.ret"))
-        waits = wall if name == CGI_DEMON else 10
+        waits = wall if name == CGI_DAEMON else 10
         cells.append(cell(name, column_of(SQLITE, r_f8.RET, "wall"), waits, "extra.ret_wall"))
-    cells.append(cell(r_f8.ADDS, column_of(SQLITE, "a call"), 140, "extra.micros"))
-    finding = r_f8.check(Table("R-F8", cells=cells))
+    cells.append(cell(r_f8.ADDED_TIME_ROW, column_of(SQLITE, "a call"), 140, "extra.micros"))
+    finding = r_f8.check(ExperimentTable("R-F8", cells=cells))
     assert finding.word == word
-    assert "the demon adds at most 140 µs to a call (150 are wanted)" in finding.sentence
+    assert "the daemon adds at most 140 µs to a call (the target is 150 µs)" in finding.sentence
 
 
 @pytest.mark.starts_processes
-def test_what_the_demon_adds(monkeypatch: pytest.MonkeyPatch, few_rows: None) -> None:
-    monkeypatch.setattr(r_f8, "CALLS", (20, 20))
+def test_what_the_daemon_adds(monkeypatch: pytest.MonkeyPatch, few_rows: None) -> None:
+    monkeypatch.setattr(r_f8, "CALLS_PER_BLOCK", (20, 20))
     with (
         quick_lab() as lab,
-        databases.opened(lab, SQLITE) as database,
-        databases.demon(lab, database) as demon,
+        databases.open_database(lab, SQLITE) as database,
+        databases.daemon(lab, database) as daemon,
     ):
-        found = r_f8.added(lab, database, demon)
+        found = r_f8.measure_added_time(lab, database, daemon)
         assert found.failure == "" and len(found.samples) == 1
-        assert all(sample.extra["demon"] > sample.extra["direct"] > 0 for sample in found.samples)
+        assert all(sample.extra["daemon"] > sample.extra["direct"] > 0 for sample in found.samples)
         monkeypatch.setattr(r_f8, "fragments", lambda *of: [b"something else"])
-        assert r_f8.added(lab, database, demon).failure == "the demon answers otherwise than the driver"
+        assert (
+            r_f8.measure_added_time(lab, database, daemon).failure
+            == "the daemon's answer differs from the driver's"
+        )
 
 
 @pytest.mark.starts_processes
@@ -256,8 +265,8 @@ def test_what_the_demon_adds(monkeypatch: pytest.MonkeyPatch, few_rows: None) ->
 def test_both_databases_have_the_same_report(few_rows: None) -> None:
     with (
         quick_lab() as lab,
-        databases.opened(lab, SQLITE) as sqlite,
-        databases.opened(lab, POSTGRESQL) as postgresql,
+        databases.open_database(lab, SQLITE) as sqlite,
+        databases.open_database(lab, POSTGRESQL) as postgresql,
     ):
         assert postgresql.digest == sqlite.digest
         assert postgresql.length == sqlite.length > 500
@@ -265,12 +274,12 @@ def test_both_databases_have_the_same_report(few_rows: None) -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    sqlite, postgresql = Database(SQLITE, "x"), Database(POSTGRESQL, "x")
-    monkeypatch.setattr(report_peers, "find_spec", lambda name: None)
+    sqlite, postgresql = LabDatabase(SQLITE, "x"), LabDatabase(POSTGRESQL, "x")
+    monkeypatch.setattr(report_servers, "find_spec", lambda name: None)
     assert WAYS[DATASETTE].missing(sqlite) == f"{DATASETTE} on SQLite is left out: pip install datasette"
     assert "SQLite alone" in WAYS[DATASETTE].missing(postgresql)
     assert WAYS[TYPE_2].missing(postgresql).endswith("its driver is that of SQLite")
-    monkeypatch.setattr(report_peers, "find_tool", lambda name: None)
+    monkeypatch.setattr(report_servers, "find_tool", lambda name: None)
     assert WAYS[database_ways.FPM].missing(sqlite).endswith("apt install nginx-light")
     monkeypatch.setattr(databases, "programs", lambda: "")
     assert databases.missing(POSTGRESQL) == "apt install postgresql"
@@ -281,8 +290,8 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.starts_processes
 def test_sessions_are_counted_in_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(r_f9, "ROUNDS", (2, 2))
-    monkeypatch.setattr(r_f9, "REQUESTS", (3, 3))
+    monkeypatch.setattr(r_f9, "ROUND_COUNTS", (2, 2))
+    monkeypatch.setattr(r_f9, "REQUESTS_PER_TIER", (3, 3))
     with quick_lab() as lab:
         cells = list(r_f9.run(lab))
     assert [each.failure for each in cells] == [""] * len(r_f9.ROWS)
@@ -291,7 +300,7 @@ def test_sessions_are_counted_in_every_place(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.starts_processes
 def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(connection: http.client.HTTPConnection, place: r_f9.Place) -> None:
+    def forgetful(connection: http.client.HTTPConnection, place: r_f9.MeasuredPage) -> None:
         place.cookie, place.visits = "", 7
         visit(connection, place)
 
@@ -311,7 +320,7 @@ def test_a_forged_cookie_counts_from_the_start() -> None:
     assert sessions.unsigned(good) == 41
     assert sessions.unsigned("99" + good[2:]) == 0
     assert sessions.unsigned("") == sessions.unsigned("x.y") == 0
-    count, headers = sessions.counted("cookie", {"HTTP_COOKIE": f"a=b; session={good}"})
+    count, headers = sessions.count_visit("cookie", {"HTTP_COOKIE": f"a=b; session={good}"})
     assert count == 42 and sessions.signed(42) in headers[0][1]
 
 
@@ -319,7 +328,7 @@ def test_a_name_of_the_visitors_own_is_not_a_files_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv(sessions.SESSIONS, str(tmp_path))
-    count, headers = sessions.counted("file", {"HTTP_COOKIE": "session=..secret"})
+    count, headers = sessions.count_visit("file", {"HTTP_COOKIE": "session=..secret"})
     assert count == 1 and "secret" not in headers[0][1]
 
 
@@ -329,7 +338,7 @@ def test_a_name_of_the_visitors_own_is_not_a_files_name(
 def test_the_claim_of_figure_9(process: float, file: float, word: str) -> None:
     figures = dict(zip(r_f9.TIERS, (9, process, file, 30), strict=True))
     cells = [cell(name, r_f9.COLUMN, figure, "extra.micros") for name, figure in figures.items()]
-    assert r_f9.check(Table("R-F9", cells=cells)).word == word
+    assert r_f9.check(ExperimentTable("R-F9", cells=cells)).word == word
 
 
 # R-T1 and R-C2
@@ -349,23 +358,23 @@ def test_marks_for_performance(
     found = {kind: r_t1.cells_of(kind) for kind in r_t1.KINDS}
     for (_, timed), micros in zip(found.values(), (1000, api, servlet, fastcgi), strict=True):
         timed.samples.append(Sample("pinger", 1.0, extra={"micros": micros}))
-    r_t1.judge(found)
+    r_t1.give_marks(found)
     assert [marked.median for marked, _ in found.values()] == marks
     assert [marked.paper for marked, _ in found.values()] == [1, 3, 2, 2]
     cells = [each for pair in found.values() for each in pair]
-    assert r_t1.check(Table("R-T1", cells=cells)).word == word
+    assert r_t1.check(ExperimentTable("R-T1", cells=cells)).word == word
 
 
 @pytest.mark.parametrize(
     ("busy", "idle", "word"), [(2, 4, "holds"), (1, 4, "holds in part"), (1, 1, "does not hold")]
 )
-def test_the_claim_about_demons(busy: float, idle: float, word: str) -> None:
+def test_the_claim_about_daemons(busy: float, idle: float, word: str) -> None:
     cells = []
     for column in r_c2.COLUMNS:
         gain = idle if r_c2.IDLE in column else busy
         for count, rate in ((1, 10), (4, round(10 * gain))):
-            cells.append(Cell("demons", column, count, samples=[Sample("pinger", 1.0, replies=rate)]))
-    assert r_c2.check(Table("R-C2", cells=cells)).word == word
+            cells.append(Cell("daemons", column, count, samples=[Sample("pinger", 1.0, replies=rate)]))
+    assert r_c2.check(ExperimentTable("R-C2", cells=cells)).word == word
 
 
 # The set of all

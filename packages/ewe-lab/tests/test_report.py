@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_tables import compared, everything, ewe_table, sweep, times
 
-from ewe_lab.bench import figures
-from ewe_lab.bench.results import ERRORS, Cell, Results, Table, load
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Results, Sample, Usage, load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.report import report, summary
+from ewe_lab.report import report, summary, terminal
 
 NASTY = "<script>alert('1')</script> & \"quoted\" \x01 ünïcode"
 
@@ -119,7 +119,9 @@ def test_everything_is_escaped() -> None:
     table.cells.append(Cell("broken", failure=NASTY))
     other = ewe_table()
     other.cells[3].paper_server = other.cells[3].paper_note = NASTY
-    text = report.html(Results(NASTY, NASTY, {NASTY: NASTY}, [table, other, Table(NASTY, skipped=NASTY)]))
+    text = report.html(
+        Results(NASTY, NASTY, {NASTY: NASTY}, [table, other, ExperimentTable(NASTY, skipped=NASTY)])
+    )
     assert "<script>alert" not in text
     assert Page(text).tags.count("script") == 1
     for picture in re.findall(r"<svg.*?</svg>", text, flags=re.S):
@@ -133,7 +135,7 @@ def test_a_page_of_nothing() -> None:
 
 
 def test_failures_are_told() -> None:
-    table = Table(
+    table = ExperimentTable(
         "E-T2", cells=[Cell("fork", "as printed", paper=1, paper_server="EWE -f", failure="no such model")]
     )
     assert "no such model" in report.html(Results("2026", "x", tables=[table]))
@@ -173,7 +175,7 @@ def test_json_goes_round_and_csv_reads_back(tmp_path: Path) -> None:
 
 
 def test_csv_holds_what_is_odd(tmp_path: Path) -> None:
-    table = Table("compare", cells=[Cell('a "b", c\nd', failure="x,y\n")])
+    table = ExperimentTable("compare", cells=[Cell('a "b", c\nd', failure="x,y\n")])
     _, _, path = report.write(Results("2026", "x", tables=[table]), tmp_path)
     with path.open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
@@ -202,7 +204,7 @@ def test_a_terminal_of_100_columns() -> None:
 
 def test_a_table_that_was_not_run() -> None:
     assert (
-        report.text(Table("X-T2", skipped="no switch"), CATALOG["X-T2"]).splitlines()[1]
+        report.text(ExperimentTable("X-T2", skipped="no switch"), CATALOG["X-T2"]).splitlines()[1]
         == "  not run: no switch"
     )
 
@@ -248,7 +250,7 @@ def test_one_loss_has_one_figure_everywhere() -> None:
 
 
 def test_a_bound_and_the_notes_of_a_row_are_shown() -> None:
-    """On the terminal and on the page: who was never answered has waited at least so long."""
+    """On the terminal and on the page, a request without an answer has a lower bound of its time."""
     table = compared(("serial", "thread"))
     found = table.cells[0].samples[0]
     found.notes = ["cut off after 60 s, with 3 sessions under way"]
@@ -265,12 +267,14 @@ def test_a_bound_and_the_notes_of_a_row_are_shown() -> None:
 def test_doubts() -> None:
     results = everything()
     assert not any(
-        "differ by more than 20 %" in doubt for doubt in summary.doubts(Results("", "", tables=[compared()]))
+        "differ by more than 20 %" in doubt
+        for doubt in summary.reasons_to_doubt(Results("", "", tables=[compared()]))
     )
-    assert any("differ by more than 20 %" in doubt for doubt in summary.doubts(results))
-    assert any("interrupted" in doubt for doubt in summary.doubts(results))
+    assert any("differ by more than 20 %" in doubt for doubt in summary.reasons_to_doubt(results))
+    assert any("interrupted" in doubt for doubt in summary.reasons_to_doubt(results))
     assert any(
-        "Nothing was repeated" in doubt for doubt in summary.doubts(Results("", "", tables=[compared()]))
+        "Nothing was repeated" in doubt
+        for doubt in summary.reasons_to_doubt(Results("", "", tables=[compared()]))
     )
 
 
@@ -298,14 +302,14 @@ def test_numbers(value: float | None, text: str) -> None:
 
 
 def test_units() -> None:
-    assert figures.times(0.000085) == "85 µs"
-    assert figures.times(0.0012) == "1.2 ms"
-    assert figures.times(3.4) == "3.4 s"
-    assert figures.size(716_000) == "716 kB"
-    assert figures.size(20_100_000) == "20.1 MB"
+    assert figures.time_text(0.000085) == "85 µs"
+    assert figures.time_text(0.0012) == "1.2 ms"
+    assert figures.time_text(3.4) == "3.4 s"
+    assert figures.size_text(716_000) == "716 kB"
+    assert figures.size_text(20_100_000) == "20.1 MB"
     assert figures.ratio(0.00444) == "0.0044" and figures.ratio(1) == "1.00" and figures.ratio(37.2) == "37.2"
-    assert figures.errors({"res": 5, "st": 881, "ct": 0}) == "881 st, 5 res"
-    assert figures.errors({}) == "0"
+    assert figures.errors_text({"res": 5, "st": 881, "ct": 0}) == "881 st, 5 res"
+    assert figures.errors_text({}) == "0"
 
 
 @given(st.floats(1e-9, 1e12))
@@ -313,3 +317,43 @@ def test_numbers_are_near_what_they_say(value: float) -> None:
     text = figures.number(value)
     assert "e" not in text
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.006)
+
+
+def counted_cell(server: str, cpu: tuple[float, ...], switches: int, processes: int) -> Cell:
+    """A cell of 1,000 replies. cpu: seconds of each repeat."""
+    usages = [Usage(each, 20e6, processes, processes, 10, switches, 0) for each in cpu]
+    return Cell(server, samples=[Sample("locust", 1.0, 1000, 1000, 1000, usage=usage) for usage in usages])
+
+
+def test_the_reason_names_what_was_measured_beside_the_greatest_difference() -> None:
+    cheap, middle = (
+        counted_cell("asyncio", (0.02, 0.021), 100, 1),
+        counted_cell("thread", (0.03, 0.031), 100, 1),
+    )
+    dear = counted_cell("fork", (0.4, 0.41), 2500, 9)
+    said = summary.cpu_time_sentence([middle, dear, cheap])
+    assert "that of fork and asyncio" in said and "context switches for a reply 2.5 against 0.1" in said
+    assert "processes at the peak 9 against 1" in said and "memory" not in said
+    assert (
+        summary.cpu_time_sentence([cheap])
+        == summary.cpu_time_sentence([cheap, counted_cell("x", (0.019, 0.03), 9000, 9)])
+        == ""
+    )
+    assert summary.cpu_time_sentence([cheap, middle]) == ""  # nothing else differs
+
+
+def test_a_range_and_the_mark_of_the_first_leave_nobody_out() -> None:
+    """thread lies between two servers that may differ by chance; its own repeats differ little."""
+    first = counted_cell("asyncio", (0.026, 0.0265, 0.029), 1, 1)
+    between = counted_cell("thread", (0.031, 0.032), 1, 1)
+    last = counted_cell("pool", (0.028, 0.036, 0.045), 1, 1)
+    micros = next(each for each in verdicts.winners([first, between, last]) if each.name == "micros")
+    assert [each.server for each in micros.level] == ["asyncio", "thread", "pool"]
+    table = ExperimentTable("compare", "a load", cells=[first, between, last])
+    ranked = summary.standings(Results("now", "ewe-lab", {}, [table]))
+    assert len(ranked) == 3 and not summary.first_model_leads(ranked)
+
+
+def test_a_setting_on_an_axis_has_its_unit() -> None:
+    assert terminal.setting_text(2.25, CATALOG["E-C3"]) == "2.25 seconds"
+    assert terminal.setting_text(3, None) == "3" and terminal.setting_text(None, None) == ""

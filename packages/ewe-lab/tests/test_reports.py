@@ -20,11 +20,11 @@ from support import needs
 from support.server import MODELS
 
 from ewe.libcgi.build import build
-from ewe_lab.bench.experiment import Contender
+from ewe_lab.bench.experiment import ServerUnderTest
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.load.http_clients import TIMING
 from ewe_lab.stacks import databases, reports
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import CGI, LIBCGI
 from ewe_lab.stacks.reports import BY_NAME, DYNAMIC, SCENARIOS, STATIC, Scenario
 
@@ -36,7 +36,7 @@ KEPT = (
     "FastCGI, kept connection",
     "X-Switch, kept connection",
 )
-NO_DEMON = Asked("unix:/nonexistent/demon.sock", os.getpid())
+NO_DAEMON = RunningDaemon("unix:/nonexistent/daemon.sock", os.getpid())
 DOWN = b"The database does not answer. Please try again later.\n"
 WRONG = b"The database could not make this report.\n"
 
@@ -50,9 +50,9 @@ def lab() -> Iterator[LabBench]:
 
 
 @pytest.fixture(scope="module")
-def sqlite(lab: LabBench) -> Iterator[tuple[Database, Asked]]:
-    with databases.opened(lab, SQLITE) as database, databases.demon(lab, database) as demon:
-        yield database, demon
+def sqlite(lab: LabBench) -> Iterator[tuple[LabDatabase, RunningDaemon]]:
+    with databases.open_database(lab, SQLITE) as database, databases.daemon(lab, database) as daemon:
+        yield database, daemon
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +62,20 @@ def server(lab: LabBench) -> Iterator[PostgreSQL]:
     with tempfile.TemporaryDirectory(prefix="ewe-pg-", dir=lab.directory) as name:
         Path(name).chmod(0o755)
         made = PostgreSQL(Path(name))
-        made.place += " port=5432"
+        made.source += " port=5432"
         try:
             made.start()
-            databases.load(made.place)
+            databases.load(made.source)
             yield made
         finally:
             made.stop()
 
 
 @pytest.fixture(scope="module")
-def postgresql(lab: LabBench, server: PostgreSQL) -> Iterator[tuple[Database, Asked]]:
-    database = databases.described(Database(POSTGRESQL, server.place))
-    with databases.demon(lab, database) as demon:
-        yield database, demon
+def postgresql(lab: LabBench, server: PostgreSQL) -> Iterator[tuple[LabDatabase, RunningDaemon]]:
+    database = databases.with_report(LabDatabase(POSTGRESQL, server.source))
+    with databases.daemon(lab, database) as daemon:
+        yield database, daemon
 
 
 def get(url: str) -> tuple[int, str, bytes]:
@@ -89,24 +89,26 @@ def get(url: str) -> tuple[int, str, bytes]:
             return error.code, str(error.headers), error.read()
 
 
-def needed(scenario: Scenario, database: Database) -> None:
+def needed(scenario: Scenario, database: LabDatabase) -> None:
     """Skip the test if the scenario cannot run here."""
     if why := scenario.missing(database):
         needs.left_out(why)
 
 
-def check_page(lab: LabBench, scenario: Scenario, database: Database, demon: Asked) -> None:
+def check_page(lab: LabBench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon) -> None:
     """Ask under one model by static and dynamic SQL, twice each, so that a connection may have been kept."""
     needed(scenario, database)
     with (
-        reports.ready(lab, scenario, database, demon, Contender(scenario.name, model="thread")) as (
+        reports.start_scenario(
+            lab, scenario, database, daemon, ServerUnderTest(scenario.name, model="thread")
+        ) as (
             found,
             path,
         ),
         lab.start(found, lab.site([])) as running,
     ):
         for sql in scenario.sql * 2:
-            status, head, body = get(running.url.rstrip("/") + reports.asked(path, sql))
+            status, head, body = get(running.url.rstrip("/") + reports.report_url(path, sql))
             assert (status, hashlib.sha256(body).hexdigest()) == (200, database.digest), (sql, body[:300])
             told = TIMING.search(f"\r\n{head}".replace("\n", "\r\n").replace("\r\r", "\r").encode())
             assert told is not None and float(told[2]) > 0, head
@@ -117,26 +119,34 @@ def check_page(lab: LabBench, scenario: Scenario, database: Database, demon: Ask
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scenario_gives_the_page_from_sqlite(
-    name: str, lab: LabBench, sqlite: tuple[Database, Asked]
+    name: str, lab: LabBench, sqlite: tuple[LabDatabase, RunningDaemon]
 ) -> None:
     check_page(lab, BY_NAME[name], *sqlite)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scenario_gives_the_page_from_postgresql(
-    name: str, lab: LabBench, sqlite: tuple[Database, Asked], postgresql: tuple[Database, Asked]
+    name: str,
+    lab: LabBench,
+    sqlite: tuple[LabDatabase, RunningDaemon],
+    postgresql: tuple[LabDatabase, RunningDaemon],
 ) -> None:
     assert postgresql[0].digest == sqlite[0].digest
     check_page(lab, BY_NAME[name], *postgresql)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_page_under_each_model(model: str, lab: LabBench, sqlite: tuple[Database, Asked]) -> None:
-    database, demon = sqlite
-    in_process, cgi = BY_NAME["in process, demon"], BY_NAME["7 CGI, demon"]
+def test_the_page_under_each_model(
+    model: str, lab: LabBench, sqlite: tuple[LabDatabase, RunningDaemon]
+) -> None:
+    database, daemon = sqlite
+    in_process, cgi = BY_NAME["in process, daemon"], BY_NAME["7 CGI, daemon"]
     with (
-        reports.ready(lab, in_process, database, demon, Contender("both", model=model)) as (found, library),
-        reports.ready(lab, cgi, database, demon, found) as (both, program),
+        reports.start_scenario(lab, in_process, database, daemon, ServerUnderTest("both", model=model)) as (
+            found,
+            library,
+        ),
+        reports.start_scenario(lab, cgi, database, daemon, found) as (both, program),
         lab.start(both, lab.site([])) as running,
     ):
         for path in (library, program, library):
@@ -145,14 +155,21 @@ def test_the_page_under_each_model(model: str, lab: LabBench, sqlite: tuple[Data
 
 
 @pytest.mark.parametrize("name", KEPT[:2])
-def test_threads_share_what_a_library_keeps(name: str, lab: LabBench, sqlite: tuple[Database, Asked]) -> None:
-    database, demon = sqlite
+def test_threads_share_what_a_library_keeps(
+    name: str, lab: LabBench, sqlite: tuple[LabDatabase, RunningDaemon]
+) -> None:
+    database, daemon = sqlite
     with (
-        reports.ready(lab, BY_NAME[name], database, demon, Contender(name, model="thread")) as (found, path),
+        reports.start_scenario(
+            lab, BY_NAME[name], database, daemon, ServerUnderTest(name, model="thread")
+        ) as (
+            found,
+            path,
+        ),
         lab.start(found, lab.site([])) as running,
         ThreadPoolExecutor(8) as pool,
     ):
-        urls = [running.url.rstrip("/") + reports.asked(path, sql) for sql in (STATIC, DYNAMIC)] * 12
+        urls = [running.url.rstrip("/") + reports.report_url(path, sql) for sql in (STATIC, DYNAMIC)] * 12
         answers = list(pool.map(get, urls))
     assert {hashlib.sha256(body).hexdigest() for _, _, body in answers} == {database.digest}
     if name == "6 in process, one connection":  # initfunc() has made it, and no thread makes another
@@ -167,10 +184,13 @@ def test_without_a_database_the_answer_is_503(name: str, kind: str, lab: LabBenc
     gone = (
         f"host={tmp_path} port=5432 user=nobody dbname=none" if kind == POSTGRESQL else f"{tmp_path}/gone.db"
     )
-    database = Database(kind, gone)
+    database = LabDatabase(kind, gone)
     needed(scenario, database)
     with (
-        reports.ready(lab, scenario, database, NO_DEMON, Contender(name, model="thread")) as (found, path),
+        reports.start_scenario(lab, scenario, database, NO_DAEMON, ServerUnderTest(name, model="thread")) as (
+            found,
+            path,
+        ),
         lab.start(found, lab.site([])) as running,
     ):
         status, head, body = get(running.url.rstrip("/") + path)
@@ -181,12 +201,17 @@ def test_without_a_database_the_answer_is_503(name: str, kind: str, lab: LabBenc
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_kept_connection_is_made_again(
-    name: str, lab: LabBench, server: PostgreSQL, postgresql: tuple[Database, Asked]
+    name: str, lab: LabBench, server: PostgreSQL, postgresql: tuple[LabDatabase, RunningDaemon]
 ) -> None:
-    database, demon = postgresql
+    database, daemon = postgresql
     needed(BY_NAME[name], database)
     with (
-        reports.ready(lab, BY_NAME[name], database, demon, Contender(name, model="thread")) as (found, path),
+        reports.start_scenario(
+            lab, BY_NAME[name], database, daemon, ServerUnderTest(name, model="thread")
+        ) as (
+            found,
+            path,
+        ),
         lab.start(found, lab.site([])) as running,
     ):
         url = running.url.rstrip("/") + path
@@ -211,7 +236,7 @@ BAD = (
     "\0",
     "x" * 5000,
 )
-TABLES = BAD[1:3]  # which the demon makes of any columns
+TABLES = BAD[1:3]  # which the daemon makes of any columns
 
 
 def run_by_hand(program: Path, statement: str) -> tuple[bytes, bytes, int]:
@@ -223,15 +248,15 @@ def run_by_hand(program: Path, statement: str) -> tuple[bytes, bytes, int]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-@pytest.mark.parametrize("name", ["1 CGI, embedded SQL", "2 CGI, ODBC", "7 CGI, demon"])
+@pytest.mark.parametrize("name", ["1 CGI, embedded SQL", "2 CGI, ODBC", "7 CGI, daemon"])
 def test_a_wrong_statement_is_an_error_and_changes_nothing(
     name: str, kind: str, lab: LabBench, request: pytest.FixtureRequest
 ) -> None:
-    database, demon = request.getfixturevalue(kind)
+    database, daemon = request.getfixturevalue(kind)
     scenario = BY_NAME[name]
     needed(scenario, database)
-    program = reports.built(lab, scenario, database, demon)
-    wrong = [each for each in BAD if scenario.through != reports.DEMON or each not in TABLES]
+    program = reports.build_program(lab, scenario, database, daemon)
+    wrong = [each for each in BAD if scenario.through != reports.DAEMON or each not in TABLES]
     if scenario.part(database) == "ecpg":
         wrong.remove(TABLES[0])  # embedded SQL leaves the second variable as it was
     failed = (b"Status: 500 Internal Server Error", WRONG, 1)
@@ -241,12 +266,17 @@ def test_a_wrong_statement_is_an_error_and_changes_nothing(
 
 @pytest.mark.parametrize("name", ["3 in process, a connection each", "X-Switch, kept connection"])
 def test_a_wrong_statement_in_a_process_that_stays(
-    name: str, lab: LabBench, postgresql: tuple[Database, Asked]
+    name: str, lab: LabBench, postgresql: tuple[LabDatabase, RunningDaemon]
 ) -> None:
-    database, demon = postgresql
+    database, daemon = postgresql
     needed(BY_NAME[name], database)
     with (
-        reports.ready(lab, BY_NAME[name], database, demon, Contender(name, model="thread")) as (found, path),
+        reports.start_scenario(
+            lab, BY_NAME[name], database, daemon, ServerUnderTest(name, model="thread")
+        ) as (
+            found,
+            path,
+        ),
         lab.start(found, lab.site([])) as running,
     ):
         url = running.url.rstrip("/") + path
@@ -256,9 +286,11 @@ def test_a_wrong_statement_in_a_process_that_stays(
 
 
 def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database(POSTGRESQL, "")
+    database = LabDatabase(POSTGRESQL, "")
     monkeypatch.setattr(reports.gateways, "libcgi_lacks", lambda: "")
-    monkeypatch.setattr(reports, "NEEDED", {name: ("/none", of[1]) for name, of in reports.NEEDED.items()})
+    monkeypatch.setattr(
+        reports, "NEEDED_PACKAGES", {name: ("/none", of[1]) for name, of in reports.NEEDED_PACKAGES.items()}
+    )
     monkeypatch.setattr(reports, "driver_of", lambda name: "")
     monkeypatch.setattr(reports, "find_tool", lambda name: None)
     monkeypatch.setattr(reports.compiled, "missing", lambda: "")
@@ -269,13 +301,13 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
         "3 in process, a connection each": "apt install libpq-dev",
         "5 in process, pool": "apt install libpq-dev",
         "6 in process, one connection": "apt install libpq-dev",
-        "7 CGI, demon": "",
-        "in process, demon": "",
+        "7 CGI, daemon": "",
+        "in process, daemon": "",
         "FastCGI, kept connection": "apt install libpq-dev",
         "X-Switch, kept connection": "apt install php-cgi",
     }
     monkeypatch.setattr(reports.gateways, "libcgi_lacks", lambda: "LibCGI is not built")
-    assert BY_NAME["in process, demon"].missing(database) == (
-        "in process, demon on PostgreSQL is left out: LibCGI is not built"
+    assert BY_NAME["in process, daemon"].missing(database) == (
+        "in process, daemon on PostgreSQL is left out: LibCGI is not built"
     )
     assert {each.gateway for each in SCENARIOS} >= {CGI, LIBCGI}

@@ -13,16 +13,16 @@ from support.java_site import UNREACHABLE, build_once
 from ewe.database.access_log import REPORT, fill, sample
 from ewe.database.layouts import fragments
 from ewe_lab.bench.processes import LabError
-from ewe_lab.load.http_clients import pinged
+from ewe_lab.load.http_clients import run_clients
 from ewe_lab.stacks import servlets
 
 
 @pytest.mark.starts_processes
 @pytest.mark.timeout(300)
 @pytest.mark.needs("Maven", "Java")
-def test_the_servlets_report_is_the_demons() -> None:
+def test_the_servlets_report_is_the_daemons() -> None:
     build_once()
-    if not servlets.BUILT.exists():
+    if not servlets.BUILT_APPLICATION.exists():
         try:
             servlets.build()
         except LabError as reason:
@@ -39,16 +39,16 @@ def test_the_servlets_report_is_the_demons() -> None:
         place.chmod(0o644)
         with servlets.served(lab, servlets.TYPE_2, str(place)) as (server, path):
             digest = hashlib.sha256(body).hexdigest()
-            took = pinged(server.url.rstrip("/") + path, 1, 3, digest)
+            took = run_clients(server.url.rstrip("/") + path, 1, 3, digest)
     assert took.errors == {}
-    assert {name: len(times) for name, times in took.told.items()} == dict.fromkeys(
+    assert {name: len(times) for name, times in took.timings.items()} == dict.fromkeys(
         ("con", "ret", "con_wall", "ret_wall"), 3
     )
-    assert min(took.told["ret"]) > 0
+    assert min(took.timings["ret"]) > 0
 
 
 def test_without_the_build_servlets_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servlets, "BUILT", servlets.SOURCE / "none")
+    monkeypatch.setattr(servlets, "BUILT_APPLICATION", servlets.SOURCE_DIRECTORY / "none")
     assert servlets.missing() == servlets.NOT_BUILT
     with (
         quick_lab() as lab,

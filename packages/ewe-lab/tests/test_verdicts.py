@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import Cell, Sample, Table, Times, Usage
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times, Usage
 
 EXPERIMENT = Experiment(
     "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"
@@ -35,8 +35,8 @@ def cell(server: str, ours: float | None, paper: float | None, column: str = "",
     )
 
 
-def table(*cells: Cell) -> Table:
-    return Table("X", cells=list(cells))
+def table(*cells: Cell) -> ExperimentTable:
+    return ExperimentTable("X", cells=list(cells))
 
 
 def verdict(
@@ -98,7 +98,7 @@ def test_what_was_not_printed_has_no_verdict() -> None:
         (verdict(50, 50, printed=None), "the document printed no figure for its reference server"),
     ],
 )
-def test_not_testable(found: verdicts.Judged, reason: str) -> None:
+def test_not_testable(found: verdicts.JudgedCell, reason: str) -> None:
     assert (found.verdict, found.reason) == ("not testable", reason)
 
 
@@ -117,12 +117,12 @@ def test_no_reply_has_no_time_to_judge() -> None:
     assert (found.verdict, found.reason) == ("not testable", "no reply")
 
 
-def rated(apache: float, serial: float, paper: float, busy: str, value: str = "rate") -> verdicts.Judged:
+def rated(apache: float, serial: float, paper: float, busy: str, value: str = "rate") -> verdicts.JudgedCell:
     """Return the judgement where the load generators of some servers were too busy."""
     cells = [
         Cell(name, value=value, paper=printed, paper_server=name.capitalize(),
              samples=[Sample("wrk", 1, replies=int(rate), client=0.71 if name in busy else 0.7,
-                             service=Times(1, rate, rate, rate, rate, rate, rate))])
+                             service=Times(1_000, rate, rate, rate, rate, rate, rate))])
         for name, rate, printed in (("apache", apache, 1), ("serial", serial, paper))
     ]  # fmt: skip
     return verdicts.judge(table(*cells), EXPERIMENT)[1]
@@ -165,8 +165,11 @@ def test_times_under_a_busy_load_generator_say_nothing() -> None:
 def test_a_bound_is_no_bolder_than_what_may_be_true(
     paper: float, bound: float, more: float, sense: int
 ) -> None:
-    """Whatever lies beyond the bound, it is on the side that the verdict tells."""
-    found, real = verdicts.bounded(paper, bound, sense), verdicts.compare(paper, bound * more**sense)
+    """Every ratio beyond the bound is on the side that the verdict names."""
+    found, real = (
+        verdicts.compare_with_bound(paper, bound, sense),
+        verdicts.compare(paper, bound * more**sense),
+    )
     if found == "shape":
         assert real in ("shape", "reproduced")
     elif found != "not testable":
@@ -207,7 +210,7 @@ def test_findings() -> None:
     assert word(cell("a", 100, 50)) == "does not hold"
     assert word() == "not testable"
     assert verdicts.finding(table(cell("a", 1, None)), None).word == "no printed figures"
-    assert verdicts.finding(Table("X", skipped="no servers"), EXPERIMENT).word == "not testable"
+    assert verdicts.finding(ExperimentTable("X", skipped="no servers"), EXPERIMENT).word == "not testable"
 
 
 def test_a_column_that_cannot_be_tested_is_named() -> None:
@@ -231,14 +234,14 @@ def test_many_columns_are_told_together() -> None:
 
 def test_since_names_what_changed_most() -> None:
     cells = table(cell("apache", 100, 100), cell("serial", 100, 1), cell("fork", 40, 50))
-    text = verdicts.since(cells, EXPERIMENT)
+    text = verdicts.change_since_document(cells, EXPERIMENT)
     assert text.startswith(
         "What changed most: Serial had 0.010 times Apache's figure then, and serial has 1.00 times"
     )
     assert text.endswith("fork had 50 times serial's, and has 0.40 times now.")
-    quiet = verdicts.since(table(cell("apache", 100, 100), cell("fork", 40, 50)), EXPERIMENT)
+    quiet = verdicts.change_since_document(table(cell("apache", 100, 100), cell("fork", 40, 50)), EXPERIMENT)
     assert quiet.startswith("Little has changed")
-    assert verdicts.since(table(cell("apache", 100, 100)), EXPERIMENT) == ""
+    assert verdicts.change_since_document(table(cell("apache", 100, 100)), EXPERIMENT) == ""
 
 
 @given(st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=6), FACTOR, FACTOR)
@@ -273,9 +276,9 @@ def test_an_inverted_pair_is_on_both_sides(paper: float, ours: float) -> None:
         assert abs(math.log(paper / ours)) <= math.log(1.5) + 1e-9
 
 
-def contender(server: str, replies: int, errors: int, *cpu: float) -> Cell:
+def measured(server: str, replies: int, errors: int, *cpu: float) -> Cell:
     """Return a cell with a repeat for each CPU time."""
-    times = Times(replies, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+    times = Times(1_000, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
     return Cell(server, samples=[
         Sample("locust", 1, replies + errors, replies, errors={"ct": errors}, service=times,
                usage=Usage(each, memory=1000 / each))
@@ -284,9 +287,7 @@ def contender(server: str, replies: int, errors: int, *cpu: float) -> Cell:
 
 
 def test_whoever_loses_requests_wins_nothing() -> None:
-    found = verdicts.winners(
-        [contender("a", 100, 50, 0.1), contender("b", 90, 0, 1), contender("c", 50, 0, 2)]
-    )
+    found = verdicts.winners([measured("a", 100, 50, 0.1), measured("b", 90, 0, 1), measured("c", 50, 0, 2)])
     by_name = {each.name: each for each in found}
     assert by_name["rate"].server == "b"
     assert by_name["micros"].server == "b" and by_name["micros"].next is not None
@@ -326,7 +327,7 @@ def test_nothing_is_inverted_within_the_spread_of_the_repeats(ours: tuple[float,
 def test_nobody_wins_by_less_than_the_repeats_differ(
     one: tuple[float, ...], other: tuple[float, ...], winner: str
 ) -> None:
-    cells = [contender("a", 100, 0, *one), contender("b", 100, 0, *other)]
+    cells = [measured("a", 100, 0, *one), measured("b", 100, 0, *other)]
     found = {each.name: each for each in verdicts.winners(cells)}
     assert found["micros"].server == winner
     assert found["rate"].server == ""

@@ -1,7 +1,7 @@
 """WordPress from Debian's package, with a private MariaDB: log-in, permalinks, a post, an upload, REST.
 
-Its pages are PHP programs that ewe starts and keeps (`fastcgi-start`), or php-fpm, or X-Switch. Two settings do
-what Apache needs a .htaccess file and a rewrite rule for: `try` leads what is no file to /index.php (permalinks),
+Its pages are PHP programs that ewe starts and keeps (`fastcgi-start`), or php-fpm, or X-Switch. Two settings
+replace Apache's .htaccess file and rewrite rule: `try` leads a path that is no file to /index.php (permalinks),
 and `pass-authorization` lets WordPress check the passwords of its REST interface itself.
 """
 
@@ -68,7 +68,7 @@ def test_wordpress(start: Start, tmp_path: Path, way: str) -> None:
         visit(start(model, "--config", "ewe.toml", "--program-timeout", "50s"), blog)
 
 
-def visit(server, blog: wordpress.Blog) -> None:  # type: ignore[no-untyped-def]
+def visit(server, blog: wordpress.WordPressSite) -> None:  # type: ignore[no-untyped-def]
     with web.Client(base_url=server.url, timeout=60, follow_redirects=True) as client:
         # Log in as a browser does
         client.get("wp-login.php")

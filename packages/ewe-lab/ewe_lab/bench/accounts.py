@@ -4,9 +4,9 @@
         subprocess.run([*prefix, "ewe", ...])
 
 A command behind the prefix runs in a mount namespace with its own /etc. There /etc/passwd has more users; all
-other names are links to the machine's /etc. Other processes do not see it, and the kernel removes it with the last
-process. (The whole directory is mounted, because a mount over /etc/passwd alone would be lost when the machine's
-file is replaced.) It needs root: only root may change to other users.
+other names are links to the machine's /etc. Other processes do not see this /etc, and the kernel removes the
+namespace with its last process. (The whole directory is mounted, because a mount over /etc/passwd alone would be
+lost when the machine's file is replaced.) Temporary accounts need root: only root may change to other users.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 
 from ewe_lab.bench.processes import LabError, find_tool, one_line
 
-FIRST = 61_001  # the uid of the first account; Debian assigns none of this range
-NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
-OVERLAY = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
-TRIED_IN = 10  # seconds
+FIRST_UID = 61_001  # the uid of the first account; Debian assigns no uid of this range
+IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+BIND_ETC_AND_RUN = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
+TRIAL_TIMEOUT_S = 10  # seconds
 
 
 @dataclass(frozen=True)
-class User:
+class TemporaryUser:
     """A temporary account with a home directory. number: its uid and gid."""
 
     name: str
@@ -49,47 +49,48 @@ class User:
 def impossible() -> str:
     """Return why temporary accounts are impossible here, "" if they are possible."""
     if os.geteuid():
-        return "accounts for the purpose need root: only root may run programs as others"
+        return "the accounts of this experiment need root: only root may run programs as other accounts"
     if not find_tool("unshare") or not find_tool("mount"):
-        return "accounts for the purpose need unshare and mount: apt install util-linux mount"
-    command = [*NAMESPACE, "mount --bind /etc /etc"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TRIED_IN)
+        return "the accounts of this experiment need unshare and mount: apt install util-linux mount"
+    command = [*IN_MOUNT_NAMESPACE, "mount --bind /etc /etc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     if done.returncode:
         return f"no mount namespace can be made here: {one_line(done.stderr)}"
     return ""
 
 
-def own_etc(own: Path, machine: Path, passwd: str) -> None:
+def own_etc(directory: Path, machine: Path, passwd: str) -> None:
     """Fill the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
-    own.mkdir()
+    directory.mkdir()
     for name in set(os.listdir("/etc")) - {"passwd"}:
-        (own / name).symlink_to(machine / name)
-    (own / "passwd").write_text(passwd)
+        (directory / name).symlink_to(machine / name)
+    (directory / "passwd").write_text(passwd)
 
 
 @contextmanager
-def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list[str]]]:
+def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUser], list[str]]]:
     """Make `count` accounts; yield them, and the prefix of a command. The caller removes the directory.
 
     Raises LabError.
     """
     if why := impossible():
         raise LabError(why)
-    taken = {entry.pw_uid for entry in pwd.getpwall()}
-    numbers = range(FIRST, FIRST + count)
-    if taken & set(numbers):
-        raise LabError(f"the users {FIRST} to {FIRST + count - 1} exist on this machine")
+    used_uids = {entry.pw_uid for entry in pwd.getpwall()}
+    numbers = range(FIRST_UID, FIRST_UID + count)
+    if used_uids & set(numbers):
+        raise LabError(f"the users {FIRST_UID} to {FIRST_UID + count - 1} exist on this machine")
     homes = directory / "homes"
     homes.mkdir(exist_ok=True)
-    users = [User(f"lab{number}", number, homes / f"lab{number}") for number in numbers]
+    users = [TemporaryUser(f"lab{number}", number, homes / f"lab{number}") for number in numbers]
     lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
     for user in users:
         user.home.mkdir(exist_ok=True)
-    # Not in `directory`, whose contents the caller deletes: the machine's /etc is mounted here. rmdir() is safe.
+    # The machine's /etc is mounted here. This directory is not inside `directory`, because the caller deletes the
+    # contents of `directory`. rmdir() cannot delete a file of the machine.
     machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
     try:
         machine.chmod(0o755)
         own_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
-        yield users, [*NAMESPACE, OVERLAY, str(machine), str(directory / "etc")]
+        yield users, [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine), str(directory / "etc")]
     finally:
         machine.rmdir()

@@ -1,12 +1,12 @@
-"""What an experiment is, and what it may ask of the bench.
+"""The classes that describe an experiment, and the interface of the bench that runs it.
 
     def run(lab: Bench) -> Iterator[Cell]:
-        for contender in lab.servers(CONTENDERS):
-            yield lab.measure(contender, load, Cell(...))
+        for tested in lab.servers(TESTED_SERVERS):
+            yield lab.measure(tested, load, Cell(...))
 
-An experiment is data (the document's claim, what is varied, how it is charted), which stands in a TOML file, and a
-generator `run`. It yields each cell when it is complete, so that the cells of an interrupted run are kept.
-ewe_lab/experiments holds them all.
+An experiment is data and a generator `run`. The data (the document's claim, the varied setting, the charts) stand
+in a TOML file. `run` yields each cell when it is complete, so that the cells of an interrupted run are kept.
+ewe_lab/experiments holds all experiments.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ewe_lab.bench.results import Cell, Sample
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A server to measure. name: in tables (`thread`, `nginx`); kind: `ewe` or the name of a peer.
+class ServerUnderTest:
+    """A server under test. name: in tables (`thread`, `nginx`); kind: `ewe` or the name of another server.
 
-    options: of its command line. most: connections it can keep open and serve at once. variables: of its
-    environment, for ewe only; directories in PYTHONPATH come after those of ewe. also: processes that work for it
-    and are not its children.
+    options: of the command line. most: the connections that the server can keep open and serve at once. variables:
+    of the environment, for ewe only; directories in PYTHONPATH come after those of ewe. other_pids: processes that
+    work for the server and are not its children.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Contender:
     options: tuple[str, ...] = ()
     most: int = 1_000_000
     variables: tuple[tuple[str, str], ...] = ()
-    also: tuple[int, ...] = ()
+    other_pids: tuple[int, ...] = ()
 
 
 def in_words(seconds: float) -> str:
@@ -49,25 +49,27 @@ def in_words(seconds: float) -> str:
 class Load:
     """A load in one of three shapes.
 
-    closed      users that send a request, wait for the answer, think, and send the next. How fast they ask depends
-                on the server, so a closed loop hides stalls
+    closed      users that send a request, wait for the answer, think, and send the next request. The rate of the
+                requests depends on the server, so a closed loop hides stalls
     arrivals    `rate` new sessions a second, however fast the server is, each of `calls` requests on one connection
                 with `think` seconds between. With `users`, all sessions share that many connections and wait for a
-                free one. `phases`: the rate changes, (seconds, sessions a second). `poisson`: at random times, as
-                visitors come who do not know of each other; the times are the same in every run
-    ceiling     as many requests as the server answers, from wrk or ab
+                free one. `phases`: the rate changes, (seconds, sessions a second). `poisson`: sessions begin at
+                random times, as independent visitors do; the times are the same in every run
+    saturation  as many requests as the server answers, from wrk or ab
 
-    What counts: closed: the replies within `seconds`; times and errors of all requests that were under way then,
-    however late they ended, and those that never ended as errors (ct). arrivals with `sessions`: everything from
-    the first request that is due to the last end, without warm-up, as httperf counts. Other arrivals: the replies
-    within `seconds`; times and errors of the requests that were due within, however late they ended.
+    These requests are counted. closed: the replies within `seconds`, and the times and errors of all requests that
+    were in progress in that time, however late they ended; a request that never ended is an error (ct). arrivals
+    with `sessions`: everything from the first request that is due to the last end, without warm-up, as httperf
+    counts. Other arrivals: the replies within `seconds`, and the times and errors of the requests that were due in
+    that time, however late they ended.
     """
 
-    shape: str = "closed"  # closed, arrivals, ceiling
-    users: int = 0  # closed: at once; ceiling: connections; arrivals: connections shared, 0: one a session
+    shape: str = "closed"  # closed, arrivals, saturation
+    users: int = 0  # closed: at once; saturation: connections; arrivals: connections shared, 0: one a session
     think: float = 0.0  # seconds between an answer and the next request
     seconds: float = 5.0  # measured; arrivals with `sessions`: the longest it may take
-    warm_up: float = 1.0  # seconds before, thrown away
+    warm_up: float = 1.0  # seconds before the measurement, not counted
+    requests: int = 0  # saturation by ab: end after so many requests, and at the latest after `seconds`
     rate: float = 0.0  # arrivals: sessions a second
     sessions: int = 0  # arrivals: how many, 0: until `seconds` are over
     calls: int = 1  # requests of one session
@@ -75,20 +77,21 @@ class Load:
     poisson: bool = False
     timeout: float = 5.0  # of one request, from its sending (ct)
     keep_alive: bool = True
-    reopens: bool = False  # as browsers do: a connection that the server has closed while the user thought
+    varied: bool = False  # saturation with wrk: each request has its own query string and cookie
+    reopens: bool = False  # reopen a connection that the server closed during a think time, as browsers do
     path: str = "/index.html"
-    paths: tuple[str, ...] = ()  # in turn, in place of `path`: what a visitor looks at
-    length: int | None = None  # of the body expected; another is an error
+    paths: tuple[str, ...] = ()  # the pages of a visit, requested in this order, in place of `path`
+    length: int | None = None  # of the expected body; another length is an error
     tls: str = ""  # "", "default", or "parity": TLS 1.2, AES256-SHA, no resumption
-    tool: str = ""  # "": the best that is here; locust, wrk, ab, httperf
+    tool: str = ""  # locust, wrk, ab, httperf; "": the best of those that are installed
 
     @property
     def duration(self) -> float:
-        """Seconds that are measured: of all phases, or `seconds`."""
+        """The measured seconds: the sum of all phases, or `seconds`."""
         return sum(seconds for seconds, _ in self.phases) or self.seconds
 
-    def words(self) -> str:
-        """Return the load as a sentence's end: `50 users, 100 ms think time, 10 s`."""
+    def description(self) -> str:
+        """Return the load as text: `50 users, 100 ms think time, 10 s`."""
         parts = []
         if self.shape == "arrivals":
             parts += self._arrivals_in_words()
@@ -99,7 +102,9 @@ class Load:
                 parts.append(f"{in_words(self.think)} think time" if self.think else "no think time")
             else:
                 parts[0] += " at full speed"
-        if not self.sessions and not self.phases:
+        if self.requests:
+            parts.append(f"{self.requests:,} requests")
+        elif not self.sessions and not self.phases:
             parts.append(in_words(self.seconds))
         if not self.keep_alive:
             parts.append("a connection a request")
@@ -126,19 +131,19 @@ class Load:
 
 
 class Bench(Protocol):
-    """What the lab offers an experiment. All of it ends what it began, also when an exception passes."""
+    """The interface of the lab for an experiment. Every method stops its processes, also after an exception."""
 
     quick: bool
     repeats: int  # measurements of a cell
     directory: Path  # the run's own; removed at the end
     notes: list[str]  # of the table: append a sentence
-    prefix: list[str]  # of the commands of servers: enters the network of a slow link
+    prefix: list[str]  # of the commands of servers: makes a command enter the network of a slow link
 
     def seconds(self, quick: float, full: float) -> float:
-        """Return one of the two."""
+        """Return `quick` in a quick run, else `full`."""
 
-    def servers(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
-        """Yield those that can run here; note the others, with the package that brings them."""
+    def servers(self, tested_servers: Iterable[ServerUnderTest]) -> Iterator[ServerUnderTest]:
+        """Yield the servers that can run here; add a note for each of the others with the missing package."""
 
     def site(self, sizes: Sequence[int]) -> Path:
         """Return a document root with a file /SIZE.html of each size (and /index.html, 1 KB)."""
@@ -147,54 +152,56 @@ class Bench(Protocol):
         """Return a PEM file with a key and a certificate for localhost. Raises LabError."""
 
     def start(
-        self, contender: Contender, root: Path, *options: str, tls: bool = False
-    ) -> AbstractContextManager[Running]:
+        self, tested: ServerUnderTest, root: Path, *options: str, tls: bool = False
+    ) -> AbstractContextManager[RunningServer]:
         """Run a server on the server's core; it has ended when the block is left. Raises LabError."""
 
-    def load(self, server: Running, load: Load) -> Sample:
+    def load(self, server: RunningServer, load: Load) -> Sample:
         """Run a load once on the load's core, and watch the server meanwhile. Raises LabError."""
 
-    def probe(self, server: Running, load: Load) -> None:
+    def probe(self, server: RunningServer, load: Load) -> None:
         """Send one request and check its answer against the load. Raises LabError."""
 
-    def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Start, warm up, load, end: as often as the lab repeats. Fill in the cell and return it.
+    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+        """Start, warm up, load and stop the server, as often as the lab repeats. Fill in the cell and return it.
 
         A LabError becomes the cell's failure.
         """
 
     def linked(self, speed: str) -> AbstractContextManager[str]:
-        """Within the block, what is started runs behind a link of `10mbit`, `100mbit` or `1gbit`.
+        """Run the servers and loads of the block behind a link of `10mbit`, `100mbit` or `1gbit`.
 
-        Yields why it could not be made, "" if it was: the caller says so in its cells.
+        Yields the reason if the link cannot be made, else "". The caller writes the reason into its cells.
         """
 
 
-class Running(Protocol):
-    """A server that runs. url: with the slash; command: for a report, without paths of this machine."""
+class RunningServer(Protocol):
+    """A running server."""
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """The id of the server's first process."""
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The URL at which the server answers, with a slash at its end."""
 
     @property
     def command(self) -> str:
-        """What ran it."""
+        """The command that started the server, for a report, without paths of this machine."""
 
     @property
-    def also(self) -> tuple[int, ...]:
-        """Processes that work for it without being its children: an application's behind a web server."""
+    def other_pids(self) -> tuple[int, ...]:
+        """Processes that work for the server and are not its children: an application behind a web server."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a table's cells. kind: bars (log axis, paper hatched beside ours), lines (against x), scatter (as
-    lines, with a fit of second degree), stacked (a breakdown), errors (stacked by kind), timeline (each second of
-    one cell's middle sample)."""
+    """A chart of a table's cells.
+
+    kind: bars (log axis, paper hatched beside ours), lines (against x), scatter (as lines, with a fit of second
+    degree), stacked (a breakdown), errors (stacked by kind), timeline (each second of one cell's middle sample).
+    """
 
     kind: str
     title: str
@@ -202,7 +209,7 @@ class Chart:
     columns: tuple[str, ...] = ()  # (): all
     x: str = ""  # the axis's title
     y: str = ""
-    across: bool = False  # stacked: a bar for each column, of the servers' figures
+    across: bool = False  # stacked: a bar for each column, made of the servers' figures
     log_x: bool = False
     log_y: bool = False
     quiet: bool = False  # a terminal does not list its cells
@@ -210,28 +217,31 @@ class Chart:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of a document (or of ours). A table of data, but for `run`."""
+    """One experiment of a document (or of ours). All fields but `run` are data."""
 
     id: str
     document: str  # EWE, X-Switch, LibCGI, RDBMS, thesis, ewe
     source: str  # `table 2`, `figures 4.1 and 4.2`, `section 5.2`
     title: str
-    claim: str  # one sentence: what the document says, or what we expect
-    varies: str  # what is varied
-    measures: str  # what is measured
+    claim: str  # one sentence: the document's claim, or our expectation
+    varies: str  # the varied setting
+    measures: str  # the measured quantity
+    paper_figure: str = ""  # the document's figure for the claim, in words; "": the claim says it
     quick: bool = False  # belongs to `run --all --quick`
-    minutes: float = 1.0  # in full, roughly
-    quick_seconds: float = 0.0  # with --quick; the catalogue fills it in
-    reference: str = ""  # server over which all others are shown, in ours
-    paper_reference: str = ""  # in the document
-    by_column: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # a column's own: ours, theirs
+    minutes: float = 1.0  # the duration of a full run, roughly
+    quick_seconds: float = 0.0  # the duration of a run with --quick
+    reference: str = ""  # the server by whose figure all others are divided, in our run
+    paper_reference: str = ""  # the same in the document
+    by_column: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the two references of a column
     charts: tuple[Chart, ...] = ()
     errata: tuple[str, ...] = ()  # errors found in the document that touch this table
-    loads: bool = True  # False: no server is put under load, so that nothing that loads has to be installed
-    needs: str = ""  # what has to come first: it is listed with this reason, and not run
+    # False: the verdict is about settings, events or memory; other programs cannot change it
+    timed: bool = True
+    loads: bool = True  # False: no server is put under load, so no load generator has to be installed
+    needs: str = ""  # a missing precondition: the experiment is listed with this reason, and not run
     run: Callable[[Bench], Iterator[Cell]] | None = None
     machine: Mapping[str, str] = field(default_factory=dict)  # the document's
 
     def references(self, column: str) -> tuple[str, str]:
-        """Return the server over which a column's figures are shown, in ours and in the document."""
+        """Return the reference servers of a column: in our run, and in the document."""
         return self.by_column.get(column, (self.reference, self.paper_reference))

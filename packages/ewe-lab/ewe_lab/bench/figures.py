@@ -1,4 +1,4 @@
-"""How figures are written for people: numbers, times, sizes, ratios, errors by kind."""
+"""Figures as text for people: numbers, times, sizes, ratios, errors by kind."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from ewe_lab.bench.results import ERRORS, Cell, Sample, figure
 
-NONE = "–"  # not measured, not printed
+NO_FIGURE = "–"  # not measured, not printed
 AT_LEAST = "≥\u00a0"  # before a time that is a lower bound
-NAMES = {  # what a figure is called, in words that fit into the head of a table
+SHORT_TITLES = {  # the title of a figure, short enough for the head of a table
     "rate": "replies/s",
     "micros": "CPU µs/reply",
     "request_rate": "requests/s",
@@ -34,7 +34,7 @@ NAMES = {  # what a figure is called, in words that fit into the head of a table
 def number(value: float | None) -> str:
     """Return three significant digits without an exponent: `0.0044`, `12.9`, `8,310`."""
     if value is None or math.isnan(value):
-        return NONE
+        return NO_FIGURE
     if math.isinf(value):
         return "∞"
     if value == 0:
@@ -45,7 +45,7 @@ def number(value: float | None) -> str:
 
 
 def whole(value: float) -> str:
-    """Return a figure without decimals, for narrow places."""
+    """Return a figure without decimals, for narrow parts of a chart."""
     return f"{value:,.0f}"
 
 
@@ -57,7 +57,7 @@ def trimmed(text: str) -> str:
 def ratio(value: float | None) -> str:
     """Return a ratio with two significant digits below 0.1, else two decimals below 10."""
     if value is None:
-        return NONE
+        return NO_FIGURE
     if value == 0:
         return "0"
     if value < 0.1:
@@ -65,10 +65,10 @@ def ratio(value: float | None) -> str:
     return f"{value:.2f}" if value < 10 else number(value)
 
 
-def times(value: float | None) -> str:
-    """Return seconds in the unit that suits them: `85 µs`, `1.2 ms`, `3.4 s`."""
+def time_text(value: float | None) -> str:
+    """Return a time in seconds as text, in µs, ms or s: `85 µs`, `1.2 ms`, `3.4 s`."""
     if value is None:
-        return NONE
+        return NO_FIGURE
     if value == 0:
         return "0"
     if value < 0.9995e-3:
@@ -76,10 +76,10 @@ def times(value: float | None) -> str:
     return f"{number(value * 1e3)} ms" if value < 0.9995 else f"{number(value)} s"
 
 
-def size(value: float | None) -> str:
+def size_text(value: float | None) -> str:
     """Return bytes in a decimal unit: `716 kB`, `20.1 MB`."""
     if value is None:
-        return NONE
+        return NO_FIGURE
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{number(value / factor)} {unit}"
@@ -89,7 +89,7 @@ def size(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """Return a share in percent."""
     if value is None:
-        return NONE
+        return NO_FIGURE
     text = f"{value * 100:.0f}" if value >= 0.0995 or value == 0 else f"{value * 100:.2g}"
     return f"{text}\u00a0%"
 
@@ -97,11 +97,11 @@ def percent(value: float | None) -> str:
 def as_text(name: str, value: float | None, unit: str = "") -> str:
     """Return a figure as text, by its name: a time, a size, a share or a number with its unit."""
     if value is None:
-        return NONE
+        return NO_FIGURE
     if name.startswith(("service.", "response.")) and not name.endswith(".count"):
-        return times(value)
+        return time_text(value)
     if name in ("usage.memory", "received"):
-        return size(value)
+        return size_text(value)
     if name in ("client", "lost"):
         return percent(value)
     if name in ("rate", "micros") or not name.startswith("extra."):
@@ -111,20 +111,20 @@ def as_text(name: str, value: float | None, unit: str = "") -> str:
 
 def title_of(name: str, unit: str = "") -> str:
     """Return the title of an axis or a column that shows a figure."""
-    if name in NAMES:
-        return NAMES[name]
+    if name in SHORT_TITLES:
+        return SHORT_TITLES[name]
     words = name.rpartition(".")[2].replace("_", " ")
     return f"{words} ({unit})" if unit and unit != words else words
 
 
-def errors(found: Mapping[str, int]) -> str:
+def errors_text(found: Mapping[str, int]) -> str:
     """Return errors by kind, in the order of the kinds: `881 st, 5 res`; "0" if there is none."""
     known = [kind for kind in ERRORS if found.get(kind)]
     return ", ".join(f"{found[kind]:,} {kind}" for kind in [*known, *sorted(set(found) - set(ERRORS))]) or "0"
 
 
-def middle(cell: Cell) -> Sample | None:
-    """Return the sample with the middle figure (the lower of two), None if there is no sample."""
+def middle_sample(cell: Cell) -> Sample | None:
+    """Return the sample with the median figure (the lower one of two), None if there is no sample."""
     by_figure = sorted(
         (value, index)
         for index, sample in enumerate(cell.samples)
@@ -136,10 +136,10 @@ def middle(cell: Cell) -> Sample | None:
 
 
 def of_cell(cell: Cell, name: str = "") -> float | None:
-    """Return a cell's own figure (the median), or another one of its middle sample."""
+    """Return a cell's own figure (the median), or the figure `name` of its middle sample."""
     if not name or name == cell.value:
         return cell.median
-    sample = middle(cell)
+    sample = middle_sample(cell)
     return figure(sample, name) if sample else None
 
 
@@ -153,19 +153,19 @@ def is_bound(sample: Sample | None, name: str) -> bool:
 
 
 def of_sample(sample: Sample | None, name: str, unit: str = "") -> str:
-    """Return a sample's figure as text: `≥ 5 s` where it is a lower bound."""
+    """Return a sample's figure as text: `≥ 5 s` for a lower bound."""
     text = as_text(name, figure(sample, name) if sample else None, unit)
     return f"{AT_LEAST}{text}" if is_bound(sample, name) else text
 
 
-def shown(cell: Cell, name: str = "") -> str:
-    """Return a cell's own figure, or another one of its middle sample, as text."""
+def figure_text(cell: Cell, name: str = "") -> str:
+    """Return a cell's own figure, or the figure `name` of its middle sample, as text."""
     name = name or cell.value
     text = as_text(name, of_cell(cell, name), cell.unit if name == cell.value else "")
-    return f"{AT_LEAST}{text}" if is_bound(middle(cell), name) else text
+    return f"{AT_LEAST}{text}" if is_bound(middle_sample(cell), name) else text
 
 
 def all_errors(cell: Cell) -> dict[str, int]:
-    """Return a cell's errors by kind, those of its middle sample."""
-    sample = middle(cell)
+    """Return the errors of a cell's middle sample, by kind."""
+    sample = middle_sample(cell)
     return {kind: count for kind, count in sample.errors.items() if count} if sample else {}

@@ -14,7 +14,7 @@ def heed_interrupts() -> None:
 
 
 def interruptible(number: int, frame: object) -> None:
-    """Leave all blocks; a second interrupt must not disturb their clean-up."""
+    """Raise KeyboardInterrupt, so that all blocks are left; a second interrupt must not disturb their clean-up."""
     ignore_interrupts()
     raise KeyboardInterrupt
 

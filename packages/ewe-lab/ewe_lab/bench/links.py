@@ -3,10 +3,10 @@
     with link("100mbit") as prefix:
         subprocess.run([*prefix, "ewe", ...]); subprocess.run([*prefix, "wrk", ...])
 
-A command behind the prefix has its own loopback, with that speed for both directions together and
-the packet size of Ethernet. Requests are small beside answers, so the answers have nearly all of the link.
-Root needs a network namespace. Other accounts need a user namespace first, which some systems and containers
-forbid. The kernel removes the namespaces with the last process in them.
+A command behind the prefix has its own loopback, with that speed for both directions together and the packet size
+of Ethernet. Requests are small beside answers, so the answers use nearly the whole link. Root makes a network
+namespace. Another account has to make a user namespace first, which some systems and containers forbid. The kernel
+removes the namespaces with the last process in them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPE = (
     " && echo ready && exec sleep 86400"
 )
 SPEEDS = ("10mbit", "100mbit", "1gbit")
-MADE_IN = 5.0  # seconds
+COMMAND_TIMEOUT_S = 5.0  # seconds
 
 
 @contextmanager
@@ -43,8 +43,11 @@ def link(speed: str) -> Iterator[list[str]]:
     command = [tool("unshare"), *user, "--net", "sh", "-c", script]
     with tempfile.TemporaryFile() as output, running(command, output, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
-        with holder.stdout as said:
-            ready = select.select([said], [], [], MADE_IN)[0] and said.readline() == b"ready\n"
+        with holder.stdout as ready_line:
+            ready = (
+                select.select([ready_line], [], [], COMMAND_TIMEOUT_S)[0]
+                and ready_line.readline() == b"ready\n"
+            )
             if not ready:
                 raise LabError(f"no link of {speed} can be made here: {one_line(text_of(output))}")
             enter = [] if superuser else ["--user", "--preserve-credentials"]

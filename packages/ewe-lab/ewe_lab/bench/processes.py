@@ -1,7 +1,7 @@
-"""Processes: start them so that none is left behind, pin them to a core, read the CPU time that they used.
+"""Processes: start one and stop its whole session, pin it to a core, read its CPU time.
 
-When a `with running(...)` block is left, also by an exception, the process and its whole session have ended. Linux
-only: the figures are read from /proc.
+When a `with running(...)` block is left, also by an exception, the process and its whole session have ended. This
+works on Linux only: the figures are read from /proc.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-TICKS = os.sysconf("SC_CLK_TCK")  # units of a second in /proc/PID/stat and /proc/stat
-ENDS_IN = 5.0  # seconds that a process may take to end after SIGTERM
-DEBIAN = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks a second: the unit of /proc/PID/stat and /proc/stat
+ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
+TERM_TO_KILL_S = 5.0  # seconds that a process may take to end after SIGTERM
+DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
 
 
 class LabError(Exception):
@@ -29,8 +30,11 @@ class LabError(Exception):
 
 
 @dataclass(frozen=True)
-class Process:
-    """One line of /proc/PID/stat. own, waited: CPU seconds of the process, and of the children it waited for."""
+class ProcessStat:
+    """One line of /proc/PID/stat. own, waited: CPU seconds of the process, and of the children it waited for.
+
+    core: the core on which it was last seen. started: in clock ticks since the machine started.
+    """
 
     pid: int
     state: str
@@ -38,33 +42,37 @@ class Process:
     session: int
     own: float
     waited: float
+    core: int = 0
+    started: int = 0
 
 
-def process(pid: int) -> Process | None:
-    """Return what /proc says of a process, None if it no longer exists."""
+def read_process(pid: int) -> ProcessStat | None:
+    """Read /proc/PID/stat of a process. Return None if the process no longer exists."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # of proc(5) the third and those that follow
-    ticks = [int(number) for number in fields[11:15]]
-    return Process(
+    fields = text.rpartition(")")[2].split()  # the third field of proc(5) and the following ones
+    ticks = [int(number) for number in fields[11:15]]  # utime, stime, cutime, cstime
+    return ProcessStat(
         pid,
         fields[0],
         int(fields[1]),
         int(fields[3]),
-        sum(ticks[:2]) / TICKS,
-        sum(ticks[2:]) / TICKS,
+        sum(ticks[:2]) / TICKS_PER_S,
+        sum(ticks[2:]) / TICKS_PER_S,
+        core=int(fields[36]),
+        started=int(fields[19]),
     )
 
 
-def processes() -> list[Process]:
+def processes() -> list[ProcessStat]:
     """Return all processes of the machine."""
-    found = [process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
+    found = [read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     return [each for each in found if each is not None]
 
 
-def tree(*roots: int) -> list[Process]:
+def process_tree(*roots: int) -> list[ProcessStat]:
     """Return processes and all their descendants."""
     everyone = processes()
     found = [each for each in everyone if each.pid in roots]
@@ -76,22 +84,23 @@ def tree(*roots: int) -> list[Process]:
 def cpu_seconds(*roots: int) -> float:
     """Return the CPU seconds (user and system) that processes and their descendants have used so far.
 
-    Those that have ended count too, once their parent has waited for them. A zombie can still be asked.
+    A process that has ended counts too: as a zombie, or in the total of the parent that has waited for it.
     """
     for _ in range(5):
-        family = tree(*roots)
+        family = process_tree(*roots)
         total = sum(own_seconds(each) + each.waited for each in family)
-        if [each.pid for each in tree(*roots)] == [each.pid for each in family]:
-            break  # otherwise one may have been counted twice, or not at all
+        if [each.pid for each in process_tree(*roots)] == [each.pid for each in family]:
+            break  # otherwise a process may have been counted twice, or not at all
     return total
 
 
-def own_seconds(of: Process) -> float:
-    """Return the CPU seconds of one process from its CPU clock: those in /proc come in steps of 10 ms."""
+def own_seconds(process: ProcessStat) -> float:
+    """Return the CPU seconds of one process from its CPU clock: the times in /proc come in steps of 10 ms."""
     try:
-        return time.clock_gettime(~of.pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
+        # The clock id of clock_getcpuclockid(3) on Linux: the inverted pid, and three bits that mean CPU time
+        return time.clock_gettime(~process.pid << 3 | 2)
     except OSError:
-        return of.own
+        return process.own
 
 
 def core_seconds(core: int) -> float:
@@ -100,7 +109,7 @@ def core_seconds(core: int) -> float:
         name, *ticks = line.split()
         if name == f"cpu{core}":
             user, nice, system, _idle, _iowait, *others = (int(number) for number in ticks[:8])
-            return (user + nice + system + sum(others)) / TICKS
+            return (user + nice + system + sum(others)) / TICKS_PER_S
     raise LabError(f"core {core} is not in /proc/stat")
 
 
@@ -112,7 +121,7 @@ def two_cores() -> tuple[int, int]:
 
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Pin what is started in this block to one core. None: do not pin."""
+    """Pin this process, and each child that it starts in the block, to one core. None: do not pin."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -132,7 +141,7 @@ def running(
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a new session, which is empty when the block is left.
+    """Run a command in a new session. No process of the session is left when the block ends.
 
     output: receives standard error, and standard output if `stdout` is None.
     """
@@ -151,7 +160,7 @@ def running(
     finally:
         try:
             started.terminate()
-            started.wait(ENDS_IN)
+            started.wait(TERM_TO_KILL_S)
         except subprocess.TimeoutExpired:
             started.kill()
         finally:
@@ -163,7 +172,9 @@ def running(
 def end_session(session: int) -> None:
     """Kill the remaining processes of a session."""
     for _ in range(100):
-        left = [each.pid for each in processes() if each.session == session and each.state not in "ZX"]
+        left = [
+            each.pid for each in processes() if each.session == session and each.state not in ENDED_STATES
+        ]
         if not left:
             return
         for pid in left:
@@ -175,27 +186,27 @@ def end_session(session: int) -> None:
 
 
 def end_children(but: set[int]) -> None:
-    """Kill our descendants and their sessions, except `but`: an interrupt may come at any point of a start."""
-    new = [each for each in tree(os.getpid()) if each.pid not in but and each.pid != os.getpid()]
+    """Kill our descendants and their sessions, except `but`. An interrupt may come in the middle of a start."""
+    new = [each for each in process_tree(os.getpid()) if each.pid not in but and each.pid != os.getpid()]
     for session in {each.session for each in new} - {os.getsid(0)}:
         end_session(session)
 
 
 def allow_descriptors(wanted: int) -> int:
-    """Raise our limit of descriptors to `wanted`, as far as the system lets us; return the limit.
+    """Raise our limit of descriptors to `wanted`, or to the hard limit if that is lower; return the limit.
 
-    Children inherit it. It is never lowered.
+    Children inherit the limit. It is never lowered.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    if soft == resource.RLIM_INFINITY or soft >= most:
+    new_limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft == resource.RLIM_INFINITY or soft >= new_limit:
         return wanted if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard))
+    return new_limit
 
 
-def ended(started: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for a child to end, at most `seconds`. It stays a zombie, whose CPU time can still be read."""
+def wait_for_end(started: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait at most `seconds` for a child to end. Leave it a zombie, so that its CPU time can still be read."""
     descriptor = os.pidfd_open(started.pid)
     try:
         return bool(select.select([descriptor], [], [], seconds)[0])
@@ -221,7 +232,7 @@ def find_tool(name: str) -> str | None:
 def missing(names: Iterable[str]) -> str:
     """Return one line that names the missing programs and their packages, "" if none is missing."""
     lacking = [name for name in names if not find_tool(name)]
-    packages = " ".join(DEBIAN.get(name, name) for name in lacking)
+    packages = " ".join(DEBIAN_PACKAGES.get(name, name) for name in lacking)
     return f"{' and '.join(lacking)} missing: apt install {packages}" if lacking else ""
 
 

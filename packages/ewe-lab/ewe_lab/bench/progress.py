@@ -1,4 +1,4 @@
-"""Show what the lab is doing: one line that is rewritten on a terminal, plain lines elsewhere."""
+"""Show the current step of the lab: one line that is rewritten on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,73 +8,75 @@ import threading
 import time
 from typing import TextIO
 
-EVERY = 1.0  # seconds between two updates of the time left
-ENOUGH = 5.0  # seconds of finished tables from which on their pace corrects the estimate
+UPDATE_EVERY_S = 1.0  # seconds between two updates of the time left
+# After finished tables of this many estimated seconds, their real duration corrects the estimate.
+MIN_FINISHED_S = 5.0
 
 
 class Progress:
-    """The progress of a run. plan: estimated seconds of all tables. Use it in a `with`, which updates the line."""
+    """The progress of a run. plan: estimated seconds of all tables. A `with` block updates the line each second."""
 
     def __init__(self, plan: float = 0.0, file: TextIO | None = None) -> None:
         self.file = file or sys.stderr
-        self.live = self.file.isatty()
-        self.rest = plan  # estimated seconds of the tables that have not begun
-        self.part = 0.0  # estimated seconds of the table that is being filled
-        self.done = 0.0  # estimated seconds of the finished tables
-        self.passed = 0.0  # seconds that those really took
-        self.began = time.monotonic()
-        self.text = ""
+        self.is_terminal = self.file.isatty()
+        self.unbegun_s = plan  # estimated seconds of the tables that have not begun
+        self.current_s = 0.0  # estimated seconds of the table that is being filled
+        self.finished_s = 0.0  # estimated seconds of the finished tables
+        self.finished_real_s = 0.0  # real seconds of the finished tables
+        self.began = time.monotonic()  # of the table that is being filled
+        self.text = ""  # the current step
         self.lock = threading.Lock()
-        self.over = threading.Event()
+        self.ended = threading.Event()
         self.ticker = threading.Thread(target=self.tick, daemon=True)
 
     def __enter__(self) -> Progress:
-        if self.live:
+        if self.is_terminal:
             self.ticker.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.over.set()
-        if self.live:
+        self.ended.set()
+        if self.is_terminal:
             self.ticker.join()
         self.clear()
 
     def tick(self) -> None:
         """Update the line once a second."""
-        while not self.over.wait(EVERY):
+        while not self.ended.wait(UPDATE_EVERY_S):
             with self.lock:
                 if self.text:
                     self.draw()
 
     def begin(self, seconds: float) -> None:
-        """Note that a table begins, which should take `seconds`."""
-        self.part = seconds
-        self.rest = max(self.rest - seconds, 0.0)
+        """Note that a table begins. seconds: its estimated duration."""
+        self.current_s = seconds
+        self.unbegun_s = max(self.unbegun_s - seconds, 0.0)
         self.began = time.monotonic()
 
     def end(self) -> None:
         """Note that the table is finished."""
-        self.done += self.part
-        self.passed += time.monotonic() - self.began
-        self.part = 0.0
+        self.finished_s += self.current_s
+        self.finished_real_s += time.monotonic() - self.began
+        self.current_s = 0.0
 
     def say(self, text: str) -> None:
         """Show the current step."""
-        if not self.live:
-            print(text, file=self.file, flush=True)
+        if not self.is_terminal:
+            left = f"[{self.left()}] " if self.unbegun_s or self.current_s else ""
+            print(left + text, file=self.file, flush=True)
             return
         with self.lock:
             self.text = text
             self.draw()
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that is not rewritten."""
         self.clear()
         print(text, file=self.file, flush=True)
 
     def clear(self) -> None:
         """Clear the line before other output."""
-        if self.live:
+        if self.is_terminal:
             with self.lock:
                 self.text = ""
                 print("\r\x1b[K", end="", file=self.file, flush=True)
@@ -84,9 +86,22 @@ class Progress:
         width = shutil.get_terminal_size().columns - 1
         print(f"\r\x1b[K{f'[{self.left()}] {self.text}'[:width]}", end="", file=self.file, flush=True)
 
+    def plan(self) -> str:
+        """Return the time that the run will take, in words; "" if it is not known."""
+        return f"about {words(self.unbegun_s + self.current_s)}" if self.unbegun_s + self.current_s else ""
+
     def left(self) -> str:
         """Return the time left, in words."""
-        pace = self.passed / self.done if self.done > ENOUGH else 1.0
-        here = max(self.part * pace - (time.monotonic() - self.began), 0.0) if self.part else 0.0
-        seconds = here + self.rest * pace
-        return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"
+        factor = self.finished_real_s / self.finished_s if self.finished_s > MIN_FINISHED_S else 1.0
+        current_left_s = (
+            max(self.current_s * factor - (time.monotonic() - self.began), 0.0) if self.current_s else 0.0
+        )
+        seconds = current_left_s + self.unbegun_s * factor
+        if self.current_s and not seconds:  # the last table takes longer than its estimate
+            return "longer than planned"
+        return f"{words(seconds)} left"
+
+
+def words(seconds: float) -> str:
+    """Return a duration in words."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,13 +1,13 @@
-"""What the lab measures, as data: it is written to results.json, read back, joined and charted.
+"""The results of the lab as data. They are written to results.json, read back, joined and charted.
 
     Results                     one invocation of the lab: the machine, and its tables
-      Table                     one experiment (or one `compare`), finished, cut short or not to be run here
-        Cell                    one server at one setting, with what the document printed for it
-          Sample                one run of a load against it
-            Second              what happened in one second of that run
+      ExperimentTable           one experiment (or one `compare`): finished, interrupted, or skipped
+        Cell                    one server at one setting, with the printed figure of the document
+          Sample                one run of a load against the server
+            Second              the figures of one second of that run
 
 Units: seconds, bytes, events a second, and shares from 0 to 1 (of one core). None means not measured.
-Everything is plain data, so that a report can be made of a file years later on another machine.
+Everything is plain data, so that a report can be made from a file years later on another machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from typing import Any, TypeVar
 
 FORMAT = 1  # of results.json; a file of another format is rejected
 PRECISION = 0.001  # relative precision of a time: the width of a bucket of the histogram
-CLIENT_LIMITED = 0.7  # share of its core from which on the load generator may be the bottleneck
+# Times that must lie beyond a percentile. How many lie there varies from run to run by about the root of their
+# number: ten vary by a third, two by two thirds, and of a p99 of 100 times a single slow one is the whole figure.
+MIN_TIMES_ABOVE_PERCENTILE = 10
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# A load generator that uses more than this share of its core may be the bottleneck
+CLIENT_LIMITED_SHARE = 0.7
 
 # The kinds of errors of EWE (tables 2 to 5, after httperf), in the order in which they are shown.
 ERRORS = {
@@ -42,14 +47,14 @@ ERRORS = {
 class Times:
     """A distribution of times: of the answers, and of the requests that were never answered.
 
-    A request without an answer has waited at least until the load stopped waiting for it. That time is part of the
+    The load waited for a request without an answer, and then gave up. The time until then is part of the
     percentiles and of max. at_least: the shortest such time, None if every request was answered. A percentile that
-    is not below it is a lower bound. count, mean: of the answers alone, as httperf counts. buckets: (time, count)
-    for a chart, at most a few hundred.
+    is not below at_least is a lower bound. count, mean: of the answers alone, as httperf counts. buckets: (time,
+    count) for a chart, at most a few hundred.
     """
 
     count: int
-    mean: float | None  # None: there was no answer
+    mean: float | None  # None: no request was answered
     p50: float
     p90: float
     p95: float
@@ -58,8 +63,13 @@ class Times:
     buckets: list[tuple[float, int]] = field(default_factory=list)
     at_least: float | None = None
 
+    @property
+    def all(self) -> int:
+        """The number of times in the percentiles: answers, and requests that were never answered."""
+        return max(self.count, sum(count for _, count in self.buckets))
+
     def is_bound(self, value: float) -> bool:
-        """Whether a percentile is a lower bound: requests that had waited no longer were never answered."""
+        """Whether a percentile is a lower bound: it is not below `at_least`."""
         return self.at_least is not None and value >= self.at_least * (1 - PRECISION)
 
 
@@ -68,8 +78,8 @@ class Second:
     """One second of a run, counted from the end of the warm-up.
 
     replies, errors: of requests that ended in this second. The last second also has the errors of the requests
-    that were still waiting at the end. cpu: share of one core, of all processes of the server. memory: PSS, or RSS
-    where the system does not report PSS.
+    without an answer at the end. cpu: share of one core, of all processes of the server. memory: PSS, or RSS where
+    the system does not report PSS.
     """
 
     at: int
@@ -77,7 +87,7 @@ class Second:
     errors: dict[str, int] = field(default_factory=dict)
     p50: float | None = None  # of the response time if there is one, else of the service time
     p99: float | None = None
-    due: int | None = None  # requests that were due, where the load keeps a schedule
+    due: int | None = None  # requests that were due, if the load has a schedule
     cpu: float | None = None
     memory: float | None = None
     threads: int | None = None
@@ -88,11 +98,11 @@ class Second:
 
 @dataclass
 class Usage:
-    """What a server used during a run, over its whole process tree. cpu: CPU seconds."""
+    """The resources that a server used during a run, over its whole process tree. cpu: CPU seconds."""
 
     cpu: float
     memory: float | None = None  # peak; PSS where the system reports it
-    threads: int | None = None  # all at their peak
+    threads: int | None = None  # threads, processes, descriptors: each at its peak
     processes: int | None = None
     descriptors: int | None = None
     voluntary: int | None = None  # context switches
@@ -104,16 +114,15 @@ class Usage:
 class Sample:
     """One run of a load. tool: locust, wrk, ab, httperf or the lab's own pinger.
 
-    running: the mean service time of the first 1, 2, 5, 10, 20 ... answers. phases: where the rate of the load
-    changes, the figures of each phase, without a timeline.
-    sessions: the number begun, if a session sends several requests and its first error ends it; else 0.
-    service: from sending a request to the end of its answer. response: from the time at which the request was
-    due; None if the load has no schedule. client: the share of its core that the load generator used; core: the
-    share of that core that was busy, other programs included.
+    running: the mean service time of the first 1, 2, 5, 10, 20 ... answers. phases: the figures of each phase,
+    without a timeline, if the rate of the load changes. sessions: the number begun, if a session sends several
+    requests and its first error ends it; else 0. service: from sending a request to the end of its answer.
+    response: from the time at which the request was due; None if the load has no schedule. client: the share of its
+    core that the load generator used; core: the share of that core that was busy, other programs included.
     """
 
     tool: str
-    seconds: float  # that were measured, without warm-up
+    seconds: float  # the measured time, without warm-up
     requests: int = 0
     replies: int = 0
     connections: int = 0
@@ -130,16 +139,17 @@ class Sample:
     sessions: int = 0
     running: list[tuple[int, float]] = field(default_factory=list)
     phases: list[Sample] = field(default_factory=list)
+    elsewhere: bool = False  # the server was a target that ran already, perhaps on another machine
 
     @property
     def tried(self) -> int:
-        """The number of which errors are a share: of sessions if the load has them, else of requests."""
+        """The number by which errors are divided: sessions if the load has them, else requests."""
         failed = sum(self.errors.values())
         return max(self.sessions, failed) if self.sessions else max(self.requests, self.replies + failed)
 
     @property
     def lost(self) -> float | None:
-        """Share of the sessions or requests that ended in an error: the one figure for a loss."""
+        """Share of the sessions or requests that ended in an error."""
         return sum(self.errors.values()) / self.tried if self.tried else None
 
     @property
@@ -172,10 +182,10 @@ class Sample:
 class Cell:
     """One server at one setting.
 
-    column: the setting's name (`as printed`, `think 100 ms`, `keep-alive`). x: where it stands on the x axis
-    (users, rate, bytes), None where there is no axis. value: the name of the figure that counts: `rate`,
-    `micros`, `service.p50`, `usage.memory`, `extra.frozen`. paper: what the document printed for it, in the
-    document's unit, for the server it calls paper_server.
+    column: the setting's name (`as printed`, `think 100 ms`, `keep-alive`). x: the position on the x axis (users,
+    rate, bytes), None without an axis. value: the name of the cell's figure: `rate`, `micros`, `service.p50`,
+    `usage.memory`, `extra.frozen`. paper: the document's figure for it, in the document's unit. paper_server: the
+    document's name of the server.
     """
 
     server: str
@@ -185,9 +195,9 @@ class Cell:
     unit: str = "req/s"
     paper: float | None = None
     paper_server: str = ""
-    paper_note: str = ""  # for example its errors: "773 ct"
+    paper_note: str = ""  # a remark on the printed figure, for example its errors: "773 ct"
     samples: list[Sample] = field(default_factory=list)
-    failure: str = ""  # why a sample is missing
+    failure: str = ""  # the reason if a sample is missing
     command: str = ""  # the command that ran the server
     load: str = ""  # the load in words
     remark: str = ""  # how this row differs from the document's
@@ -195,34 +205,54 @@ class Cell:
 
     @property
     def setting(self) -> str:
-        """Return the name of the column without the name of the line."""
+        """The name of the column without the name of the line."""
         return self.column.removesuffix(f": {self.line}") if self.line else self.column
 
     @property
     def values(self) -> list[float]:
-        """Return the figure that counts, of each sample that has it."""
+        """The cell's figure in each sample that has it."""
         found = (figure(sample, self.value) for sample in self.samples)
         return [value for value in found if value is not None]
 
     @property
     def median(self) -> float | None:
-        """Return the median of the figure that counts."""
+        """The median of the cell's figure over its samples."""
         return statistics.median(self.values) if self.values else None
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Return the least and the greatest figure."""
+        """The least and the greatest figure."""
         return (min(self.values), max(self.values)) if self.values else None
 
     @property
     def client_limited(self) -> bool:
         """Whether the load generator was so busy that it may be the bottleneck."""
         shares = [sample.client for sample in self.samples if sample.client is not None]
-        return bool(shares) and statistics.median(shares) > CLIENT_LIMITED
+        return bool(shares) and statistics.median(shares) > CLIENT_LIMITED_SHARE
+
+
+def times_needed(percentile: str, beyond: int = MIN_TIMES_ABOVE_PERCENTILE) -> int:
+    """Return the number of times that a percentile needs: p50 20, p90 100, p95 200, p99 1,000.
+
+    beyond: how many times lie beyond it then.
+    """
+    return round(beyond / (1 - SHARES[percentile]))
+
+
+def too_few(sample: Sample, name: str) -> bool:
+    """Whether a figure is a percentile of fewer times than it needs."""
+    kind, _, part = name.partition(".")
+    times = getattr(sample, kind) if kind in ("service", "response") and part in SHARES else None
+    return times is not None and times.all < times_needed(part)
 
 
 def figure(sample: Sample, name: str) -> float | None:
-    """Return a figure of a sample by its name: `rate`, `service.p99`, `usage.memory`, `extra.accepted`."""
+    """Return a figure of a sample by its name: `rate`, `service.p99`, `usage.memory`, `extra.accepted`.
+
+    A percentile of too few times is no figure: None.
+    """
+    if too_few(sample, name):
+        return None
     found: Any = sample
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
@@ -232,8 +262,11 @@ def figure(sample: Sample, name: str) -> float | None:
 
 
 @dataclass
-class Table:
-    """One experiment as it was run. id: `E-T2`, or `compare`. skipped: why it was not run at all."""
+class ExperimentTable:
+    """One experiment as it was run. id: `E-T2`, or `compare`. skipped: the reason if it was not run at all.
+
+    foreign: the share of the cores that other programs had meanwhile. None: nobody looked.
+    """
 
     id: str
     title: str = ""
@@ -242,18 +275,20 @@ class Table:
     interrupted: bool = False
     quick: bool = False
     seconds: float = 0.0  # duration
-    command: str = ""  # the command that repeats it
+    command: str = ""  # the command that repeats the experiment
     notes: list[str] = field(default_factory=list)
+    foreign: float | None = None
+    cores: int = 2  # the number of cores of which `foreign` is a share
 
 
 @dataclass
 class Results:
-    """One run of the lab. machine: facts that the figures depend on, by name; no names of hosts or persons."""
+    """One run of the lab. machine: the facts on which the figures depend, by name; no names of hosts or persons."""
 
     started: str  # ISO 8601, with the zone
     command: str
     machine: dict[str, str] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[ExperimentTable] = field(default_factory=list)
     format: int = FORMAT
 
 
@@ -280,14 +315,14 @@ def load(path: Path) -> Results:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
-        results = build(Results, found)
+        results = value_from_json(Results, found)
     except (ValueError, TypeError, KeyError, AttributeError) as reason:
         raise BadResults(f"{path}: not results of the lab: {reason}") from None
     assert isinstance(results, Results)
     return results
 
 
-def build(kind: Any, value: Any) -> Any:
+def value_from_json(kind: Any, value: Any) -> Any:
     """Convert a value from JSON to the type of a field's annotation. Raises TypeError."""
     if kind is float and type(value) is int:
         return float(value)
@@ -297,25 +332,25 @@ def build(kind: Any, value: Any) -> Any:
         known = {each.name for each in fields(kind)}
         if unknown := set(value) - known:
             raise TypeError(f"{kind.__name__} has no {sorted(unknown)[0]}")
-        return kind(**{name: build(hints[name], part) for name, part in value.items()})
+        return kind(**{name: value_from_json(hints[name], part) for name, part in value.items()})
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        return build(next(each for each in arguments if each is not types.NoneType), value)
+        return value_from_json(next(each for each in arguments if each is not types.NoneType), value)
     if origin is list:
-        return [build(arguments[0], part) for part in value]
+        return [value_from_json(arguments[0], part) for part in value]
     if origin is tuple and arguments[-1] is Ellipsis:
-        return tuple(build(arguments[0], part) for part in value)
+        return tuple(value_from_json(arguments[0], part) for part in value)
     if origin is tuple:
-        return tuple(build(each, part) for each, part in zip(arguments, value, strict=True))
+        return tuple(value_from_json(each, part) for each, part in zip(arguments, value, strict=True))
     if origin is dict:
-        return {key: build(arguments[1], part) for key, part in value.items()}
+        return {key: value_from_json(arguments[1], part) for key, part in value.items()}
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is not {kind.__name__}")
     return value
 
 
-def join(parts: Sequence[Results]) -> Results:
+def join_runs(parts: Sequence[Results]) -> Results:
     """Join runs. A later table replaces an earlier one with the same id."""
     latest = max(parts, key=lambda part: part.started)
     tables = {

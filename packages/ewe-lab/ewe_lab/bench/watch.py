@@ -1,4 +1,4 @@
-"""What a server uses while a load runs: CPU, memory, threads, processes, descriptors, context switches.
+"""The resources that a server uses while a load runs: CPU, memory, threads, processes, descriptors, switches.
 
     with Watch(server.pid, core) as watch:
         watch.begin(); ...; watch.end()
@@ -7,10 +7,10 @@
 A thread reads /proc once a second, for the whole process tree. It runs on the core on which the Watch was made,
 which should not be the server's. core: the server's core; beside: the load's; None: not pinned.
 
-CPU time is exact and includes processes that have ended. Context switches lack those between the last reading and
-the end of a process. A peak between two readings is missed. Memory is PSS: each shared page is divided among the
-processes that share it. The kernel counts PSS page by page, so it is read less often where that is slow, and for at
-most a twentieth of the time.
+CPU time is exact and includes processes that have ended. The context switches of a process after the last reading
+are not counted if the process ends. A peak between two readings is missed. Memory is PSS: each shared page is
+divided among the processes that share it. The kernel counts PSS page by page. If that is slow, the Watch reads PSS
+less often, so that reading takes at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import TypeVar
 
 import psutil
 
-from ewe_lab.bench.processes import core_seconds, cpu_seconds, tree
+from ewe_lab.bench.processes import ENDED_STATES, core_seconds, cpu_seconds, process_tree
 from ewe_lab.bench.results import Second, Usage
 
-EVERY = 1.0  # seconds
-HALF = EVERY / 2
-SHARE = 0.05  # share of the time that may be spent on reading memory
+SAMPLE_EVERY_S = 1.0  # seconds
+HALF_SAMPLE_S = SAMPLE_EVERY_S / 2
+MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,22 @@ class Reading:
 
 
 class Watch:
-    """Reads what a process and its descendants use, between begin() and end()."""
+    """Reads the resources of a process and its descendants, between begin() and end()."""
 
     def __init__(
-        self, pid: int, core: int | None = None, beside: int | None = None, also: tuple[int, ...] = ()
+        self, pid: int, core: int | None = None, beside: int | None = None, other_pids: tuple[int, ...] = ()
     ) -> None:
-        """also: processes that work for the server without being its children."""
-        self.pids = (pid, *also)
-        self.cores = (core, beside)
+        """core: of the server. beside: another core to watch.
+
+        other_pids: processes that work for the server without being its children.
+        """
+        self.pids = (pid, *other_pids)
+        self.cores = (core, beside)  # the server's, and the one beside it
         self.readings: list[Reading] = []
         self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
-        self.memory_again = 0.0  # not before this time
-        self.busy: list[float | None] = []  # seconds, of both cores
+        self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
+        # Busy seconds of both cores: until end() since the machine started, then since begin()
+        self.core_busy_s: list[float | None] = []
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
@@ -72,29 +76,29 @@ class Watch:
             self.thread.join()
 
     def begin(self) -> None:
-        """Start to read."""
-        self.look()
-        self.busy = [None if core is None else core_seconds(core) for core in self.cores]
-        self.thread = threading.Thread(target=self.look_each_second, daemon=True)
+        """Take the first reading, and start the thread."""
+        self.take_reading()
+        self.core_busy_s = [None if core is None else core_seconds(core) for core in self.cores]
+        self.thread = threading.Thread(target=self.read_each_second, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
-        """Read for the last time."""
+        """Take the last reading; turn core_busy_s into the differences since begin()."""
         self.stop.set()
-        self.busy = [
+        self.core_busy_s = [
             None if core is None or before is None else core_seconds(core) - before
-            for core, before in zip(self.cores, self.busy, strict=True)
+            for core, before in zip(self.cores, self.core_busy_s, strict=True)
         ]
-        self.look()
+        self.take_reading()
 
-    def look_each_second(self) -> None:
+    def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
         number = 1
-        while not self.stop.wait(max(self.readings[0].at + number * EVERY - time.monotonic(), 0)):
-            self.look()
-            number = int((time.monotonic() - self.readings[0].at) / EVERY) + 1
+        while not self.stop.wait(max(self.readings[0].at + number * SAMPLE_EVERY_S - time.monotonic(), 0)):
+            self.take_reading()
+            number = int((time.monotonic() - self.readings[0].at) / SAMPLE_EVERY_S) + 1
 
-    def look(self) -> None:
+    def take_reading(self) -> None:
         """Add a reading."""
         with self.lock:
             at, cpu = time.monotonic(), cpu_seconds(*self.pids)
@@ -106,8 +110,8 @@ class Watch:
                     at,
                     cpu,
                     len(family),
-                    sum(known(threads_of(each) for each in family)),
-                    total(descriptors_of(each) for each in family),
+                    sum(known_values(threads_of(each) for each in family)),
+                    sum_of_known(descriptors_of(each) for each in family),
                     self.memory(family),
                     sum(voluntary for voluntary, _ in self.switches.values()),
                     sum(involuntary for _, involuntary in self.switches.values()),
@@ -116,8 +120,8 @@ class Watch:
 
     def family(self) -> Iterator[psutil.Process]:
         """Yield the processes that are alive."""
-        for each in tree(*self.pids):
-            if each.state not in "ZX":
+        for each in process_tree(*self.pids):
+            if each.state not in ENDED_STATES:
                 try:
                     yield psutil.Process(each.pid)
                 except psutil.NoSuchProcess:
@@ -126,43 +130,45 @@ class Watch:
     def memory(self, family: list[psutil.Process]) -> float | None:
         """Return the memory in bytes; None if it was read too recently."""
         began = time.monotonic()
-        if began < self.memory_again:
+        if began < self.next_memory_reading:
             return None
-        found = total(memory_of(each) for each in family)
+        found = sum_of_known(memory_of(each) for each in family)
         now = time.monotonic()
-        self.memory_again = now + (now - began) / SHARE
+        self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
     def usage(self) -> Usage:
-        """Return what was used from begin() to end()."""
-        return replace(used(self.readings), core=self.share(0))
+        """Return the resources used from begin() to end()."""
+        return replace(usage_of_readings(self.readings), core=self.busy_share(0))
 
     def usage_between(self, start: float, end: float) -> Usage | None:
-        """Return what was used in a part of the time, in seconds since begin(); None without two readings in it.
+        """Return the resources used between two times, in seconds since begin(); None without two readings between.
 
-        The readings are a second apart: the figures are those from the first to the last reading in that part,
-        and CPU time is scaled up to the whole part.
+        The readings are a second apart. The figures are those from the first to the last reading of the interval,
+        and CPU time is scaled to the length of the interval.
         """
         first = self.readings[0].at
-        inside = [each for each in self.readings if start - HALF <= each.at - first < end + HALF]
+        inside = [
+            each for each in self.readings if start - HALF_SAMPLE_S <= each.at - first < end + HALF_SAMPLE_S
+        ]
         if len(inside) < 2:
             return None
-        found = used(inside)
+        found = usage_of_readings(inside)
         return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
-    def share(self, which: int) -> float | None:
-        """Return the share of one of the two cores that was busy with any program; None: it was not watched."""
+    def busy_share(self, core_index: int) -> float | None:
+        """Return the share of the time in which one of `cores` was busy; None if it was not watched."""
         length = self.readings[-1].at - self.readings[0].at
-        busy = self.busy[which]
+        busy = self.core_busy_s[core_index]
         return None if busy is None or length <= 0 else min(busy / length, 1.0)
 
     def fill(self, timeline: list[Second]) -> None:
-        """Add to each second what was seen at its end."""
+        """Add to each second the reading at its end."""
         first = self.readings[0].at
         for before, reading in zip(self.readings, self.readings[1:], strict=False):
-            number = round((reading.at - first) / EVERY) - 1
+            number = round((reading.at - first) / SAMPLE_EVERY_S) - 1
             length = reading.at - before.at
-            if not 0 <= number < len(timeline) or length < EVERY / 2:
+            if not 0 <= number < len(timeline) or length < SAMPLE_EVERY_S / 2:
                 continue
             second = timeline[number]
             second.cpu = (reading.cpu - before.cpu) / length
@@ -172,28 +178,28 @@ class Watch:
             second.switches = reading.voluntary + reading.involuntary - before.voluntary - before.involuntary
 
 
-def used(readings: Sequence[Reading]) -> Usage:
-    """Return what was used from the first to the last reading."""
+def usage_of_readings(readings: Sequence[Reading]) -> Usage:
+    """Return the resources used from the first to the last reading."""
     first, last = readings[0], readings[-1]
     return Usage(
-        last.cpu - first.cpu,
-        peak(each.memory for each in readings),
-        peak(each.threads for each in readings),
-        peak(each.processes for each in readings),
-        peak(each.descriptors for each in readings),
-        last.voluntary - first.voluntary,
-        last.involuntary - first.involuntary,
+        cpu=last.cpu - first.cpu,
+        memory=max_of_known(each.memory for each in readings),
+        threads=max_of_known(each.threads for each in readings),
+        processes=max_of_known(each.processes for each in readings),
+        descriptors=max_of_known(each.descriptors for each in readings),
+        voluntary=last.voluntary - first.voluntary,
+        involuntary=last.involuntary - first.involuntary,
     )
 
 
 # ---------------------------------------------------------------------------------------------------------
-# One process. None: it has ended, or we may not read its figures.
+# One process. None: the process has ended, or we may not read its figures.
 
 Number = TypeVar("Number", int, float)
 
 
 def threads_of(process: psutil.Process) -> int | None:
-    """Return how many threads it has."""
+    """Return the number of threads of a process."""
     try:
         return int(process.num_threads())
     except psutil.Error:
@@ -201,7 +207,7 @@ def threads_of(process: psutil.Process) -> int | None:
 
 
 def descriptors_of(process: psutil.Process) -> int | None:
-    """Return how many descriptors it has open."""
+    """Return the number of open descriptors of a process."""
     try:
         return int(process.num_fds())
     except psutil.Error:
@@ -209,7 +215,7 @@ def descriptors_of(process: psutil.Process) -> int | None:
 
 
 def memory_of(process: psutil.Process) -> float | None:
-    """Return its PSS, or RSS where PSS may not be read."""
+    """Return the PSS of a process in bytes, or its RSS if we may not read its PSS."""
     try:
         return float(process.memory_full_info().pss)
     except psutil.AccessDenied:
@@ -222,7 +228,7 @@ def memory_of(process: psutil.Process) -> float | None:
 
 
 def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return the context switches of each of its threads so far (psutil knows those of the first only)."""
+    """Return the context switches so far of each thread of a process. psutil reads only the first thread."""
     found = {}
     for task in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
@@ -235,17 +241,17 @@ def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     return found
 
 
-def known(values: Iterator[Number | None]) -> list[Number]:
+def known_values(values: Iterator[Number | None]) -> list[Number]:
     """Return the values that are known."""
     return [value for value in values if value is not None]
 
 
-def total(values: Iterator[Number | None]) -> Number | None:
+def sum_of_known(values: Iterator[Number | None]) -> Number | None:
     """Return the sum of the known values, None if there is none."""
-    found = known(values)
+    found = known_values(values)
     return sum(found) if found else None
 
 
-def peak(values: Iterator[Number | None]) -> Number | None:
+def max_of_known(values: Iterator[Number | None]) -> Number | None:
     """Return the greatest of the known values, None if there is none."""
-    return max(known(values), default=None)
+    return max(known_values(values), default=None)

@@ -1,18 +1,18 @@
-"""The experiments: everything that the lab can run, and what is printed for what it cannot run yet.
+"""The experiments: all that the lab can run, and the printed figures of those that it cannot run yet.
 
     CATALOG     all experiments, by id, document by document
     CHECKS      for claims that no printed figure can judge: a function from a finished table to a Finding
-    PUBLISHED   the printed figures of an experiment that cannot be run yet
+    PUBLISHED   the printed figures of the experiments that cannot be run yet
+    UNTESTED    the claims of each document that no experiment tests, with the reason
 
-An experiment is data. Where it stands depends on what it needs:
+An experiment is data in a TOML file, and most experiments also need a function that runs them:
 
-    ewe.toml, thesis.toml, ...  all experiments of a document, with its printed figures (papers.py reads them)
-    x_t1.py, e_c3.py, ...       the way to run the experiment X-T1 or E-C3, and perhaps `check`, which judges its
-                                claim
-    ewe_tables.py, ...          the way to run several of a document
-    plain.py                    the way to run what a TOML file alone can describe
+    ewe.toml, thesis.toml, ...  all experiments of a document, with its printed figures (papers.py reads the files)
+    x_t1.py, e_c3.py, ...       run() of the experiment X-T1 or E-C3, and perhaps check(), which judges its claim
+    ewe_tables.py, ...          run() of several experiments of a document
+    plain.py                    run() of the experiments that a TOML file describes completely
 
-The catalogue imports none of the ways.
+The catalogue imports none of these modules.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import Finding
-from ewe_lab.experiments.papers import papers
+from ewe_lab.experiments.papers import UntestedClaim, papers
 
 
 def natural(id: str) -> list[tuple[int, str]]:
@@ -36,7 +36,8 @@ DOCUMENTS = tuple(TITLES)
 CATALOG: dict[str, Experiment] = {
     each.id: each for paper in papers() for each in sorted(paper.experiments, key=lambda one: natural(one.id))
 }
-CHECKS: dict[str, Callable[[Table], Finding]] = {
+CHECKS: dict[str, Callable[[ExperimentTable], Finding]] = {
     id: check for each in papers() for id, check in each.checks.items()
 }
 PUBLISHED: dict[str, Sequence[Cell]] = {id: cells for each in papers() for id, cells in each.waiting.items()}
+UNTESTED: dict[str, Sequence[UntestedClaim]] = {each.document: each.untested for each in papers()}

@@ -7,7 +7,7 @@ from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 HEAD = """\
 # The experiments
 
-These are all tables, figures and claims of five documents that can be measured, and four that we added.
+These are all tables, figures and claims of five documents that can be measured, and five that we added.
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
@@ -20,7 +20,9 @@ def listing() -> str:
     """Return the page: a table for each document."""
     parts = [HEAD]
     for document in DOCUMENTS:
-        parts.append(f"\n## {TITLES[document]}\n\n| id | | what | source | state |\n|---|---|---|---|---|\n")
+        parts.append(
+            f"\n## {TITLES[document]}\n\n| id | | experiment | source | state |\n|---|---|---|---|---|\n"
+        )
         for each in CATALOG.values():
             if each.document == document:
                 state = f"waits for {each.needs}" if each.needs else f"runs, {each.minutes:g} min"

@@ -4,8 +4,8 @@ All servers of a column run the same application, which answers 52 bytes. They a
 turns, in one order and then in the other, so that each round measures all of them within seconds. A round's ratio
 is that of two neighbours in time: on a busy machine it is steadier than either rate.
 
-ASGI is compared like with like: the same event loop, and a parser of HTTP in Python for both (uvicorn with h11).
-uvicorn with httptools, whose parser is in C, stands beside them.
+For ASGI, both servers have the same event loop and an HTTP parser in Python (uvicorn with h11). uvicorn with
+httptools, a parser in C, is a further row.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ewe_lab.bench.experiment import Bench, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, RunningServer
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.ways import ServingStack, served
 
 CLIENTS = 32
 ROUNDS = 7
 
 
-def gunicorn() -> Way:
-    return Way("gunicorn", "wsgi", "python", program="hello", label="gunicorn")
+def gunicorn() -> ServingStack:
+    return ServingStack("gunicorn", "wsgi", "python", program="hello", label="gunicorn")
 
 
-def wsgi(model: str) -> Way:
-    return Way("ewe", "wsgi", "python", program="hello", model=model, label=f"ewe {model}")
+def wsgi(model: str) -> ServingStack:
+    return ServingStack("ewe", "wsgi", "python", program="hello", model=model, label=f"ewe {model}")
 
 
-def uvicorn(loop: str, parser: str) -> Way:
+def uvicorn(loop: str, parser: str) -> ServingStack:
     options = ("--loop", loop, "--http", parser)
-    return Way("uvicorn", "asgi", "python", program="hello", options=options, label=f"uvicorn {parser}")
+    return ServingStack(
+        "uvicorn", "asgi", "python", program="hello", options=options, label=f"uvicorn {parser}"
+    )
 
 
-def asgi(loop: str) -> Way:
-    return Way("ewe", "asgi", "python", program="hello", options=("--loop", loop), label="ewe asyncio")
+def asgi(loop: str) -> ServingStack:
+    return ServingStack(
+        "ewe", "asgi", "python", program="hello", options=("--loop", loop), label="ewe asyncio"
+    )
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,14 @@ class Contest:
     """The servers of one column. The first of `ours` must have at least `least` times the rate of the reference."""
 
     column: str
-    reference: Way
-    ours: Sequence[Way]
+    reference: ServingStack
+    ours: Sequence[ServingStack]
     least: float
-    beside: Sequence[Way] = ()
+    beside: Sequence[ServingStack] = ()
 
     @property
-    def ways(self) -> tuple[Way, ...]:
-        """All of them, the reference first."""
+    def ways(self) -> tuple[ServingStack, ...]:
+        """All servers of the column, the reference first."""
         return (self.reference, *self.ours, *self.beside)
 
 
@@ -79,7 +83,7 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     """Start the servers of a column, load them in turns, and yield their cells."""
     cells: list[Cell] = []
     with ExitStack() as stack:
-        running: list[tuple[Running, Load, Cell]] = []
+        running: list[tuple[RunningServer, Load, Cell]] = []
         for way in contest.ways:
             if way.missing:
                 lab.notes.append(f"{contest.column}: {way.missing}")
@@ -92,10 +96,10 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
                 cells[-1].failure = str(reason)
                 continue
             load = Load(
-                "ceiling", users=CLIENTS, seconds=lab.seconds(0.6, 1.5), warm_up=lab.seconds(0.3, 0.5),
+                "saturation", users=CLIENTS, seconds=lab.seconds(0.6, 1.5), warm_up=lab.seconds(0.3, 0.5),
                 path=path, length=way.length,
             )  # fmt: skip
-            cells[-1].command, cells[-1].load = server.command, load.words()
+            cells[-1].command, cells[-1].load = server.command, load.description()
             running.append((server, load, cells[-1]))
         for number in range(int(lab.seconds(2, ROUNDS))):
             for server, load, cell in running if number % 2 else reversed(running):
@@ -103,10 +107,12 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     yield from cells
 
 
-def ratio(table: Table, contest: Contest, way: Way, value: str = "rate") -> float | None:
+def median_ratio(
+    table: ExperimentTable, contest: Contest, stack: ServingStack, value: str = "rate"
+) -> float | None:
     """Return the median, over the rounds, of a server's rate over that of the reference. None: not measured."""
     found = {cell.server: cell for cell in table.cells if cell.column == contest.column}
-    ours, reference = found.get(way.name), found.get(contest.reference.name)
+    ours, reference = found.get(stack.name), found.get(contest.reference.name)
     if ours is None or reference is None:
         return None
     pairs = zip(ours.values, reference.values, strict=False)
@@ -114,19 +120,19 @@ def ratio(table: Table, contest: Contest, way: Way, value: str = "rate") -> floa
     return statistics.median(ratios) if ratios else None
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has a part for each column: the ratio that its first server of ours must reach."""
-    told, kept = [], []
+    pieces, part_holds = [], []
     for contest in CONTESTS:
-        measured = {way.name: ratio(table, contest, way) for way in contest.ours}
+        measured = {stack.name: median_ratio(table, contest, stack) for stack in contest.ours}
         ratios = {name: found for name, found in measured.items() if found is not None}
         if (first := ratios.get(contest.ours[0].name)) is None:
             continue
-        kept.append(first >= contest.least)
+        part_holds.append(first >= contest.least)
         each = ", ".join(f"{name} {found:.2f}" for name, found in ratios.items())
         beside = contest.reference.name
-        told.append(f"{contest.column}: {each} times the rate of {beside} (wanted: {contest.least:g})")
-    if not told:
+        pieces.append(f"{contest.column}: {each} times the rate of {beside} (wanted: {contest.least:g})")
+    if not pieces:
         return Finding(NOT_TESTABLE, "No server of ours was measured beside its reference.")
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
-    return Finding(word, "; ".join(told) + ".")
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(verdict, "; ".join(pieces) + ".")

@@ -12,17 +12,17 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe_lab.bench.experiment import Bench, Contender, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, allow_descriptors
-from ewe_lab.bench.results import Cell
-from ewe_lab.stacks.peers import warmed
+from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.stacks.other_servers import with_warm_up
 
-HIGH = 1024  # connections that only stay open have descriptors from this number on
-SPARE = 200  # descriptors for everything else
-OPENS_IN = 20.0  # seconds within which all connections must be open
-AT_ONCE = 64  # connections that are opened together: more could overflow the backlog
-SILENT = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
-ASKING = SILENT + b"\r\n"
+MIN_IDLE_DESCRIPTOR = 1024  # connections that only stay open have descriptors from this number on
+SPARE_DESCRIPTORS = 200  # descriptors for everything else
+OPEN_TIMEOUT_S = 20.0  # seconds within which all connections must be open
+MAX_OPENING_CONNECTIONS = 64  # connections that are opened together: more could overflow the backlog
+UNFINISHED_HEAD = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
+COMPLETE_HEAD = UNFINISHED_HEAD + b"\r\n"
 
 
 def address(url: str) -> tuple[str, int]:
@@ -38,14 +38,14 @@ def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.
 
     Connections that the server's backlog does not accept are missing from the list.
     """
-    least = count + SPARE
-    if (limit := allow_descriptors(least + HIGH)) < least:
+    least = count + SPARE_DESCRIPTORS
+    if (limit := allow_descriptors(least + MIN_IDLE_DESCRIPTOR)) < least:
         raise LabError(f"the limit of descriptors is {limit}, and {least} are needed: ulimit -Hn {least}")
     opened: list[socket.socket] = []
-    end = time.monotonic() + OPENS_IN
+    end = time.monotonic() + OPEN_TIMEOUT_S
     try:
         while len(opened) < count and time.monotonic() < end:
-            batch = dial(address(url), min(AT_ONCE, count - len(opened)), end)
+            batch = open_connections(address(url), min(MAX_OPENING_CONNECTIONS, count - len(opened)), end)
             opened += batch
             if not batch:
                 break
@@ -60,27 +60,27 @@ def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.
             sock.close()
 
 
-def out_of_the_way(sock: socket.socket) -> socket.socket:
+def move_to_high_descriptor(sock: socket.socket) -> socket.socket:
     """Move a socket to a high descriptor: select() works below 1024 only, and other code needs select()."""
     try:
-        high = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        high = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, MIN_IDLE_DESCRIPTOR)
     except OSError:
         return sock  # the limit of descriptors is too low
     sock.close()
     return socket.socket(fileno=high)
 
 
-def dial(where: tuple[str, int], count: int, end: float) -> list[socket.socket]:
+def open_connections(address: tuple[str, int], count: int, end: float) -> list[socket.socket]:
     """Open connections together; return those that are open within a second."""
     waiting: dict[int, socket.socket] = {}
     done: list[socket.socket] = []
     poll = select.poll()
     try:
         for _ in range(count):
-            sock = out_of_the_way(socket.socket())
+            sock = move_to_high_descriptor(socket.socket())
             sock.setblocking(False)
             waiting[sock.fileno()] = sock
-            if sock.connect_ex(where) not in (0, errno.EINPROGRESS):
+            if sock.connect_ex(address) not in (0, errno.EINPROGRESS):
                 continue
             poll.register(sock, select.POLLOUT)
         until = min(end, time.monotonic() + 1.0)
@@ -98,7 +98,7 @@ def dial(where: tuple[str, int], count: int, end: float) -> list[socket.socket]:
     return done
 
 
-def answered(sockets: Sequence[socket.socket], quiet: float) -> int:
+def count_answered(sockets: Sequence[socket.socket], quiet: float) -> int:
     """Count the connections that get an answer with status 200, until none got one for `quiet` seconds."""
     poll = select.poll()
     by_descriptor = {sock.fileno(): sock for sock in sockets}
@@ -116,22 +116,44 @@ def answered(sockets: Sequence[socket.socket], quiet: float) -> int:
     return count
 
 
-def once(
+def measure_cells(
     lab: Bench,
-    contender: Contender,
+    tested: ServerUnderTest,
+    root: Path,
+    cells: Sequence[Cell],
+    measure: Callable[[RunningServer], Sample],
+    repeats: int = 1,
+) -> Sequence[Cell]:
+    """Start a server, and add each sample of `measure` to all cells. A LabError becomes the cells' failure."""
+    try:
+        with lab.start(tested, root) as server:
+            for _ in range(repeats):
+                sample = measure(server)
+                for cell in cells:
+                    cell.samples.append(sample)
+                    cell.command = server.command
+    except LabError as reason:
+        for cell in cells:
+            cell.failure = str(reason)
+    return cells
+
+
+def measure_once(
+    lab: Bench,
+    tested: ServerUnderTest,
     load: Load,
     cell: Cell,
     root: Path,
-    around: Callable[[Running], Iterator[None]] | None = None,
+    around: Callable[[RunningServer], Iterator[None]] | None = None,
 ) -> Cell:
     """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
 
     around: a generator that is entered before the load and left after it. A LabError becomes the cell's failure.
     """
-    load = warmed(load, contender.kind)
-    cell.load = load.words()
+    load = with_warm_up(load, tested.kind)
+    cell.load = load.description()
     try:
-        with lab.start(contender, root, tls=bool(load.tls)) as server:
+        with lab.start(tested, root, tls=bool(load.tls)) as server:
             cell.command = server.command
             with contextmanager(around)(server) if around else nullcontext():
                 cell.samples.append(lab.load(server, load))

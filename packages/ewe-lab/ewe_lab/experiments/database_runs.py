@@ -1,32 +1,34 @@
-"""How the experiments of the RDBMS paper run: the ways that can run are started, and asked in turns."""
+"""Functions of the RDBMS paper's experiments: start the ways to a database, and take turns among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.database_ways import WAYS
-from ewe_lab.stacks.databases import DATABASES, Asked, Database
+from ewe_lab.stacks.databases import DATABASES, LabDatabase, RunningDaemon
 
-Started = Mapping[str, tuple[Running, str]]  # by way: the server, and the path of the report
+Started = Mapping[str, tuple[RunningServer, str]]  # by way: the server, and the path of the report
 
 
-def measured(lab: Bench, measure: Callable[[Database, Asked], Iterator[Cell]]) -> Iterator[Cell]:
-    """Yield what is measured on each database that is here, with its demon. The others are noted by name."""
+def measure_databases(
+    lab: Bench, measure: Callable[[LabDatabase, RunningDaemon], Iterator[Cell]]
+) -> Iterator[Cell]:
+    """Yield the cells of `measure` for each database that can run here; add a note for each of the others."""
     for name in DATABASES:
         if lacking := databases.missing(name):
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
-        with databases.opened(lab, name) as database, databases.demon(lab, database) as demon:
-            yield from measure(database, demon)
+        with databases.open_database(lab, name) as database, databases.daemon(lab, database) as daemon:
+            yield from measure(database, daemon)
 
 
-def here(lab: Bench, database: Database, names: Iterable[str]) -> list[str]:
-    """Return the ways that can run on a database; note the others, with what they lack."""
+def runnable_ways(lab: Bench, database: LabDatabase, names: Iterable[str]) -> list[str]:
+    """Return the ways that can run on a database; add a note for each of the others with the missing package."""
     found = []
     for name in names:
         if lacking := WAYS[name].missing(database):
@@ -38,21 +40,24 @@ def here(lab: Bench, database: Database, names: Iterable[str]) -> list[str]:
 
 
 @contextmanager
-def started(
-    lab: Bench, database: Database, demon: Asked, names: Iterable[str]
+def start_ways(
+    lab: Bench, database: LabDatabase, daemon: RunningDaemon, names: Iterable[str]
 ) -> Iterator[tuple[Started, dict[str, str]]]:
-    """Start ways beside each other; yield those that run, and why the others do not."""
-    running: dict[str, tuple[Running, str]] = {}
+    """Start several ways side by side; yield the running ways, and the reasons for which others failed.
+
+    names: of the ways. One that cannot run on the database is left out, with a note.
+    """
+    running: dict[str, tuple[RunningServer, str]] = {}
     failed: dict[str, str] = {}
     with ExitStack() as stack:
-        for name in here(lab, database, names):
+        for name in runnable_ways(lab, database, names):
             try:
-                running[name] = stack.enter_context(WAYS[name].served(lab, database, demon))
+                running[name] = stack.enter_context(WAYS[name].served(lab, database, daemon))
             except LabError as reason:
                 failed[name] = str(reason)
         yield running, failed
 
 
 def in_turns(names: Sequence[str], turn: int) -> list[str]:
-    """Return the names in their order, and in each second turn in the other."""
+    """Return the names in their order, and in every second turn in reverse."""
     return list(names) if turn % 2 == 0 else list(reversed(names))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ewe_lab.bench.experiment import Bench, Load
-from ewe_lab.bench.results import Cell, Table
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
-from ewe_lab.experiments.contenders import MODELS
+from ewe_lab.bench.results import Cell, ExperimentTable
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.experiments.tested_servers import MODELS
 
 ON, OFF = "persistent", "not persistent"
 
@@ -15,15 +15,17 @@ ON, OFF = "persistent", "not persistent"
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each model with the option on and off."""
     root = lab.site([])
-    for contender in lab.servers(MODELS):
+    for tested in lab.servers(MODELS):
         for column in (ON, OFF):
-            load = Load("ceiling", users=32, keep_alive=column == ON, seconds=lab.seconds(1, 3), warm_up=0.5)
+            load = Load(
+                "saturation", users=32, keep_alive=column == ON, seconds=lab.seconds(1, 3), warm_up=0.5
+            )
             options = () if column == ON else ("--no-persistent",)
-            yield lab.measure(contender, load, Cell(contender.name, column), root, *options)
+            yield lab.measure(tested, load, Cell(tested.name, column), root, *options)
 
 
-def check(table: Table) -> Finding:
-    """The claim holds for a model that answers more requests on kept connections."""
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections."""
     rates: dict[str, dict[str, float]] = {}
     for cell in table.cells:
         if cell.median:
@@ -31,7 +33,9 @@ def check(table: Table) -> Finding:
     gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    more = sum(gain > LEVEL for gain in gains.values())
-    word = HOLDS if more == len(gains) else IN_PART if more else FAILS
-    told = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
-    return Finding(word, f"Replies on kept connections over replies with a connection for each: {told}.")
+    more = sum(gain > LEVEL_RATIO for gain in gains.values())
+    verdict = HOLDS if more == len(gains) else IN_PART if more else FAILS
+    summary = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
+    return Finding(
+        verdict, f"Replies on kept connections over replies with a connection for each: {summary}."
+    )

@@ -1,7 +1,8 @@
 """Figures 1 and 2 of EWE: autobench raised the rate until each server was past its peak.
 
-The figures are lost. They must have shown the reply rate against the rate demanded: it follows the demand to a
-peak, and then stays or falls. We assume ten requests on a connection for figure 1, and one for figure 2.
+The figures are lost. They must have shown the reply rate against the demanded rate: the reply rate follows the
+demand to a peak, and then stays or falls. We assume ten requests on a connection for figure 1, and one for figure
+2.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Contender, Load
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import once
-from ewe_lab.experiments.contenders import (
+from ewe_lab.experiments.clients import measure_once
+from ewe_lab.experiments.tested_servers import (
     APACHE_PREFORK,
     ASYNCIO,
     FORK,
@@ -25,33 +26,37 @@ from ewe_lab.experiments.contenders import (
 )
 
 SERVERS = (SERIAL, FORK, THREAD, POOL_2006, POOL, ASYNCIO, APACHE_PREFORK)
-MOST = {10: 16_000, 1: 6_000}  # requests a second that our load can send, by requests on a connection
-TIMEOUT = 5.0
+# requests a second that our load can send, by requests on a connection
+MAX_LOAD_REQUESTS_PER_S = {10: 16_000, 1: 6_000}
+FALLEN_SHARE = 0.9  # of the best rate: a server below it is past its peak
+TIMEOUT_S = 5.0
 
 
 def run(lab: Bench, calls: int) -> Iterator[Cell]:
     """Find each server's peak, then sweep around it."""
     root = lab.site([])
     bounded: list[str] = []
-    for contender in lab.servers(SERVERS):
+    for tested in lab.servers(SERVERS):
         try:
-            peak = peak_of(lab, contender, calls, root)
+            peak = peak_of(lab, tested, calls, root)
         except LabError as reason:
-            yield Cell(contender.name, failure=str(reason))
+            yield Cell(tested.name, failure=str(reason))
             continue
         steps = 5 if lab.quick else 9
         for step in range(steps):
-            demanded = min(0.1 * peak * 20 ** (step / (steps - 1)), MOST[calls])
+            # From a tenth of the peak to twice the peak, in equal factors
+            demanded = min(0.1 * peak * 20 ** (step / (steps - 1)), MAX_LOAD_REQUESTS_PER_S[calls])
             load = Load(
-                "arrivals", rate=demanded / calls, calls=calls, seconds=lab.seconds(2, 5), timeout=TIMEOUT
+                "arrivals", rate=demanded / calls, calls=calls, seconds=lab.seconds(2, 5), timeout=TIMEOUT_S
             )
-            yield once(lab, contender, load, Cell(contender.name, x=float(f"{demanded:.3g}")), root)
-            if demanded == MOST[calls]:
-                bounded.append(contender.name)
+            yield measure_once(lab, tested, load, Cell(tested.name, x=float(f"{demanded:.3g}")), root)
+            if demanded == MAX_LOAD_REQUESTS_PER_S[calls]:
+                bounded.append(tested.name)
                 break
     if bounded:
         lab.notes.append(
-            f"At {MOST[calls]} requests a second the load carries no more; so it ends with {listed(bounded)}."
+            f"The load generator can send {MAX_LOAD_REQUESTS_PER_S[calls]} requests a second; "
+            f"the sweep of {listed(bounded)} ends there."
         )
 
 
@@ -60,20 +65,20 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def peak_of(lab: Bench, contender: Contender, calls: int, root: Path) -> float:
+def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> float:
     """Return the replies a second of a server that is overloaded. Raises LabError."""
-    rate = MOST[calls] / calls
+    rate = MAX_LOAD_REQUESTS_PER_S[calls] / calls
     load = Load(
-        "arrivals", rate=rate, sessions=int(rate), calls=calls, timeout=TIMEOUT, seconds=10, warm_up=0
+        "arrivals", rate=rate, sessions=int(rate), calls=calls, timeout=TIMEOUT_S, seconds=10, warm_up=0
     )
-    with lab.start(contender, root) as server:
+    with lab.start(tested, root) as server:
         sample = lab.load(server, load)
     if not sample.replies:
         raise LabError("no reply while its peak was sought")
     return sample.rate
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim holds for a server that answers less than 90 % of its best at the highest demand."""
     fell: list[str] = []
     stayed: list[str] = []
@@ -84,9 +89,11 @@ def check(table: Table) -> Finding:
         if len(points) < 3:
             continue
         best = max(rate for _, rate in points)
-        (fell if points[-1][1] < 0.9 * best else stayed).append(f"{server} ({points[-1][1] / best:.0%})")
+        (fell if points[-1][1] < FALLEN_SHARE * best else stayed).append(
+            f"{server} ({points[-1][1] / best:.0%})"
+        )
     if not fell and not stayed:
         return Finding(NOT_TESTABLE, "No server was measured at three rates.")
-    word = IN_PART if fell and stayed else HOLDS if fell else FAILS
+    verdict = IN_PART if fell and stayed else HOLDS if fell else FAILS
     parts = [f"{what}: {', '.join(names)}" for what, names in (("fell", fell), ("stayed", stayed)) if names]
-    return Finding(word, f"What is left of the peak at the highest demand; {'; '.join(parts)}.")
+    return Finding(verdict, f"Reply rate at the highest demand as a share of the peak; {'; '.join(parts)}.")

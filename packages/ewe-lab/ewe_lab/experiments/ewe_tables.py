@@ -1,10 +1,10 @@
-"""How tables 2 to 5 of EWE run: the same load on five servers, for four sizes. ewe.toml has the figures.
+"""Tables 2 to 5 of EWE: the same load on five servers, for four sizes. ewe.toml has the figures.
 
 Each table runs with three loads:
 
     as printed        100 connections a second, each of 10 requests (5 of 16 KB, 3 of 128 KB) back to back
     think 100 ms      50 sessions a second, 100 ms between a reply and the next request. A connection then lasts as
-                      long as in 2006, and serving one at a time costs what it cost then
+                      long as in 2006, so a server that serves one connection at a time loses as much as then
     same regime       connections come 4.65 times faster than the fork model can serve them, as in 2006, when 1000
                       requests a second were offered and 215 served. Each has 2 requests: one load generator cannot
                       send more
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.experiment import Bench, Contender, Load
-from ewe_lab.bench.results import Cell, Table
-from ewe_lab.bench.verdicts import FAILS, HOLDS, LEVEL, NOT_TESTABLE, Finding
-from ewe_lab.experiments.contenders import (
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
+from ewe_lab.bench.results import Cell, ExperimentTable
+from ewe_lab.bench.verdicts import FAILS, HOLDS, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.experiments.tested_servers import (
     APACHE_PREFORK,
     ASYNCIO,
     FORK,
@@ -49,19 +49,19 @@ LINES = {  # the lines beside the reply rate: the name of our figure, the printe
     "net I/O": ("kilobytes", "KB/s"),
     "errors": ("lost", ""),
 }
-FEW = 2  # requests on a connection in the same regime: one load generator cannot send more
-OVERLOAD = 4.65  # 1000 requests a second offered, 215 served
+REGIME_REQUESTS = 2  # requests on a connection in `same regime`: one load generator cannot send more
+OVERLOAD_RATIO = 4.65  # 1000 requests a second offered, 215 served
 PRINTED, THINKING, REGIME = "as printed", "think 100 ms", "same regime"
-WIRE = 12_500_000 / 1024  # KB/s that 100 Mbit/s can carry
-FULL = 0.6  # of the wire, as in 2006: 7,681 KB/s
-TIMEOUT = 5.0  # of a request. It is not printed; httperf's usual timeout
+LINK_KB_PER_S = 12_500_000 / 1024  # KB/s that 100 Mbit/s can carry
+FULL_LINK_SHARE = 0.6  # of the wire, as in 2006: 7,681 KB/s
+TIMEOUT_S = 5.0  # of a request. It is not printed; httperf's usual timeout
 
 APACHE = replace(  # Apache has its processes when the load begins; from 5 it would need seconds to start them
     APACHE_PREFORK,
     options=("-c", "StartServers 64", "-c", "MinSpareServers 32", "-c", "MaxSpareServers 256"),
 )
-CONTENDERS = (APACHE, SERIAL, FORK, THREAD, POOL_2006, ASYNCIO)
-MORE = (POOL, PREFORK, NGINX)  # in full runs; no printed figures
+TESTED_SERVERS = (APACHE, SERIAL, FORK, THREAD, POOL_2006, ASYNCIO)
+FULL_RUN_SERVERS = (POOL, PREFORK, NGINX)  # in full runs; no printed figures
 PAPER_SERVER = {
     "apache-prefork": "Apache",
     "serial": "EWE basic",
@@ -72,7 +72,7 @@ PAPER_SERVER = {
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedTable:
     """A printed table: lines of figures in the order of SERVERS. size: of the file, in bytes."""
 
     size: int
@@ -98,11 +98,11 @@ class Printed:
 
 
 def run(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one. of: the fields of a Printed.
+    """Measure one table, behind a link if it needs one. of: the fields of a PrintedTable.
 
     Behind a slow link the link is the limit, so there is no `same regime`.
     """
-    printed = Printed(**of)
+    printed = PrintedTable(**of)
     link = printed.link
     root = lab.site([printed.size])
     with ExitStack() as stack:
@@ -114,52 +114,56 @@ def run(lab: Bench, **of: Any) -> Iterator[Cell]:
             lab.notes.append(
                 f"Server and load were joined by a link of {link} in a private network namespace."
             )
-        loads = {PRINTED: as_printed(lab, printed), THINKING: thinking(lab, printed)}
+        loads = {PRINTED: load_of_2006(lab, printed), THINKING: load_with_thinking(lab, printed)}
         if not link:
-            loads[REGIME] = same_regime(lab, printed, root)
-        for contender in lab.servers(CONTENDERS if lab.quick else (*CONTENDERS, *MORE)):
+            loads[REGIME] = overload(lab, printed, root)
+        for tested in lab.servers(TESTED_SERVERS if lab.quick else (*TESTED_SERVERS, *FULL_RUN_SERVERS)):
             for column, load in loads.items():
-                cell = lab.measure(contender, load, rate_cell(printed, contender, column), root)
+                cell = lab.measure(tested, load, rate_cell(printed, tested, column), root)
                 yield cell
                 yield from line_cells(printed, cell)
 
 
-def as_printed(lab: Bench, printed: Printed) -> Load:
+def load_of_2006(lab: Bench, printed: PrintedTable) -> Load:
     """Return the load of 2006; a shorter one, at the same rate, in a quick run."""
     sessions = int(lab.seconds(150, 1000))
     return Load(
-        "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT, seconds=60, warm_up=0,
+        "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT_S, seconds=60, warm_up=0,
         path=f"/{printed.size}.html", length=printed.size,
     )  # fmt: skip
 
 
-def thinking(lab: Bench, printed: Printed) -> Load:
+def load_with_thinking(lab: Bench, printed: PrintedTable) -> Load:
     """Return the load with long connections: half as many, 100 ms before each further request."""
-    return replace(as_printed(lab, printed), rate=50, sessions=int(lab.seconds(100, 500)), think=0.1)
+    return replace(load_of_2006(lab, printed), rate=50, sessions=int(lab.seconds(100, 500)), think=0.1)
 
 
-def same_regime(lab: Bench, printed: Printed, root: Path) -> Load:
-    """Return a load that comes 4.65 times faster than the fork model can serve it, for a second.
+def overload(lab: Bench, printed: PrintedTable, root: Path) -> Load:
+    """Return a load of one second that demands 4.65 times the rate that the fork model can serve.
 
-    The fork model needs 4.65 seconds for it: as in 2006 it answers everything, late, and no client times out.
+    The fork model needs about 4.65 seconds to serve the load. As in 2006 it answers every request, late, and no
+    client times out.
     """
-    probe = replace(as_printed(lab, printed), rate=500, sessions=500, calls=min(FEW, printed.calls))
+    probe = replace(
+        load_of_2006(lab, printed), rate=500, sessions=500, calls=min(REGIME_REQUESTS, printed.calls)
+    )
     with lab.start(FORK, root) as server:
         sample = lab.load(server, probe)
     capacity = sample.rate / probe.calls if sample.rate else 100.0
     lab.notes.append(
         f"Same regime: the fork model serves {capacity:.0f} connections a second of {probe.calls} requests "
-        f"(measured over {sample.seconds:.1f} s); offered are {OVERLOAD} times as many."
+        f"(measured over {sample.seconds:.1f} s); offered are {OVERLOAD_RATIO} times as many."
     )
-    rate = float(round(OVERLOAD * capacity))
+    rate = float(round(OVERLOAD_RATIO * capacity))
+    # The sessions of 0.95 s: the last ones begin before the second of the load is over
     return replace(probe, rate=rate, sessions=int(rate * 0.95))
 
 
-def rate_cell(printed: Printed, contender: Contender, column: str) -> Cell:
+def rate_cell(printed: PrintedTable, tested: ServerUnderTest, column: str) -> Cell:
     """Return an empty cell with the printed reply rate and errors."""
-    name = PAPER_SERVER.get(contender.name, "")
+    name = PAPER_SERVER.get(tested.name, "")
     return Cell(
-        contender.name,
+        tested.name,
         column,
         paper=printed.compared("reply rate", name) if name else None,
         paper_server=name,
@@ -167,37 +171,42 @@ def rate_cell(printed: Printed, contender: Contender, column: str) -> Cell:
     )
 
 
-def line_cells(printed: Printed, of: Cell) -> Iterator[Cell]:
+def line_cells(printed: PrintedTable, rate_cell: Cell) -> Iterator[Cell]:
     """Yield a cell for each other line of the printed table, with the figures of the same measurement.
 
     The line of connections is left out: it is 1000 everywhere, an input and not a result.
     """
-    name = of.paper_server
+    name = rate_cell.paper_server
     for line, (value, unit) in LINES.items():
         paper = printed.lost(name) if line == "errors" and name else None
         if line != "errors" and name:
             paper = printed.compared(line, name)
         yield replace(
-            of,
-            column=f"{of.column}: {line}",
+            rate_cell,
+            column=f"{rate_cell.column}: {line}",
             line=line,
             value=value,
             unit=unit,
             paper=paper,
-            samples=[replace(sample, timeline=[]) for sample in of.samples],
+            samples=[replace(sample, timeline=[]) for sample in rate_cell.samples],
         )
 
 
-def check_network(table: Table) -> Finding:
-    """The claim of table 5 is about the line Net I/O: the wire is full, and the servers that fill it are equal."""
+def check_network(table: ExperimentTable) -> Finding:
+    """The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal."""
     column = f"{PRINTED}: net I/O"
-    found = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
-    apache, others = found.get("apache-prefork"), [found.get(name) for name in ("fork", "thread")]
+    medians = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
+    apache, others = medians.get("apache-prefork"), [medians.get(name) for name in ("fork", "thread")]
     if not apache or not all(others):
         return Finding(NOT_TESTABLE, "Apache, fork and thread were not all measured.")
     three = [apache, *(value for value in others if value)]
-    told = ", ".join(f"{value:,.0f}" for value in three)
-    word = HOLDS if max(three) <= LEVEL * min(three) and min(three) >= FULL * WIRE else FAILS
+    summary = ", ".join(f"{value:,.0f}" for value in three)
+    verdict = (
+        HOLDS
+        if max(three) <= LEVEL_RATIO * min(three) and min(three) >= FULL_LINK_SHARE * LINK_KB_PER_S
+        else FAILS
+    )
     return Finding(
-        word, f"As printed, Apache, fork and thread sent {told} KB/s; the wire carries {WIRE:,.0f}."
+        verdict,
+        f"As printed, Apache, fork and thread sent {summary} KB/s; the wire carries {LINK_KB_PER_S:,.0f}.",
     )

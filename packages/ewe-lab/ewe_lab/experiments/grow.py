@@ -1,62 +1,62 @@
-"""Growth: users who work, and connections that only stay open."""
+"""Growth: more and more active users, and more and more idle connections."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe_lab.bench.experiment import Bench, Contender, Load, Running
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import ASKING, answered, connections, once
-from ewe_lab.experiments.contenders import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
+from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_once
+from ewe_lab.experiments.tested_servers import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
 
 USERS, IDLE = "users", "idle connections"
-MANY = replace(POOL, options=("--connections", "10000"))  # the peer's own limit is 4000
-SERVERS = (FORK, PREFORK, THREAD, MANY, ASYNCIO, NGINX)
-SETTLES = 1.0  # seconds without an answer: by then every connection has had its answer
+POOL_10000 = replace(POOL, options=("--connections", "10000"))  # the pool's default is 4000
+SERVERS = (FORK, PREFORK, THREAD, POOL_10000, ASYNCIO, NGINX)
+QUIET_S = 1.0  # seconds without an answer: by then every connection has had its answer
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure users first, then idle connections, server by server."""
-    for contender in lab.servers(SERVERS):
-        yield from growing_users(lab, contender)
-        yield from growing_idle(lab, contender)
+    for tested in lab.servers(SERVERS):
+        yield from growing_users(lab, tested)
+        yield from growing_idle(lab, tested)
 
 
-def growing_users(lab: Bench, contender: Contender) -> Iterator[Cell]:
+def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
     """Measure users with a think time of 100 ms."""
     root = lab.site([])
     for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
         load = Load("closed", users=users, think=0.1, seconds=lab.seconds(1.5, 4), warm_up=lab.seconds(1, 2))
-        yield once(lab, contender, load, Cell(contender.name, USERS, users), root)
+        yield measure_once(lab, tested, load, Cell(tested.name, USERS, users), root)
 
 
-def growing_idle(lab: Bench, contender: Contender) -> Iterator[Cell]:
+def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
     """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
     load = Load("arrivals", rate=50, seconds=lab.seconds(1, 3), warm_up=0, timeout=2.0)
     for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
-        cell = Cell(contender.name, IDLE, count, value="usage.memory", unit="bytes")
-        if count > contender.most:
-            lab.notes.append(f"{contender.name} holds at most {contender.most} connections.")
+        cell = Cell(tested.name, IDLE, count, value="usage.memory", unit="bytes")
+        if count > tested.most:
+            lab.notes.append(f"{tested.name} holds at most {tested.most} connections.")
             return
-        had: list[int] = []
+        answered: list[int] = []
 
-        def idle(server: Running, count: int = count, had: list[int] = had) -> Iterator[None]:
-            with connections(server.url, count, ASKING) as opened:
-                had.append(answered(opened, SETTLES))
+        def idle(server: RunningServer, count: int = count, answered: list[int] = answered) -> Iterator[None]:
+            with connections(server.url, count, COMPLETE_HEAD) as opened:
+                answered.append(count_answered(opened, QUIET_S))
                 yield
 
-        once(lab, contender, load, cell, lab.site([]), idle)
-        for sample, open_ones in zip(cell.samples, had, strict=False):
+        measure_once(lab, tested, load, cell, lab.site([]), idle)
+        for sample, open_ones in zip(cell.samples, answered, strict=False):
             sample.extra["held"] = open_ones
             if open_ones < count:
                 sample.notes.append(f"only {open_ones} of {count} connections were answered")
         yield cell
 
 
-def check(table: Table) -> Finding:
-    """The claim holds if an idle connection costs the event loop less than a tenth of what a thread costs."""
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread."""
     cost = {}
     for server in ("asyncio", "pool", "thread", "fork", "nginx"):
         points = sorted(
@@ -69,8 +69,8 @@ def check(table: Table) -> Finding:
             cost[server] = (y1 - y0) / (x1 - x0)
     if "asyncio" not in cost or "thread" not in cost:
         return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
-    told = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())
-    word = HOLDS if cost["asyncio"] * 2 < cost["thread"] else FAILS
+    summary = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())
+    verdict = HOLDS if cost["asyncio"] * 2 < cost["thread"] else FAILS
     return Finding(
-        word, f"Memory for each idle connection, by the slope from the fewest to the most: {told}."
+        verdict, f"Memory for each idle connection, by the slope from the fewest to the most: {summary}."
     )

@@ -1,4 +1,4 @@
-"""LibCGI, section 4.2: what it costs to ask for the client's name, which ewe does only if a library wants it."""
+"""LibCGI, section 4.2: the cost of resolving the client's name, which ewe does only if a library asks for it."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, one_line
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.load.stub_dns import NAME, answering
+from ewe_lab.load.stub_dns import NAME, stub_resolver
 from ewe_lab.stacks import compiled, gateways
 
-RESOLVER = "127.0.53.1"  # the name server's loopback address
-CLIENT = "127.0.0.53"  # the client's, which is not in /etc/hosts
-DELAY = 1.0  # seconds
-NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
-OVERLAY = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+RESOLVER_ADDRESS = "127.0.53.1"  # the name server's loopback address
+CLIENT_ADDRESS = "127.0.0.53"  # the client's, which is not in /etc/hosts
+DELAY_S = 1.0  # seconds
+IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+BIND_RESOLV_CONF_AND_RUN = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
 ROWS = {  # name: the query, the resolver's delay
-    "name not asked": ("", DELAY),
+    "name not asked": ("", DELAY_S),
     "quick resolver": ("name", 0.0),
-    "slow resolver": ("name", DELAY),
+    "slow resolver": ("name", DELAY_S),
 }
 NOT_ASKED, QUICK, SLOW = ROWS
-REQUESTS = (3, 10)
-WAITS = 20.0  # seconds for an answer
+REQUEST_COUNTS = (3, 10)
+ANSWER_TIMEOUT_S = 20.0  # seconds for an answer
 REMARKS = (
-    f"The name server is the lab's: it answers at once, or after {DELAY:g} s. It is the server's only "
+    f"The name server is the lab's: it answers at once, or after {DELAY_S:g} s. It is the server's only "
     "resolver, in a mount namespace; the machine's settings are not touched.",
     "REMOTE_HOST is the client's address. A library that wants the name calls get_remote_host(), and waits.",
 )
 
 
 def impossible() -> str:
-    """Return why the server cannot have another resolver here, "" if it can."""
+    """Return the reason if the server cannot have another resolver here, else ""."""
     if os.geteuid():
         return "another resolver for one process needs root"
     if not find_tool("unshare") or not find_tool("mount"):
         return "another resolver for one process needs unshare and mount: apt install util-linux mount"
-    command = [*NAMESPACE, OVERLAY, "/etc/resolv.conf", "true"]
+    command = [*IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, "/etc/resolv.conf", "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     return f"no mount namespace can be made here: {one_line(done.stderr)}" if done.returncode else ""
 
@@ -56,44 +56,44 @@ def run(lab: Bench) -> Iterator[Cell]:
         lab.notes.append(f"Not measured: {lacking}")
         yield from (Cell(name, "", None, "extra.millis", "ms", failure=lacking) for name in ROWS)
         return
-    where = lab.directory / "names"
-    where.mkdir(exist_ok=True)
-    library, resolver = where / "names.so", where / "resolv.conf"
+    directory = lab.directory / "names"
+    directory.mkdir(exist_ok=True)
+    library, resolver = directory / "names.so", directory / "resolv.conf"
     compiled.library(compiled.SOURCES / "names.c", library)
-    resolver.write_text(f"nameserver {RESOLVER}\noptions timeout:10 attempts:1\n")
+    resolver.write_text(f"nameserver {RESOLVER_ADDRESS}\noptions timeout:10 attempts:1\n")
     resolver.chmod(0o644)
     for name, (query, delay) in ROWS.items():
         cell = Cell(name, "", None, "extra.millis", "ms")
         try:
             for _ in range(lab.repeats):
-                cell.samples.append(measured(lab, library, resolver, query, delay))
+                cell.samples.append(measure_row(lab, library, resolver, query, delay))
         except LabError as reason:
             cell.failure = str(reason)
         yield cell
     lab.notes += REMARKS
 
 
-def measured(lab: Bench, library: Path, resolver: Path, query: str, delay: float) -> Sample:
+def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: float) -> Sample:
     """Measure a few requests, one after the other. Raises LabError."""
     before = lab.prefix
     with ExitStack() as stack:
-        questions = stack.enter_context(answering(RESOLVER, delay))
+        questions = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
         stack.callback(setattr, lab, "prefix", before)
-        lab.prefix = [*before, *NAMESPACE, OVERLAY, str(resolver)]
-        contender = gateways.in_place(library, Contender("LibCGI", model="thread"))
-        server = stack.enter_context(lab.start(contender, lab.site([])))
-        expected = f"client {NAME if query else CLIENT}\n"
-        asked(server, "", f"client {CLIENT}\n")
-        count = int(lab.seconds(*REQUESTS))
-        times = [asked(server, query, expected) for _ in range(count)]
+        lab.prefix = [*before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
+        tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
+        server = stack.enter_context(lab.start(tested, lab.site([])))
+        expected = f"client {NAME if query else CLIENT_ADDRESS}\n"
+        time_request(server, "", f"client {CLIENT_ADDRESS}\n")
+        count = int(lab.seconds(*REQUEST_COUNTS))
+        times = [time_request(server, query, expected) for _ in range(count)]
     extra = {"millis": statistics.median(times) * 1e3, "questions": float(len(questions))}
-    return Sample("sockets", 0.0, count, count, count, extra=extra)
+    return Sample("sockets", 0.0, requests=count, replies=count, connections=count, extra=extra)
 
 
-def asked(server: Running, query: str, expected: str) -> float:
+def time_request(server: RunningServer, query: str, expected: str) -> float:
     """Return the seconds of one request. Raises LabError."""
     connection = http.client.HTTPConnection(
-        urlsplit(server.url).netloc, timeout=WAITS, source_address=(CLIENT, 0)
+        urlsplit(server.url).netloc, timeout=ANSWER_TIMEOUT_S, source_address=(CLIENT_ADDRESS, 0)
     )
     began = time.perf_counter()
     try:
@@ -108,16 +108,16 @@ def asked(server: Running, query: str, expected: str) -> float:
     return time.perf_counter() - began
 
 
-def check(table: Table) -> Finding:
-    """The claim has two parts: asking for the name takes as long as the resolver, and not asking does not."""
-    found = {cell.server: cell.median for cell in table.cells if cell.median is not None}
-    if len(found) < len(ROWS):
+def check(table: ExperimentTable) -> Finding:
+    """The claim has two parts: a request that resolves the name waits for the resolver, and others do not wait."""
+    medians = {cell.server: cell.median for cell in table.cells if cell.median is not None}
+    if len(medians) < len(ROWS):
         return Finding(NOT_TESTABLE, "Not all rows were measured.")
-    kept = (found[SLOW] >= DELAY * 1e3, found[NOT_ASKED] < DELAY * 1e3 / 2)
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    part_holds = (medians[SLOW] >= DELAY_S * 1e3, medians[NOT_ASKED] < DELAY_S * 1e3 / 2)
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(
-        word,
-        f"A request takes {found[SLOW]:,.0f} ms if the library asks a resolver that takes {DELAY * 1e3:,.0f} ms, "
-        f"{found[QUICK]:.1f} ms if the resolver is quick, and {found[NOT_ASKED]:.1f} ms if the library asks for "
-        "no name.",
+        verdict,
+        f"A request takes {medians[SLOW]:,.0f} ms if the library asks a resolver that takes {DELAY_S * 1e3:,.0f} "
+        f"ms, {medians[QUICK]:.1f} ms if the resolver is quick, and {medians[NOT_ASKED]:.1f} ms if the library "
+        "asks for no name.",
     )

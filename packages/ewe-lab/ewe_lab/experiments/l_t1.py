@@ -1,4 +1,4 @@
-"""LibCGI, table 1: what it costs to start a CGI program, step by step."""
+"""LibCGI, table 1: the cost of starting a CGI program, step by step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.processes import LabError, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load.child import environment
@@ -19,9 +19,9 @@ from ewe_lab.load.steps import EXEC, FORK, STEPS, TOTAL
 from ewe_lab.stacks import compiled
 
 PRINTED = printed("L-T1")  # µs
-PARENTS = (10, 500)  # MB
-COUNT = {"C": (100, 500), "Python": (30, 500)}  # starts of each program, quick and full
-SECONDS = 300.0  # that one measurement may take
+PARENT_MB = (10, 500)  # MB
+START_COUNTS = {"C": (100, 500), "Python": (30, 500)}  # starts of each program, quick and full
+MAX_MEASUREMENT_S = 300.0  # the longest that one measurement may take
 PYTHON_STAMP = """\
 from time import monotonic_ns
 began = monotonic_ns()
@@ -29,11 +29,11 @@ import os
 os.write(1, began.to_bytes(8, "little") + monotonic_ns().to_bytes(8, "little"))
 """
 REMARKS = (
-    "The program in C does nothing before its answer. That in Python is an interpreter's start: its exec ends "
-    "with the script's first statement.",
-    "Parent and program have one core together, as on the machine of the paper. Total is measured by itself, and "
+    "The program in C does nothing before its answer. The exec of the program in Python includes the start of the "
+    "interpreter: it ends with the script's first statement.",
+    "Parent and program share one core, as on the machine of the paper. Total is measured separately, and "
     "is not the sum of the steps: the child may run before fork returns to the parent.",
-    "ewe starts programs with vfork or posix_spawn, never with fork: the size of the server then costs nothing.",
+    "ewe starts programs with vfork or posix_spawn, never with fork, so the size of the server does not matter.",
 )
 
 
@@ -42,7 +42,7 @@ def column_of(language: str, megabytes: int) -> str:
     return f"{language}, parent of {megabytes} MB"
 
 
-CHARTED = column_of("C", PARENTS[0])
+CHARTED = column_of("C", PARENT_MB[0])
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -51,17 +51,17 @@ def run(lab: Bench) -> Iterator[Cell]:
     script.write_text(PYTHON_STAMP)
     commands = {"Python": [sys.executable, "-S", "-E", str(script)]}
     try:
-        commands = {"C": [str(compiled.built(lab, "stamp"))], **commands}
+        commands = {"C": [str(compiled.build_source(lab, "stamp"))], **commands}
     except LabError as reason:
         lab.notes.append(f"The program in C is left out: {reason}")
     for language, command in commands.items():
-        for megabytes in PARENTS:
-            yield from cells(lab, language, megabytes, command)
+        for megabytes in PARENT_MB:
+            yield from measure_column(lab, language, megabytes, command)
     lab.notes += REMARKS
 
 
-def cells(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> Iterator[Cell]:
-    """Measure one column: as often as the lab repeats, the median of all starts each time."""
+def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> Iterator[Cell]:
+    """Measure one column. Each repeat gives a sample with the medians of all its starts."""
     column = column_of(language, megabytes)
     found = [Cell(step, column, None, "extra.micros", "µs") for step in STEPS]
     if column == CHARTED:
@@ -70,10 +70,10 @@ def cells(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> 
             cell.paper_server = {FORK: "Fork", EXEC: "Exec", TOTAL: "Total"}.get(cell.server, cell.server)
             if cell.paper is None:
                 cell.paper_server = ""
-    count = int(lab.seconds(*COUNT[language]))
+    count = int(lab.seconds(*START_COUNTS[language]))
     try:
         for _ in range(lab.repeats):
-            steps = measured(megabytes, count, command)
+            steps = measure_starts(megabytes, count, command)
             for cell in found:
                 cell.samples.append(sample(steps[cell.server]))
     except LabError as reason:
@@ -86,41 +86,43 @@ def cells(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> 
         yield cell
 
 
-def measured(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
-    """Return the µs of each step of each start, measured by another process. Raises LabError."""
+def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
+    """Return the µs of each step of each start. Another process measures them. Raises LabError."""
     asked = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
     with (
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, said, two_cores()[0], env=environment(), stdout=output) as started,
+        running(asked, error_output, two_cores()[0], env=environment(), stdout=output) as started,
     ):
-        if not ended(started, SECONDS):
-            raise LabError(f"{Path(command[0]).name} could not be started {count} times in {SECONDS:g} s")
+        if not wait_for_end(started, MAX_MEASUREMENT_S):
+            raise LabError(
+                f"{Path(command[0]).name} could not be started {count} times in {MAX_MEASUREMENT_S:g} s"
+            )
         output.seek(0)
         try:
             steps: dict[str, list[float]] = json.loads(output.read())
         except ValueError:
-            raise LabError(one_line(text_of(said))) from None
+            raise LabError(one_line(text_of(error_output))) from None
     return steps
 
 
 def sample(times: Sequence[float]) -> Sample:
-    """Return the sample of a step: the median of its starts, and how nine in ten lie about it."""
+    """Return the sample of a step: the median of its starts, and the 5th and 95th percentiles."""
     low, *_, high = statistics.quantiles(times, n=20)
     extra = {"micros": statistics.median(times), "p5": low, "p95": high}
-    return Sample("starts", 0.0, len(times), len(times), extra=extra)
+    return Sample("starts", 0.0, requests=len(times), replies=len(times), extra=extra)
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim holds if, for the small parent and the program in C, exec takes most of the total."""
-    found = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
-    whole, most = found.get(TOTAL), found.get(EXEC)
+    medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
+    whole, most = medians.get(TOTAL), medians.get(EXEC)
     if not whole or not most:
         return Finding(NOT_TESTABLE, "The program in C was not measured.")
-    large = {cell.server: cell.median for cell in table.cells if cell.column == column_of("C", PARENTS[1])}
-    told = f"Starting a program in C takes {whole:,.0f} µs, {most / whole:.0%} of it exec"
-    if (fork := large.get(FORK)) and (before := found.get(FORK)):
-        told += (
+    large = {cell.server: cell.median for cell in table.cells if cell.column == column_of("C", PARENT_MB[1])}
+    summary = f"Starting a program in C takes {whole:,.0f} µs, {most / whole:.0%} of it exec"
+    if (fork := large.get(FORK)) and (before := medians.get(FORK)):
+        summary += (
             f"; fork grows from {before:,.0f} to {fork:,.0f} µs with the parent, posix_spawn does not need to"
         )
-    return Finding(HOLDS if most > whole / 2 else FAILS, f"{told}.")
+    return Finding(HOLDS if most > whole / 2 else FAILS, f"{summary}.")

@@ -1,4 +1,4 @@
-"""LibCGI, table 2: how long a request is in the server, by the way in which its program is called."""
+"""LibCGI, table 2: the time of a request in the server, for each way to call its program."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Contender, Running
-from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, process, two_cores
-from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, read_process, two_cores
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways
 from ewe_lab.stacks.forms import body, forms_of
-from ewe_lab.stacks.gateways import Program
-from ewe_lab.stacks.variants import TIMES
+from ewe_lab.stacks.gateways import CgiProgram
+from ewe_lab.stacks.variants import TIMES_VARIABLE
 
 CGI_PYTHON, ENGINE, APPLICATION = "CGI in Python", "X-Switch engine", "WSGI in process"
 WAYS = {  # name: the gateway and the program, "" for the file
@@ -31,23 +31,26 @@ WAYS = {  # name: the gateway and the program, "" for the file
     STATIC: ("", ""),
 }
 PRINTED = (CGI, FASTCGI, LIBCGI)
-COUNT = (150, 1_000)  # requests of each size, quick and full
-STARTS = (20, 200)  # where each starts an interpreter
-WARM = 3  # requests before
+REQUEST_COUNTS = (150, 1_000)  # requests of each size, quick and full
+START_COUNTS = (20, 200)  # the same if each request starts an interpreter
+WARM_UP_REQUESTS = 3  # requests before the measurement
 SERVER, PROGRAM, REST = "time in ewe", "time in the program", "rest"
 REMARKS = (
-    "From the receipt of a request until its response has been handed to the kernel, by the server's clock (thread "
-    "model, one client on a kept connection): the median.",
+    "The median time from the receipt of a request until its response has been handed to the kernel, by the "
+    "server's clock (thread model, one client on a kept connection).",
     "The same program in C as CGI, FastCGI (one process, kept connections) and LibCGI; in Python as CGI, in an "
     "engine of X-Switch and as WSGI. The Web server's row is a file of that size.",
-    "Where the time goes, of 1 KB: CPU time of ewe's process, of all others (for LibCGI and WSGI: the program is "
-    "in ewe's), and the rest of the time, in which nobody ran or other programs of this machine did.",
+    "The parts of the time, for 1 KB: CPU time of ewe's process, CPU time of all other processes (for LibCGI and "
+    "WSGI the program is in ewe's process), and the rest, in which neither ewe nor the program ran.",
 )
 
 
 @dataclass(frozen=True)
 class Handling:
-    """The requests of one size. seconds: of each in the server. server, program: CPU seconds of all together."""
+    """The requests of one size. seconds: the time of each request in the server.
+
+    server, program: CPU seconds of all requests together.
+    """
 
     seconds: list[float]
     server: float
@@ -58,7 +61,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure each way with each size."""
     programs = forms_of(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
-        program = Program(programs, file)
+        program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.missing(gateway, program)):
             lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")
             continue
@@ -66,14 +69,14 @@ def run(lab: Bench) -> Iterator[Cell]:
         parts = [Cell(name, part, None, "extra.micros", "µs") for part in (SERVER, PROGRAM, REST)]
         for _ in range(lab.repeats):
             try:
-                found = measured(lab, name, gateway, programs, file)
+                found = measure_sizes(lab, name, gateway, programs, file)
             except LabError as reason:
                 for cell in (*cells.values(), *parts):
                     cell.failure = str(reason)
                 break
             for size, handling in found.items():
                 cells[size].samples.append(sample(handling))
-            figures = spent(found[SIZES[1]])
+            figures = micros_by_part(found[SIZES[1]])
             for cell, figure in zip(parts, figures, strict=True):
                 extra = {"micros": figure, "share": figure / sum(figures) * 100}
                 cell.samples.append(Sample("pinger", 0.0, extra=extra))
@@ -92,41 +95,43 @@ def cell_of(name: str, size: int) -> Cell:
     return cell
 
 
-def measured(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> dict[int, Handling]:
+def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> dict[int, Handling]:
     """Start the server once and send requests of each size. Raises LabError."""
     times = programs / "times"
     found = {}
-    contender = Contender(name, model="ewe_lab.stacks.variants:Timed", variables=((TIMES, str(times)),))
+    tested = ServerUnderTest(
+        name, model="ewe_lab.stacks.variants:Timed", variables=((TIMES_VARIABLE, str(times)),)
+    )
     with ExitStack() as stack:
         path = ""
         if gateway:
-            contender, path = stack.enter_context(
-                gateways.ready(lab, gateway, Program(programs, file), contender, keeps=True)
+            tested, path = stack.enter_context(
+                gateways.start_gateway(lab, gateway, CgiProgram(programs, file), tested, keeps=True)
             )
-        server = stack.enter_context(lab.start(contender, programs))
+        server = stack.enter_context(lab.start(tested, programs))
         for size in SIZES:
             times.write_text("")
             times.chmod(0o666)  # the server may have another account
             target = f"{path}?{size}" if gateway else f"/{size}.html"
-            count = int(lab.seconds(*(STARTS if name == CGI_PYTHON else COUNT)))
-            found[size] = handled(server, target, size, count, times)
+            count = int(lab.seconds(*(START_COUNTS if name == CGI_PYTHON else REQUEST_COUNTS)))
+            found[size] = handle_requests(server, target, size, count, times)
     return found
 
 
-def handled(server: Running, target: str, size: int, count: int, times: Path) -> Handling:
+def handle_requests(server: RunningServer, target: str, size: int, count: int, times: Path) -> Handling:
     """Send `count` requests after a few others. Raises LabError."""
     with pinger.http(server.url, target, body(size)) as ask, on_core(two_cores()[1]):
-        pinger.ping(ask, WARM)
-        own, whole = clock(server.pid), cpu_seconds(server.pid, *server.also)
+        pinger.ping(ask, WARM_UP_REQUESTS)
+        own, whole = cpu_seconds_of(server.pid), cpu_seconds(server.pid, *server.other_pids)
         pinger.ping(ask, count)
-        own, whole = clock(server.pid) - own, cpu_seconds(server.pid, *server.also) - whole
-    seconds = read_times(times, WARM + count)[WARM:]
+        own, whole = cpu_seconds_of(server.pid) - own, cpu_seconds(server.pid, *server.other_pids) - whole
+    seconds = read_times(times, WARM_UP_REQUESTS + count)[WARM_UP_REQUESTS:]
     return Handling(seconds, own, max(0.0, whole - own))
 
 
-def clock(pid: int) -> float:
+def cpu_seconds_of(pid: int) -> float:
     """Return the CPU seconds of the server's own process. Raises LabError."""
-    found = process(pid)
+    found = read_process(pid)
     if found is None:
         raise LabError("the server has ended")
     return own_seconds(found)
@@ -142,34 +147,36 @@ def read_times(file: Path, count: int) -> list[float]:
     raise LabError(f"the server noted {len(lines)} of {count} requests")
 
 
-def sample(of: Handling) -> Sample:
+def sample(handling: Handling) -> Sample:
     """Return the sample of a size."""
-    millis = statistics.median(of.seconds) * 1e3
-    count = len(of.seconds)
-    usage = Usage(of.server + of.program)
-    return Sample("pinger", 0.0, count, count, 1, extra={"millis": millis}, usage=usage)
+    millis = statistics.median(handling.seconds) * 1e3
+    count = len(handling.seconds)
+    usage = Usage(handling.server + handling.program)
+    return Sample(
+        "pinger", 0.0, requests=count, replies=count, connections=1, extra={"millis": millis}, usage=usage
+    )
 
 
-def spent(of: Handling) -> tuple[float, float, float]:
-    """Return the µs of a request that ewe, the program and nobody of the two had the CPU."""
-    count = len(of.seconds)
-    server, program = of.server / count * 1e6, of.program / count * 1e6
-    return server, program, max(0.0, statistics.median(of.seconds) * 1e6 - server - program)
+def micros_by_part(handling: Handling) -> tuple[float, float, float]:
+    """Return the µs of a request in which ewe ran, in which the program ran, and in which neither ran."""
+    count = len(handling.seconds)
+    server, program = handling.server / count * 1e6, handling.program / count * 1e6
+    return server, program, max(0.0, statistics.median(handling.seconds) * 1e6 - server - program)
 
 
-def check(table: Table) -> Finding:
-    """The claim has two parts: LibCGI is before FastCGI, and that before CGI, at each size; and the gap closes."""
+def check(table: ExperimentTable) -> Finding:
+    """The claim has two parts: LibCGI is faster than FastCGI, and this than CGI; the gap closes with the size."""
     figures = {(cell.server, cell.column): cell.median for cell in table.cells}
-    told, orders, gains = [], [], []
+    pieces, orders, gains = [], [], []
     for size in SIZES:
         cgi, fastcgi, library = (figures.get((name, size_name(size))) for name in PRINTED)
         if not cgi or not fastcgi or not library:
             continue
         orders.append(library < fastcgi < cgi)
         gains.append(cgi / library)
-        told.append(f"{size_name(size)} {cgi / library:.1f} and {fastcgi / library:.1f}")
-    if not told:
+        pieces.append(f"{size_name(size)} {cgi / library:.1f} and {fastcgi / library:.1f}")
+    if not pieces:
         return Finding(NOT_TESTABLE, "CGI, FastCGI and LibCGI were not all measured.")
-    kept = (all(orders), gains[-1] < gains[0])
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
-    return Finding(word, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(told)}.")
+    part_holds = (all(orders), gains[-1] < gains[0])
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(verdict, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(pieces)}.")

@@ -1,4 +1,4 @@
-"""LibCGI, table 3: throughput by size and link, and without a link under each model and beside other servers."""
+"""LibCGI, table 3: throughput by size and link; without a link, under each model and on other servers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Contender, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.libcgi_tables import (
     CGI,
@@ -27,54 +27,56 @@ from ewe_lab.experiments.libcgi_tables import (
 )
 from ewe_lab.stacks import backends, compiled, gateways, webservers
 from ewe_lab.stacks.forms import PROGRAM, forms_of
-from ewe_lab.stacks.gateways import Program
-from ewe_lab.stacks.servers import Server, free_port, wait_for_port
-from ewe_lab.stacks.webservers import Behind, Setup
+from ewe_lab.stacks.gateways import CgiProgram
+from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
+from ewe_lab.stacks.webservers import BackendProgram, Setup
 
 CLIENTS = 30
 LINKS = {"10 Mbit/s": "10mbit", "100 Mbit/s": "100mbit"}
 MODELS = ("thread", "prefork", "asyncio")
-IN_PLACE = ("thread", "prefork")  # models that call a library without another thread
+IN_PROCESS = ("thread", "prefork")  # models that call a library without another thread
 LINKED_MODEL = "thread"
 GATEWAY = {CGI: gateways.CGI, FASTCGI: gateways.FASTCGI, LIBCGI: gateways.LIBCGI}
 APACHE, LIGHTTPD, NGINX = "Apache mod_cgid", "lighttpd mod_cgi", "nginx FastCGI"
-OTHERS = "other servers"
-PEERS = {  # name: the package, the program, how the server runs it, its command
+OTHER_SERVERS_COLUMN = "other servers"
+OTHER_SERVERS = {  # name: the package, the program, how the server runs it, its command
     APACHE: ("apache2", "bytes.cgi", "cgi", webservers.apache("event")),
     LIGHTTPD: ("lighttpd", "bytes.cgi", "cgi", webservers.lighttpd),
     NGINX: ("nginx", "bytes.fcgi", "fastcgi", webservers.nginx),
 }
-SLOW = ("10 Mbit/s", 102_400)  # thirty answers of this size take three seconds of the link
-OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
+SLOWEST_ROW = ("10 Mbit/s", 102_400)  # thirty answers of this size occupy the link for almost three seconds
+MIN_SHARE_OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
 REMARKS = (
     "30 clients, and a connection for each request, as ab makes them without -k.",
     "The same program in C each time. FastCGI is one process that serves all connections, which stay open. The Web "
     "server is ewe with a file of the size.",
 )
 
-# A server that runs, and the path of the URL with {size} in it.
-Serving = Callable[[], AbstractContextManager[tuple[Running, str]]]
+# A function that yields a running server, and the path of the URL with {size} in it.
+Serving = Callable[[], AbstractContextManager[tuple[RunningServer, str]]]
 
 
-def column_of(place: str, size: int) -> str:
+def column_of(setting: str, size: int) -> str:
     """Return the name of a column."""
-    return f"{place}, {size_name(size)}"
+    return f"{setting}, {size_name(size)}"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure behind each link, then without one under each model, then other servers."""
     programs = forms_of(lab, SIZES)
-    for place, speed in LINKS.items():
-        sizes = [size for size in SIZES if not lab.quick or (size != SIZES[1] and (place, size) != SLOW)]
+    for setting, speed in LINKS.items():
+        sizes = [
+            size for size in SIZES if not lab.quick or (size != SIZES[1] and (setting, size) != SLOWEST_ROW)
+        ]
         with lab.linked(speed) as why:
             if why:
-                note(lab, f"Not behind a link of {place}: {why}")
+                note(lab, f"Not behind a link of {setting}: {why}")
                 continue
-            yield from rows(lab, place, sizes, ewes(lab, programs, LINKED_MODEL))
+            yield from measure_setting(lab, setting, sizes, gateways_of_ewe(lab, programs, LINKED_MODEL))
     sizes = list(SIZES[1:2] if lab.quick else SIZES)
     for model in MODELS:
-        yield from rows(lab, model, sizes, ewes(lab, programs, model))
-    yield from rows(lab, OTHERS, sizes, others(lab, programs))
+        yield from measure_setting(lab, model, sizes, gateways_of_ewe(lab, programs, model))
+    yield from measure_setting(lab, OTHER_SERVERS_COLUMN, sizes, installed_servers(lab, programs))
     lab.notes += REMARKS
 
 
@@ -88,83 +90,89 @@ def note(lab: Bench, text: str) -> None:
 # The servers
 
 
-def ewes(lab: Bench, programs: Path, model: str) -> dict[str, Serving]:
-    """Return ewe's ways that can run here; note the others."""
+def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving]:
+    """Return the gateways of ewe that can run here; add a note for each of the others."""
     found: dict[str, Serving] = {}
     for kind in KINDS:
         gateway = GATEWAY.get(kind, "")
-        lacking = gateways.missing(gateway, Program(programs, PROGRAM)) if gateway else ""
+        lacking = gateways.missing(gateway, CgiProgram(programs, PROGRAM)) if gateway else ""
         if lacking:
             note(lab, f"{kind} is left out: {lacking.partition(': ')[2]}")
         else:
-            found[kind] = partial(by_ewe, lab, programs, gateway, Contender(kind, model=model))
+            found[kind] = partial(run_ewe, lab, programs, gateway, ServerUnderTest(kind, model=model))
     return found
 
 
 @contextmanager
-def by_ewe(lab: Bench, programs: Path, gateway: str, contender: Contender) -> Iterator[tuple[Running, str]]:
+def run_ewe(
+    lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest
+) -> Iterator[tuple[RunningServer, str]]:
     """Run ewe with the program behind a gateway, or with the files if there is none."""
     with ExitStack() as stack:
         path = "/{size}.html"
         if gateway:
-            contender, path = stack.enter_context(
-                gateways.ready(lab, gateway, Program(programs, PROGRAM, "{size}"), contender, keeps=True)
+            tested, path = stack.enter_context(
+                gateways.start_gateway(
+                    lab, gateway, CgiProgram(programs, PROGRAM, "{size}"), tested, keeps=True
+                )
             )
-        yield stack.enter_context(lab.start(contender, programs)), path
+        yield stack.enter_context(lab.start(tested, programs)), path
 
 
-def others(lab: Bench, programs: Path) -> dict[str, Serving]:
-    """Return the other servers that are installed; note the others."""
+def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
+    """Return the other servers that are installed; add a note for each of those that are not."""
     found: dict[str, Serving] = {}
     if lacking := compiled.missing():
         note(lab, f"Other servers are left out: {lacking}")
         return found
-    for name, (tool, _, _, _) in PEERS.items():
+    for name, (tool, _, _, _) in OTHER_SERVERS.items():
         if find_tool(tool):
-            found[name] = partial(by_peer, lab, programs, name)
+            found[name] = partial(run_other_server, lab, programs, name)
         else:
             note(lab, f"{name} is left out: apt install {'nginx-light' if tool == 'nginx' else tool}")
     return found
 
 
 @contextmanager
-def by_peer(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Running, str]]:
+def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[RunningServer, str]]:
     """Run another server with the program."""
-    _, file, by, prepare = PEERS[name]
-    where = Path(tempfile.mkdtemp(prefix="peer-", dir=lab.directory))
-    where.chmod(0o755)
+    _, file, by, prepare = OTHER_SERVERS[name]
+    directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
+    directory.chmod(0o755)
     core = two_cores()[0]
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
         address = ""
-        also: tuple[int, ...] = ()
+        other_pids: tuple[int, ...] = ()
         if by == "fastcgi":
-            socket = where / "socket"
+            socket = directory / "socket"
             command = backends.fcgi(socket, programs / file, 1)
-            program = stack.enter_context(running(command, output, core, cwd=where))
+            program = stack.enter_context(running(command, output, core, cwd=directory))
             backends.wait_for_socket(program, socket, output, file)
             os.chmod(socket, 0o666)
-            address, also = f"unix:{socket}", (program.pid,)
-        behind = Behind(programs / file, address, by, keeps=True)
-        setup = Setup(where, free_port(), programs, behind=behind)
-        web = stack.enter_context(running([*lab.prefix, *prepare(setup)], output, core, cwd=where))
+            address, other_pids = f"unix:{socket}", (program.pid,)
+        behind = BackendProgram(programs / file, address, by, keeps=True)
+        setup = Setup(directory, free_port(), programs, behind=behind)
+        web = stack.enter_context(running([*lab.prefix, *prepare(setup)], output, core, cwd=directory))
         wait_for_port(web, setup.port, output, name)
-        yield Server(web.pid, f"http://127.0.0.1:{setup.port}/", name, also), f"/{file}?{{size}}"
+        yield StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids), f"/{file}?{{size}}"
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The measurements
 
 
-def rows(lab: Bench, place: str, sizes: Sequence[int], ways: dict[str, Serving]) -> Iterator[Cell]:
+def measure_setting(
+    lab: Bench, setting: str, sizes: Sequence[int], ways: dict[str, Serving]
+) -> Iterator[Cell]:
     """Measure each way with each size, in turns, as often as the lab repeats."""
-    cells = {name: {size: cell_of(name, place, size) for size in sizes} for name in ways}
+    cells = {name: {size: cell_of(name, setting, size) for size in sizes} for name in ways}
     for repeat in range(lab.repeats):
         for name in ways if repeat % 2 == 0 else reversed(ways):
             try:
                 with ways[name]() as (server, path):
                     for size, cell in cells[name].items():
-                        measure(lab, server, path.replace("{size}", str(size)), cell, (place, size))
+                        measure(lab, server, path.replace("{size}", str(size)), cell, (setting, size))
             except LabError as reason:
                 for cell in cells[name].values():
                     cell.failure = cell.failure or str(reason)
@@ -172,39 +180,39 @@ def rows(lab: Bench, place: str, sizes: Sequence[int], ways: dict[str, Serving])
         yield from by_size.values()
 
 
-def cell_of(name: str, place: str, size: int) -> Cell:
+def cell_of(name: str, setting: str, size: int) -> Cell:
     """Return an empty cell with the figure that the paper prints."""
-    cell = Cell(name, column_of(place, size))
-    if place in TABLE_3:
-        cell.paper, cell.paper_server = TABLE_3[place][size_name(size)][name], name
+    cell = Cell(name, column_of(setting, size))
+    if setting in TABLE_3:
+        cell.paper, cell.paper_server = TABLE_3[setting][size_name(size)][name], name
     return cell
 
 
-def measure(lab: Bench, server: Running, path: str, cell: Cell, which: tuple[str, int]) -> None:
+def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, which: tuple[str, int]) -> None:
     """Measure a cell once. Raises LabError."""
     load = Load(
-        "ceiling",
+        "saturation",
         users=CLIENTS,
         keep_alive=False,
-        seconds=6.0 if which == SLOW else lab.seconds(0.6, 3),
+        seconds=6.0 if which == SLOWEST_ROW else lab.seconds(0.6, 3),
         warm_up=lab.seconds(0.1, 0.5),
         path=path,
         length=which[1],
     )
     lab.probe(server, load)
     cell.samples.append(lab.load(server, load))
-    cell.command, cell.load = server.command, load.words()
+    cell.command, cell.load = server.command, load.description()
 
 
 Rates = Mapping[tuple[str, str], float]  # by server and column
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has two parts: LibCGI, FastCGI and CGI in this order everywhere; LibCGI near the static file.
 
-    Behind a link rates are compared, and 0.9 of the next is enough, since the link makes all equal. At full speed
-    CPU times are compared: their inverse is the rate of a server that nobody disturbs. LibCGI has to be near the
-    file under the models that call a library in place.
+    Behind a link, rates are compared, and 0.9 of the next rate is enough, since the link makes all rates equal. At
+    full speed, CPU times are compared: their inverse is the rate that the server would have without other programs.
+    LibCGI has to be near the file under the models of IN_PROCESS.
     """
     rate = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
     cpu = {
@@ -219,43 +227,43 @@ def check(table: Table) -> Finding:
         rates = [found[kind, column] for kind in (LIBCGI, FASTCGI, CGI) if (kind, column) in found]
         if len(rates) == 3:
             orders.append(in_order(rates, 0.9 if linked else 1.0))
-    near = [ratio for model in IN_PLACE if (ratio := least(cpu, LIBCGI, STATIC, model))]
+    near = [ratio for model in IN_PROCESS if (ratio := least_ratio(cpu, LIBCGI, STATIC, model))]
     if not orders or not near:
         return Finding(NOT_TESTABLE, "CGI, FastCGI, LibCGI and the static file were not all measured.")
-    kept = (all(orders), min(near) >= OF_STATIC)
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    part_holds = (all(orders), min(near) >= MIN_SHARE_OF_STATIC)
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     pairs = ((LIBCGI, STATIC), (LIBCGI, FASTCGI), (CGI, LIGHTTPD))
-    ratios = "; ".join(f"{one} over {other}: {told(cpu, rate, one, other)}" for one, other in pairs)
+    ratios = "; ".join(f"{one} over {other}: {ratios_text(cpu, rate, one, other)}" for one, other in pairs)
     return Finding(
-        word,
+        verdict,
         f"LibCGI, FastCGI and CGI are in this order in {sum(orders)} of {len(orders)} columns. At full speed, by "
         f"CPU time (by rate), at least: {ratios}.",
     )
 
 
 def in_order(rates: Sequence[float], share: float) -> bool:
-    """Whether each rate is above the next one; share: of the next one that it must have at least."""
+    """Whether each rate is at least `share` times the next one."""
     return all(one >= share * other for one, other in itertools.pairwise(rates))
 
 
-def least(found: Rates, one: str, other: str, model: str) -> float | None:
+def least_ratio(rates: Rates, one: str, other: str, model: str) -> float | None:
     """Return the least ratio of two ways under a model, over the sizes; None if nothing was measured."""
-    place = OTHERS if other in PEERS else model
+    other_setting = OTHER_SERVERS_COLUMN if other in OTHER_SERVERS else model
     ratios = [
-        found[one, column_of(model, size)] / found[other, column_of(place, size)]
+        rates[one, column_of(model, size)] / rates[other, column_of(other_setting, size)]
         for size in SIZES
-        if (one, column_of(model, size)) in found and (other, column_of(place, size)) in found
+        if (one, column_of(model, size)) in rates and (other, column_of(other_setting, size)) in rates
     ]
     return min(ratios, default=None)
 
 
-def told(cpu: Rates, rates: Rates, one: str, other: str) -> str:
+def ratios_text(cpu: Rates, rates: Rates, one: str, other: str) -> str:
     """Return the ratios of two ways under each model, in words."""
     return (
         ", ".join(
-            f"{model} {figures.ratio(ratio)} ({figures.ratio(least(rates, one, other, model))})"
+            f"{model} {figures.ratio(ratio)} ({figures.ratio(least_ratio(rates, one, other, model))})"
             for model in MODELS
-            if (ratio := least(cpu, one, other, model))
+            if (ratio := least_ratio(cpu, one, other, model))
         )
         or "not measured"
     )

@@ -1,4 +1,4 @@
-"""What the tables of the LibCGI paper print."""
+"""The printed tables of the LibCGI paper."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Reads the papers: a TOML file each, which describes its experiments. docs/papers.md explains the format.
+"""Read the papers: one TOML file describes the experiments of one paper. docs/papers.md explains the format.
 
     ewe.toml, thesis.toml, ...       the five documents, and ours.toml
     EWE_LAB_PAPERS=DIR               a directory with the files of others
 
-An experiment is run in one of three ways, and its file says in which:
+The file says in which of three ways an experiment is run:
 
     columns = [...]        servers under loads: plain.py measures them, and no Python is written
     run = "e_c2"           by the function run() of e_c2.py, beside this file
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,15 +27,27 @@ from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
 from ewe.config.tables import read_file
-from ewe_lab.bench.experiment import Chart, Contender, Experiment
+from ewe_lab.bench.experiment import Chart, Experiment, ServerUnderTest
 from ewe_lab.bench.results import Cell
 from ewe_lab.experiments import plain
-from ewe_lab.experiments.records import checked, record
+from ewe_lab.experiments.records import check_keys, record
 
-OTHERS = "EWE_LAB_PAPERS"  # variable of the environment
-HERE = Path(__file__).parent
-LAST = 100  # the place of a paper that names none
-TABLES = ("document", "heading", "order", "machine", "remarks", "contenders", "like", "experiment")
+PAPERS_VARIABLE = "EWE_LAB_PAPERS"  # variable of the environment
+PACKAGE_DIRECTORY = Path(__file__).parent
+DEFAULT_ORDER = 100  # the `order` of a paper that names none
+KNOWN_TABLES = (
+    "document",
+    "heading",
+    "order",
+    "machine",
+    "remarks",
+    "tested",
+    "like",
+    "experiment",
+    "untested",
+)
+FORMER_TESTED_TABLE = "contenders"  # the former name of the tables `tested`
+# Keys of an experiment that are not passed to Experiment unchanged.
 APART = (
     "like",
     "machine",
@@ -44,7 +57,7 @@ APART = (
     "check",
     "given",
     "printed",
-)  # not as Experiment has them
+)
 
 
 @dataclass(frozen=True)
@@ -64,25 +77,36 @@ class Code:
 
 
 @dataclass(frozen=True)
+class UntestedClaim:
+    """A claim of a document that no experiment tests. state: missing, or in part. reason: why no more is tested."""
+
+    source: str
+    claim: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Paper:
-    """A file. What stands in the tables `printed` and `given` of an experiment is kept by its id."""
+    """One TOML file. printed, given: the tables of these names of each experiment, by its id."""
 
     document: str
     heading: str = ""
-    order: int = LAST
+    order: int = DEFAULT_ORDER
     experiments: list[Experiment] = field(default_factory=list)
     checks: dict[str, Code] = field(default_factory=dict)
-    waiting: dict[str, list[Cell]] = field(default_factory=dict)  # printed figures of what cannot be run yet
+    waiting: dict[str, list[Cell]] = field(default_factory=dict)  # printed figures of experiments that wait
     printed: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
+    untested: tuple[UntestedClaim, ...] = ()
 
 
 def papers() -> list[Paper]:
     """Return the papers of the lab and of EWE_LAB_PAPERS, in the order of the catalogue. Raises ConfigError."""
-    files = sorted(HERE.glob("*.toml"))
-    if others := os.environ.get(OTHERS):
+    files = sorted(PACKAGE_DIRECTORY.glob("*.toml"))
+    if others := os.environ.get(PAPERS_VARIABLE):
         if not os.path.isdir(others):
-            raise ConfigError(f"{OTHERS}: {others} is not a directory")
+            raise ConfigError(f"{PAPERS_VARIABLE}: {others} is not a directory")
         files += sorted(Path(others).glob("*.toml"))
     found = sorted(map(paper, files), key=lambda each: each.order)
     ids = Counter(each.id for one in found for each in one.experiments)
@@ -96,14 +120,14 @@ def paper(file: Path) -> Paper:
     """Read a file. Raises ConfigError."""
     data = read_file(str(file))
     try:
-        return made(data, file.stem)
+        return paper_of(data, file.stem)
     except ConfigError as reason:
         raise ConfigError(f"{file}: {reason}") from None
 
 
 @cache
 def printed(id: str) -> Any:
-    """Return the table `printed` of an experiment: what the document prints."""
+    """Return the table `printed` of an experiment: the figures of the document."""
     return {id: table for each in papers() for id, table in each.printed.items()}[id]
 
 
@@ -114,33 +138,46 @@ def given(id: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# From the tables of a file to experiments. Everything raises ConfigError
+# From the tables of a file to experiments. All functions raise ConfigError
 
 
-def made(data: dict[str, Any], name: str) -> Paper:
-    """Return the paper of a file's tables. name: of the document, if the file does not say it."""
-    checked(data, TABLES, "the file")
+def paper_of(data: dict[str, Any], name: str) -> Paper:
+    """Return the paper of a file's tables. name: of the document, if the file names none."""
+    if FORMER_TESTED_TABLE in data:
+        print(
+            f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
+            file=sys.stderr,
+        )
+        data = {**data, "tested": data[FORMER_TESTED_TABLE] | data.get("tested", {})}
+        del data[FORMER_TESTED_TABLE]
+    check_keys(data, KNOWN_TABLES, "the file")
     document = data.get("document", name)
-    found = Paper(document, data.get("heading", document), data.get("order", LAST))
-    contenders = {
-        key: record(Contender, {"name": key} | table, f"contenders.{key}")
-        for key, table in data.get("contenders", {}).items()
+    untested = tuple(record(UntestedClaim, each, "untested") for each in data.get("untested", ()))
+    heading, order = data.get("heading", document), data.get("order", DEFAULT_ORDER)
+    found = Paper(document, heading, order, untested=untested)
+    tested_servers = {
+        key: record(ServerUnderTest, {"name": key} | table, f"tested.{key}")
+        for key, table in data.get("tested", {}).items()
     }
     for id, own in data.get("experiment", {}).items():
         kinds = data.get("like", {})
         if (like := own.get("like")) and like not in kinds:
             raise ConfigError(f"{id}: there is no table like.{like}{nearest(like, kinds)}")
         table = with_remarks(kinds.get(like, {}) | own, data.get("remarks", {}), id)
-        add(found, id, table, data.get("machine", {}), contenders)
+        add_experiment(found, id, table, data.get("machine", {}), tested_servers)
     return found
 
 
-def add(
-    to: Paper, id: str, table: dict[str, Any], machine: dict[str, str], contenders: Mapping[str, Contender]
+def add_experiment(
+    to: Paper,
+    id: str,
+    table: dict[str, Any],
+    machine: dict[str, str],
+    tested_servers: Mapping[str, ServerUnderTest],
 ) -> None:
     """Add an experiment to a paper."""
     apart = {key: table.pop(key) for key in APART if key in table}
-    measured = {key: table.pop(key) for key in plain.KEYS if key in table}
+    measured = {key: table.pop(key) for key in plain.KNOWN_KEYS if key in table}
     own = apart.get("machine", {})  # false: the document names none for this experiment
     table |= {
         "id": id,
@@ -150,9 +187,9 @@ def add(
         "by_column": {name: tuple(pair) for name, pair in apart.get("by_column", {}).items()},
     }
     if "run" in apart:
-        table["run"] = code(apart["run"], "run", apart.get("given", {}))
+        table["run"] = code_of(apart["run"], "run", apart.get("given", {}))
     elif measured:
-        measurement = plain.measurement(measured, contenders, id)
+        measurement = plain.measurement(measured, tested_servers, id)
         if "needs" in table:
             to.waiting[id] = list(measurement.cells())
         else:
@@ -161,7 +198,7 @@ def add(
         raise ConfigError(f"{id}: one of columns, run and needs has to be there")
     to.experiments.append(record(Experiment, table, id))
     if "check" in apart:
-        to.checks[id] = code(apart["check"], "check")
+        to.checks[id] = code_of(apart["check"], "check")
     for kept, key in ((to.printed, "printed"), (to.given, "given")):
         if key in apart:
             kept[id] = apart[key]
@@ -170,7 +207,7 @@ def add(
 def charts(
     apart: Mapping[str, Any], measured: Mapping[str, Any], table: Mapping[str, Any], id: str
 ) -> Iterator[Chart]:
-    """Yield the charts of an experiment. One that names {column}, or a group, is drawn for each column."""
+    """Yield the charts of an experiment. A chart or a group of charts with {column} is drawn for each column."""
     columns = [each.get("name", "") for each in measured.get("columns", ())]
     columns = columns or list(apart.get("given", {}).get("printed", ()))
     for each in apart.get("charts", ()):
@@ -178,26 +215,26 @@ def charts(
         for column in columns if "{column}" in str(group) else [""]:
             for chart in group:
                 words = {"column": column, "reference": table.get("reference", "")}
-                yield record(Chart, filled(chart, words), f"{id}: charts")
+                yield record(Chart, with_words(chart, words), f"{id}: charts")
 
 
-def filled(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a chart with words in place of their names in braces."""
+def with_words(value: Any, words: Mapping[str, str]) -> Any:
+    """Return a chart with each name in braces replaced by its word."""
     if isinstance(value, str):
         return re.sub(r"\{(\w+)\}", lambda found: words.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [filled(each, words) for each in value]
-    return {key: filled(each, words) for key, each in value.items()} if isinstance(value, dict) else value
+        return [with_words(each, words) for each in value]
+    return {key: with_words(each, words) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def code(text: str, function: str, keywords: Mapping[str, Any] | None = None) -> Code:
+def code_of(text: str, function: str, keywords: Mapping[str, Any] | None = None) -> Code:
     """Return the function of `module` or `module:function`. A module without a dot is beside this file."""
     module, _, name = text.partition(":")
     return Code(module if "." in module else f"{__package__}.{module}", name or function, keywords or {})
 
 
 def with_remarks(value: Any, remarks: Mapping[str, Any], id: str) -> Any:
-    """Return a value with the remark `name`, or those of a list by this name, in place of each text `@name`."""
+    """Return a value with each text `@name` replaced by the remark `name`, or by a list of remarks."""
     if isinstance(value, dict):
         return {key: with_remarks(each, remarks, id) for key, each in value.items()}
     if isinstance(value, list):

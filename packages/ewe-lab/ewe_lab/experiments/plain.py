@@ -1,7 +1,7 @@
 """Servers under loads, as a paper's file describes them. Most published tables are of this kind.
 
     servers = ["thread", "nginx"]
-    load = { shape = "ceiling", users = 32, seconds = [1, 3] }
+    load = { shape = "saturation", users = 32, seconds = [1, 3] }
     columns = [{ name = "keep-alive", printed = { nginx = ["Nginx 0.8", 17000] } }]
 
 A column is measured server by server, at each of its numbers of users if it has several. docs/papers.md explains
@@ -10,109 +10,121 @@ all keys.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
-from ewe_lab.bench.experiment import Bench, Contender, Load
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.contenders import BY_NAME
-from ewe_lab.experiments.records import checked, of_type, record
+from ewe_lab.experiments.records import check_keys, of_type, record
+from ewe_lab.experiments.tested_servers import BY_NAME
 
-KEYS = ("columns", "servers", "load", "link", "notes")  # of an experiment
-EMPTY = Load()
+KNOWN_KEYS = ("columns", "servers", "load", "link", "notes")  # of an experiment
+DEFAULT_LOAD = Load()
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the table, and what is measured for it.
+class PlainColumn:
+    """A column of the table, and the measurement for it.
 
-    load: the fields of a Load; a pair is a number with --quick, and in full. users: a cell for each, on the x axis.
-    printed: by server, its name in the document and the figure, or a list of figures, one for each of `users`.
+    load: the fields of a Load; a pair holds the number for --quick and the number for a full run. users: the
+    numbers of users, each with a cell on the x axis. printed: by server, its name in the document and the figure,
+    or a list of figures, one for each number of users.
     """
 
     name: str = ""
     servers: tuple[str, ...] = ()  # (): those of the experiment
     load: Mapping[str, Any] = field(default_factory=dict)  # beside the load of the experiment
-    size: int = 0  # bytes of the file that is asked for; 0: /index.html, 1 KB
+    size: int = 0  # bytes of the requested file; 0: /index.html, 1 KB
     users: tuple[int, ...] = ()
     value: str = "rate"
     unit: str = "req/s"
     printed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
+    @property
+    def point_count(self) -> int:
+        """The number of measurements of each server: one for each number of users, or a single one."""
+        return len(self.users) or 1
+
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured. link: `10mbit`, `100mbit` or `1gbit`, between servers and load. notes: for the report."""
+    """The columns to measure. link: `10mbit`, `100mbit`, `1gbit`, between server and load. notes: of the report."""
 
-    columns: Sequence[tuple[Column, Sequence[Contender]]]
+    columns: Sequence[tuple[PlainColumn, Sequence[ServerUnderTest]]]
     link: str = ""
     notes: Sequence[str] = ()
 
     def cells(self) -> Iterator[Cell]:
-        """Return the cells without samples: what is printed."""
-        for column, contenders in self.columns:
-            for contender in contenders:
-                for index in range(len(column.users or "1")):
-                    yield cell_of(column, contender, index)
+        """Yield the cells without samples, with the printed figures."""
+        for column, tested_servers in self.columns:
+            for tested in tested_servers:
+                for index in range(column.point_count):
+                    yield cell_of(column, tested, index)
 
 
-def measurement(table: dict[str, Any], own: Mapping[str, Contender], where: str) -> Measurement:
-    """Return what the keys of an experiment describe. own: contenders of the paper. Raises ConfigError."""
+def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], context: str) -> Measurement:
+    """Return the measurement that an experiment describes. own: the servers of the paper. Raises ConfigError."""
     known = {**BY_NAME, **own}
     columns = []
     for each in table.get("columns", ()):
-        column = record(Column, {"servers": table.get("servers", [])} | each, f"{where}: columns")
-        column = replace(column, load=load_fields(table.get("load", {}) | column.load, where))
+        column = record(PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns")
+        column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
         if not column.servers:
-            raise ConfigError(f"{where}: column {column.name!r} has no servers")
-        contenders = [contender(name, known, where) for name in column.servers]
+            raise ConfigError(f"{context}: column {column.name!r} has no servers")
+        tested_servers = [tested_server(name, known, context) for name in column.servers]
         for name, pair in column.printed.items():
-            check_printed(column, name, pair, where)
+            check_printed(column, name, pair, context)
         column = replace(column, printed={known[name].name: pair for name, pair in column.printed.items()})
-        columns.append((column, contenders))
-    link = of_type(str, table.get("link", ""), f"{where}: link")
-    return Measurement(columns, link, of_type(tuple, table.get("notes", []), f"{where}: notes"))
+        columns.append((column, tested_servers))
+    link = of_type(str, table.get("link", ""), f"{context}: link")
+    return Measurement(columns, link, of_type(tuple, table.get("notes", []), f"{context}: notes"))
 
 
-def contender(name: str, known: Mapping[str, Contender], where: str) -> Contender:
-    """Return a contender by its name. Raises ConfigError."""
+def tested_server(name: str, known: Mapping[str, ServerUnderTest], context: str) -> ServerUnderTest:
+    """Return a server under test by its name. Raises ConfigError."""
     if name not in known:
-        raise ConfigError(f"{where}: there is no server {name!r}{nearest(name, known)}")
+        raise ConfigError(f"{context}: there is no server {name!r}{nearest(name, known)}")
     return known[name]
 
 
-def load_fields(table: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a load. Raises ConfigError if they make none."""
-    where = f"{where}: load"
-    checked(table, [each.name for each in fields(Load)], where)
-    record(Load, {name: value[0] if is_pair(name, value) else value for name, value in table.items()}, where)
+def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
+    """Return the fields of a load. Raises ConfigError if a field is unknown or has a wrong value."""
+    context = f"{context}: load"
+    check_keys(table, [each.name for each in fields(Load)], context)
+    if table.get("shape") == "ceiling":
+        print(f"{context}: the shape ceiling is now called saturation", file=sys.stderr)
+        table = {**table, "shape": "saturation"}
+    record(
+        Load, {name: value[0] if is_pair(name, value) else value for name, value in table.items()}, context
+    )
     return table
 
 
 def is_pair(name: str, value: Any) -> bool:
-    """Whether a value of a load has two numbers: with --quick, and in full."""
-    return isinstance(value, list) and type(getattr(EMPTY, name)) in (int, float) and len(value) == 2
+    """Whether a value of a load is a pair of numbers: for --quick, and for a full run."""
+    return isinstance(value, list) and type(getattr(DEFAULT_LOAD, name)) in (int, float) and len(value) == 2
 
 
-def check_printed(column: Column, name: str, pair: Sequence[Any], where: str) -> None:
-    """Check what is printed for a server. Raises ConfigError."""
-    where = f"{where}: column {column.name!r}, printed.{name}"
+def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: str) -> None:
+    """Check the printed figures of a server. Raises ConfigError."""
+    context = f"{context}: column {column.name!r}, printed.{name}"
     if name not in column.servers:
-        raise ConfigError(f"{where}: no such server is measured{nearest(name, column.servers)}")
+        raise ConfigError(f"{context}: no such server is measured{nearest(name, column.servers)}")
     if not isinstance(pair, list) or not 1 <= len(pair) <= 2 or not isinstance(pair[0], str):
-        raise ConfigError(f"{where}: {pair!r} is not a name and a figure")
+        raise ConfigError(f"{context}: {pair!r} is not a name and a figure")
     figures = pair[1] if len(pair) == 2 and isinstance(pair[1], list) else pair[1:]
     if any(type(each) not in (int, float) for each in figures):
-        raise ConfigError(f"{where}: {figures!r} are not numbers")
-    if len(figures) not in (0, len(column.users or "1")):
-        raise ConfigError(f"{where}: {len(figures)} figures for {len(column.users)} numbers of users")
+        raise ConfigError(f"{context}: {figures!r} are not numbers")
+    if len(figures) not in (0, column.point_count):
+        raise ConfigError(f"{context}: {len(figures)} figures for {len(column.users)} numbers of users")
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What it does
+# The run
 
 
 def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
@@ -122,13 +134,13 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
     with ExitStack() as stack:
         if measurement.link and (why := stack.enter_context(lab.linked(measurement.link))):
             lab.notes.append(f"Not behind a link of {measurement.link}: {why}")
-        for column, contenders in measurement.columns:
-            for each in lab.servers(contenders):
-                for index, load in enumerate(loads(lab, column)):
+        for column, tested_servers in measurement.columns:
+            for each in lab.servers(tested_servers):
+                for index, load in enumerate(loads_of(lab, column)):
                     yield lab.measure(each, load, cell_of(column, each, index), root)
 
 
-def loads(lab: Bench, column: Column) -> Iterator[Load]:
+def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
     """Return the loads of a column: one, or one for each number of users."""
     values = {
         name: lab.seconds(*value) if is_pair(name, value) else value for name, value in column.load.items()
@@ -141,12 +153,12 @@ def loads(lab: Bench, column: Column) -> Iterator[Load]:
     yield from (replace(load, users=users) for users in column.users) if column.users else [load]
 
 
-def cell_of(column: Column, contender: Contender, index: int) -> Cell:
+def cell_of(column: PlainColumn, tested: ServerUnderTest, index: int) -> Cell:
     """Return an empty cell with the printed figure. index: of the number of users."""
-    cell = Cell(contender.name, column.name, value=column.value, unit=column.unit)
+    cell = Cell(tested.name, column.name, value=column.value, unit=column.unit)
     if column.users:
         cell.x = column.users[index]
-    cell.paper_server, *figure = column.printed.get(contender.name, [""])
+    cell.paper_server, *figure = column.printed.get(tested.name, [""])
     if figure:
         cell.paper = figure[0][index] if isinstance(figure[0], list) else figure[0]
     return cell

@@ -7,75 +7,76 @@ from functools import partial
 
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import Started, in_turns, measured, started
+from ewe_lab.experiments.database_runs import Started, in_turns, measure_databases, start_ways
 from ewe_lab.load.http_pinger import ping
-from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, IN_PROCESS, KEPT
-from ewe_lab.stacks.databases import Asked, Database
+from ewe_lab.stacks.database_ways import CGI_DAEMON, EMBEDDED, IN_PROCESS, KEPT
+from ewe_lab.stacks.databases import LabDatabase, RunningDaemon
 
 ROWS = {  # of figure 3: the scenario's number there, and ours
     EMBEDDED: "1 CGI, embedded SQL",
-    CGI_DEMON: "2 CGI, demon",
-    IN_PROCESS: "3 in process, demon",
+    CGI_DAEMON: "2 CGI, daemon",
+    IN_PROCESS: "3 in process, daemon",
     KEPT: "X-Switch, kept",
 }
-FIRST, SECOND, THIRD = (ROWS[name] for name in (EMBEDDED, CGI_DEMON, IN_PROCESS))
-CLIENTS = (1, 2, 4, 6, 8, 10, 12, 14, 16)
-QUICK_CLIENTS = (1, 4, 16)
-REQUESTS = (4, 100)  # of each client, quick and full; in all rounds together
+FIRST, SECOND, THIRD = (ROWS[name] for name in (EMBEDDED, CGI_DAEMON, IN_PROCESS))
+CLIENT_COUNTS = (1, 2, 4, 6, 8, 10, 12, 14, 16)
+QUICK_CLIENT_COUNTS = (1, 4, 16)
+REQUESTS_PER_CLIENT = (4, 100)  # of each client, in all rounds together; quick and full
 LINKS = {"full speed": "", "10 Mbit/s": "10mbit"}
-WARM = 4  # clients that ask once before, so that connections are made
-LEVEL = 0.95  # of another's time: less may be chance
+# Clients that send one request each before the measurement, so that connections are open
+WARM_UP_REQUESTS = 4
+MIN_TIME_RATIO = 0.95  # a smaller difference of two times than 5 % may be chance
 REMARKS = (
     "Each client sends its requests one after the other, each over a new connection. Response time runs from the "
     "established connection to the last byte. Curves: the polynomial of second degree with the least squares.",
-    "Web server, demon and database share one core. Scenario 3 is a LibCGI library in ewe's process, which keeps "
-    "connections to the demon. The last row is not in the paper: a page in PHP under X-Switch, with a persistent "
+    "Web server, daemon and database share one core. Scenario 3 is a LibCGI library in ewe's process, which keeps "
+    "connections to the daemon. The last row is not in the paper: a page in PHP under X-Switch, with a persistent "
     "connection to the database.",
-    "The database works on one report much longer than a demon or a connection takes, so compare CPU times: their "
-    "differences are those of the ways.",
+    "The database works on one report much longer than the daemon or a new connection takes. Compare CPU times: "
+    "their differences are the costs of the ways.",
 )
 
 
-def column_of(place: str, link: str) -> str:
+def column_of(system: str, link: str) -> str:
     """Return the name of a column."""
-    return f"{place}, {link}"
+    return f"{system}, {link}"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each database at full speed, then behind the link."""
-    yield from measured(lab, partial(on, lab))
+    yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
 
-def on(lab: Bench, database: Database, demon: Asked) -> Iterator[Cell]:
+def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
     """Measure a database."""
     for link, speed in LINKS.items():
         if not speed:
-            yield from column(lab, database, demon, link)
+            yield from measure_ways(lab, database, daemon, link)
             continue
         with lab.linked(speed) as why:
             if why:
                 lab.notes.append(f"Not behind a link of {link}: {why}")
             else:
-                yield from column(lab, database, demon, link)
+                yield from measure_ways(lab, database, daemon, link)
 
 
-def column(lab: Bench, database: Database, demon: Asked, link: str) -> Iterator[Cell]:
+def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link: str) -> Iterator[Cell]:
     """Measure all ways on a database, in turns at each number of clients."""
-    counts = QUICK_CLIENTS if lab.quick else CLIENTS
+    counts = QUICK_CLIENT_COUNTS if lab.quick else CLIENT_COUNTS
     name = column_of(database.name, link)
     cells = {
         way: {count: Cell(row, name, count, "extra.response", "ms") for count in counts}
         for way, row in ROWS.items()
     }
-    with started(lab, database, demon, ROWS) as (ways, failed):
+    with start_ways(lab, database, daemon, ROWS) as (ways, failed):
         for way, reason in failed.items():
             for cell in cells[way].values():
                 cell.failure = reason
         for server, path in ways.values():
-            ping(lab, server, path, WARM, 1, database.digest)
+            ping(lab, server, path, WARM_UP_REQUESTS, 1, database.digest)
         for turn in range(lab.repeats):
             for count in counts:
                 measure(lab, ways, cells, count, turn, database.digest)
@@ -86,8 +87,8 @@ def column(lab: Bench, database: Database, demon: Asked, link: str) -> Iterator[
 def measure(
     lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, page: str
 ) -> None:
-    """Let so many clients ask each way once more."""
-    requests = max(1, round(lab.seconds(*REQUESTS) / lab.repeats))
+    """Load each way with `count` clients, and add a sample to its cell."""
+    requests = max(1, round(lab.seconds(*REQUESTS_PER_CLIENT) / lab.repeats))
     for way in in_turns(list(ways), turn + count):
         server, path = ways[way]
         cell = cells[way][count]
@@ -99,30 +100,35 @@ def measure(
         cell.load = f"{count} clients, {requests} requests each, a connection a request"
 
 
-def check(table: Table) -> Finding:
-    """The claim has two parts: 3 before 2 before 1 at every number of clients, and a gap that grows with it.
+def check(table: ExperimentTable) -> Finding:
+    """The claim has two parts: scenario 3 is faster than 2, and 2 than 1, at every number of clients; and the gap
+    between 1 and 3 grows with the number of clients.
 
-    Times are compared, of which one within 5 % of another is not behind it.
+    Two times that differ by less than 5 % do not break the order.
     """
-    found = {(cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median}
-    told, orders, gaps = [], [], []
+    medians = {(cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median}
+    pieces, orders, gaps = [], [], []
     for name in dict.fromkeys(cell.column for cell in table.cells):
         counts = sorted({cell.x for cell in table.cells if cell.column == name and cell.x is not None})
         whole = []
         for count in counts:
-            times = [found.get((row, name, count)) for row in (FIRST, SECOND, THIRD)]
+            times = [medians.get((row, name, count)) for row in (FIRST, SECOND, THIRD)]
             if None not in times:
                 whole.append([time for time in times if time is not None])
         if not whole:
             continue
-        orders += [third * LEVEL < second and second * LEVEL < first for first, second, third in whole]
+        orders += [
+            third * MIN_TIME_RATIO < second and second * MIN_TIME_RATIO < first
+            for first, second, third in whole
+        ]
         gaps.append(whole[-1][0] - whole[-1][2] > whole[0][0] - whole[0][2])
-        told.append(f"{name}: {whole[-1][0] / whole[-1][1]:.2f} and {whole[-1][0] / whole[-1][2]:.2f}")
-    if not told:
+        pieces.append(f"{name}: {whole[-1][0] / whole[-1][1]:.2f} and {whole[-1][0] / whole[-1][2]:.2f}")
+    if not pieces:
         return Finding(NOT_TESTABLE, "The three scenarios were not all measured.")
-    word = HOLDS if all(orders) and all(gaps) else IN_PART if any(orders) or any(gaps) else FAILS
+    verdict = HOLDS if all(orders) and all(gaps) else IN_PART if any(orders) or any(gaps) else FAILS
     return Finding(
-        word,
+        verdict,
         f"The order is kept in {sum(orders)} of {len(orders)} settings, and the gap grows in {sum(gaps)} of "
-        f"{len(gaps)} columns. Scenario 1 takes, with the most clients, times 2's and 3's: {'; '.join(told)}.",
+        f"{len(gaps)} columns. Time of scenario 1 over that of 2 and of 3, with the most clients: "
+        f"{'; '.join(pieces)}.",
     )

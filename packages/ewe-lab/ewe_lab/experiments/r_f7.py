@@ -8,43 +8,44 @@ from functools import partial
 
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import in_turns, measured, started
+from ewe_lab.experiments.database_runs import in_turns, measure_databases, start_ways
 from ewe_lab.load.http_pinger import ping
-from ewe_lab.stacks.database_ways import CGI_DEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.database_ways import CGI_DAEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 
-REQUESTS = 10  # in a round
-ROUNDS = (1, 5)  # quick and full
-WARM = {TYPE_2: 60, TYPE_4: 60}  # requests before: a JVM compiles what is called often
-WARM_OTHERS = 2
-ALIKE = 1.25  # ratio of two times that are about equal
+REQUESTS_PER_ROUND = 10  # in a round
+ROUND_COUNTS = (1, 5)  # quick and full
+WARM_UP_REQUESTS = {TYPE_2: 60, TYPE_4: 60}  # requests before: a JVM compiles methods that are called often
+DEFAULT_WARM_UP_REQUESTS = 2
+MAX_EQUAL_RATIO = 1.25  # ratio of two times that are about equal
 REMARKS = (
-    "3, 5 and 6 are our reading of the lost figure: a server API with a connection for each request, with a pool "
-    "of connections, and with one connection that the threads share. Rows without a number are not in the paper.",
-    "All send the same bytes. Web server, programs, demon and database share one core.",
+    "3, 5 and 6 are our interpretation of the lost figure: a server API with a connection for each request, with a "
+    "pool of connections, and with one connection that the threads share. Rows without a number are not in the "
+    "paper.",
+    "All send the same bytes. Web server, programs, daemon and database share one core.",
 )
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure all ways on each database, in turns."""
-    yield from measured(lab, partial(column, lab))
+    yield from measure_databases(lab, partial(measure_ways, lab))
     lab.notes += REMARKS
 
 
-def column(lab: Bench, database: Database, demon: Asked) -> Iterator[Cell]:
+def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
     """Measure all ways on a database."""
     cells = {name: Cell(name, database.name, None, "extra.response", "ms") for name in WAYS}
-    with started(lab, database, demon, WAYS) as (ways, failed):
+    with start_ways(lab, database, daemon, WAYS) as (ways, failed):
         for name, reason in failed.items():
             cells[name].failure = reason
-        for turn in range(int(lab.seconds(*ROUNDS)) + 1):
+        for turn in range(int(lab.seconds(*ROUND_COUNTS)) + 1):
             for name in in_turns(list(ways), turn):
                 server, path = ways[name]
                 cells[name].command = server.command
-                cells[name].load = f"1 client, {REQUESTS} requests, a connection a request"
-                count = REQUESTS if turn else WARM.get(name, WARM_OTHERS)
+                cells[name].load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"
+                count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 try:
                     sample = ping(lab, server, path, 1, count, database.digest)
                 except LabError as reason:
@@ -54,18 +55,20 @@ def column(lab: Bench, database: Database, demon: Asked) -> Iterator[Cell]:
     yield from (cell for cell in cells.values() if cell.samples or cell.failure)
 
 
-def check(table: Table) -> Finding:
-    """The claim holds if CGI with the demon takes about as long as the server API's scenarios, or less."""
-    told, kept = [], []
-    for place in (SQLITE, POSTGRESQL):
-        found = {cell.server: cell.median for cell in table.cells if cell.column == place and cell.median}
-        others = [found[name] for name in SERVER_API if name in found]
-        if CGI_DEMON not in found or not others:
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds if CGI with the daemon takes at most MAX_EQUAL_RATIO times the server API's time."""
+    pieces, part_holds = [], []
+    for system in (SQLITE, POSTGRESQL):
+        medians = {cell.server: cell.median for cell in table.cells if cell.column == system and cell.median}
+        others = [medians[name] for name in SERVER_API if name in medians]
+        if CGI_DAEMON not in medians or not others:
             continue
-        ratio = found[CGI_DEMON] / statistics.median(others)
-        kept.append(ratio <= ALIKE)
-        told.append(f"{place} {ratio:.2f}")
-    if not told:
-        return Finding(NOT_TESTABLE, "CGI with the demon and the server API were not both measured.")
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
-    return Finding(word, f"CGI with the demon takes, times the server API's scenarios: {'; '.join(told)}.")
+        ratio = medians[CGI_DAEMON] / statistics.median(others)
+        part_holds.append(ratio <= MAX_EQUAL_RATIO)
+        pieces.append(f"{system} {ratio:.2f}")
+    if not pieces:
+        return Finding(NOT_TESTABLE, "CGI with the daemon and the server API were not both measured.")
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(
+        verdict, f"Time of CGI with the daemon over that of the server API's scenarios: {'; '.join(pieces)}."
+    )

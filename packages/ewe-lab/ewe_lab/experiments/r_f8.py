@@ -1,4 +1,4 @@
-"""RDBMS, figure 8: what connecting and retrieving take, and what the demon adds to a call."""
+"""RDBMS, figure 8: the time to connect and to retrieve, and the time that the daemon adds to a call."""
 
 from __future__ import annotations
 
@@ -14,121 +14,125 @@ from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
-from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import in_turns, measured, started
+from ewe_lab.experiments.database_runs import in_turns, measure_databases, start_ways
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import reports
-from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
-from ewe_lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.database_ways import CGI_DAEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
+from ewe_lab.stacks.databases import DATABASE_NAME, POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.reports import DYNAMIC
 
-ROWS = (EMBEDDED, ODBC, TYPE_2, CGI_DEMON, TYPE_4)
+ROWS = (EMBEDDED, ODBC, TYPE_2, CGI_DAEMON, TYPE_4)
 CON, RET, DYNAMIC_RET = "Tcon", "Tret", "Tret, dynamic SQL"
-CLOCK = {CON: "con_wall", RET: "ret_wall"}
-REQUESTS = 10  # in a round
-ROUNDS = (1, 5)  # quick and full
-WARM = {TYPE_2: 60, TYPE_4: 60}
-WARM_OTHERS = 2
-MUCH = 0.2  # of the time: a very important percentage
-ADDS = "the demon adds"
-CALL = "SELECT 1 AS one"
-CALLS = (100, 500)  # in a block, quick and full
-BLOCKS = 10  # by turns; the fastest counts, since other programs only add to a time
-WANTED = 150.0  # µs that the demon may add to a call
+WALL_CLOCK_FIGURES = {CON: "con_wall", RET: "ret_wall"}
+REQUESTS_PER_ROUND = 10  # in a round
+ROUND_COUNTS = (1, 5)  # quick and full
+WARM_UP_REQUESTS = {TYPE_2: 60, TYPE_4: 60}
+DEFAULT_WARM_UP_REQUESTS = 2
+MIN_IMPORTANT_SHARE = 0.2  # least share of the time for the paper's "a very important percentage"
+ADDED_TIME_ROW = "the daemon adds"
+CALL_STATEMENT = "SELECT 1 AS one"
+CALLS_PER_BLOCK = (100, 500)  # in a block, quick and full
+BLOCK_COUNT = 10  # blocks of each kind, in turns; the fastest counts, since other programs only add to a time
+MAX_ADDED_US = 150.0  # µs that the daemon may add to a call
 REMARKS = (
     "Tcon and Tret: CPU time of the program, by its own clock, as in the paper; medians. SQLite works in the "
-    "program. PostgreSQL and the demon work elsewhere: their time is in the figures by the clock.",
-    "Scenario 7 connects to the demon, which is connected to the database. Its SQL is always dynamic.",
-    f"What the demon adds: the time of {CALL!r} through it, over a kept connection on its Unix socket, less the "
-    "time of the same call by the same driver in the client itself.",
+    "program. PostgreSQL and the daemon are other processes: their time is in the figures by the clock.",
+    "Scenario 7 connects to the daemon, which is connected to the database. Its SQL is always dynamic.",
+    f"The row `the daemon adds`: the time of {CALL_STATEMENT!r} through the daemon, over a kept connection on its "
+    "Unix socket, minus the time of the same call by the same driver in the client itself.",
 )
 Call = Callable[[], bytes]
 
 
-def column_of(place: str, part: str, clock: str = "CPU") -> str:
+def column_of(system: str, part: str, clock: str = "CPU") -> str:
     """Return the name of a column."""
-    return f"{place}: {part}" + ("" if clock == "CPU" else ", by the clock")
+    return f"{system}: {part}" + ("" if clock == "CPU" else ", by the clock")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the scenarios on each database, then the demon."""
-    yield from measured(lab, partial(on, lab))
+    """Measure the scenarios on each database, then the daemon."""
+    yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
 
-def on(lab: Bench, database: Database, demon: Asked) -> Iterator[Cell]:
+def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
     """Measure a database."""
-    yield from parts(lab, database, demon)
-    yield added(lab, database, demon)
+    yield from measure_scenarios(lab, database, daemon)
+    yield measure_added_time(lab, database, daemon)
 
 
-def parts(lab: Bench, database: Database, demon: Asked) -> Iterator[Cell]:
+def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
     """Measure the scenarios on a database, in turns."""
     cells = {name: cells_of(name, database.name) for name in ROWS}
-    with started(lab, database, demon, ROWS) as (ways, failed):
+    with start_ways(lab, database, daemon, ROWS) as (ways, failed):
         for name, reason in failed.items():
             for cell in cells[name].values():
                 cell.failure = reason
-        for turn in range(int(lab.seconds(*ROUNDS)) + 1):
+        for turn in range(int(lab.seconds(*ROUND_COUNTS)) + 1):
             for name in in_turns(list(ways), turn):
                 server, path = ways[name]
-                count = REQUESTS if turn else WARM.get(name, WARM_OTHERS)
+                count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 for sql in WAYS[name].sql:
                     try:
-                        sample = ping(lab, server, reports.asked(path, sql), 1, count, database.digest)
+                        sample = ping(lab, server, reports.report_url(path, sql), 1, count, database.digest)
                     except LabError as reason:
                         for cell in cells[name].values():
                             cell.failure = str(reason)
                         break
                     if turn:  # the first turn warms up
-                        keep(cells[name], sql, sample, sql == WAYS[name].sql[0])
+                        add_samples(cells[name], sql, sample, sql == WAYS[name].sql[0])
     for found in cells.values():
         yield from (cell for cell in found.values() if cell.samples or cell.failure)
 
 
-def cells_of(name: str, place: str) -> dict[str, Cell]:
+def cells_of(name: str, system: str) -> dict[str, Cell]:
     """Return the cells of a scenario on a database, by part."""
-    found = {part: Cell(name, column_of(place, part), None, f"extra.{part}", "ms") for part in (CON, RET)}
-    found[CON].value, found[RET].value = "extra.con", "extra.ret"
-    for part, value in CLOCK.items():
-        found[value] = Cell(name, column_of(place, part, "wall"), None, f"extra.{value}", "ms")
-    found[DYNAMIC_RET] = Cell(name, column_of(place, DYNAMIC_RET), None, "extra.ret", "ms")
-    for cell in found.values():
-        cell.load = f"1 client, {REQUESTS} requests, a connection a request"
-    return found
+    cells_by_name = {
+        part: Cell(name, column_of(system, part), None, f"extra.{part}", "ms") for part in (CON, RET)
+    }
+    cells_by_name[CON].value, cells_by_name[RET].value = "extra.con", "extra.ret"
+    for part, value in WALL_CLOCK_FIGURES.items():
+        cells_by_name[value] = Cell(name, column_of(system, part, "wall"), None, f"extra.{value}", "ms")
+    cells_by_name[DYNAMIC_RET] = Cell(name, column_of(system, DYNAMIC_RET), None, "extra.ret", "ms")
+    for cell in cells_by_name.values():
+        cell.load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"
+    return cells_by_name
 
 
-def keep(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool) -> None:
-    """Add a sample to the cells that it is for."""
+def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool) -> None:
+    """Add a sample to its cells. is_first: whether it has the first kind of SQL of its way."""
     if is_first:
-        for part in (CON, RET, *CLOCK.values()):
+        for part in (CON, RET, *WALL_CLOCK_FIGURES.values()):
             cells[part].samples.append(sample)
     if sql == DYNAMIC:
         cells[DYNAMIC_RET].samples.append(sample)
 
 
-def added(lab: Bench, database: Database, demon: Asked) -> Cell:
-    """Measure what the demon adds to a call."""
-    cell = Cell(ADDS, column_of(database.name, "a call"), None, "extra.micros", "µs")
-    cell.load = f"{CALL}, one after the other over a kept connection"
-    count = int(lab.seconds(*CALLS))
+def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Cell:
+    """Measure the time that the daemon adds to a call."""
+    cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), None, "extra.micros", "µs")
+    cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
+    count = int(lab.seconds(*CALLS_PER_BLOCK))
     try:
-        connection = connect(Named(NAME, database.driver, database.place, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
         try:
-            with Client(demon.address) as client, on_core(two_cores()[1]):
-                by_demon = asker(client)
+            with Client(daemon.address) as client, on_core(two_cores()[1]):
+                by_daemon = asker(client)
 
                 def direct() -> bytes:
-                    found = connection.execute(CALL, ())
+                    found = connection.execute(CALL_STATEMENT, ())
                     page = b"".join(fragments("TABLE", found.columns, found.rows))
                     connection.end(commit=True)
                     return page
 
-                if by_demon() != direct():
-                    raise LabError("the demon answers otherwise than the driver")
+                if by_daemon() != direct():
+                    raise LabError("the daemon's answer differs from the driver's")
                 for _ in range(lab.repeats):
-                    cell.samples.append(compared(direct, by_demon, count, (database.pids, demon.pid)))
+                    cell.samples.append(
+                        measure_extra_time(direct, by_daemon, count, (database.pids, daemon.pid))
+                    )
         finally:
             connection.close()
     except (DatabaseError, LabError) as reason:
@@ -136,69 +140,78 @@ def added(lab: Bench, database: Database, demon: Asked) -> Cell:
     return cell
 
 
-def compared(direct: Call, by_demon: Call, count: int, servers: tuple[tuple[int, ...], int]) -> Sample:
-    """Return what calls through the demon take more than direct ones. servers: of the database, and the demon.
+def measure_extra_time(
+    direct: Call, by_daemon: Call, count: int, servers: tuple[tuple[int, ...], int]
+) -> Sample:
+    """Measure the extra time of calls through the daemon. servers: processes of the database, and of the daemon.
 
-    The sample's usage is the CPU time that they take more, in client, demon and database together.
+    The sample's usage is the extra CPU time of client, daemon and database together.
     """
-    pids, demon = servers
+    pids, daemon = servers
     one, other, more = [], [], 0.0
-    for _ in range(BLOCKS):
-        began = time.thread_time() + cpu_seconds(*pids, demon)
-        one.append(timed(direct, count))
-        between = time.thread_time() + cpu_seconds(*pids, demon)
-        other.append(timed(by_demon, count))
-        more += time.thread_time() + cpu_seconds(*pids, demon) - between - (between - began)
-    calls = BLOCKS * count
-    extra = {"micros": (min(other) - min(one)) * 1e6, "direct": min(one) * 1e6, "demon": min(other) * 1e6}
-    return Sample("pinger", 0.0, calls, calls, 1, usage=Usage(more), extra=extra)
+    for _ in range(BLOCK_COUNT):
+        began = time.thread_time() + cpu_seconds(*pids, daemon)
+        one.append(median_call_s(direct, count))
+        between = time.thread_time() + cpu_seconds(*pids, daemon)
+        other.append(median_call_s(by_daemon, count))
+        more += time.thread_time() + cpu_seconds(*pids, daemon) - between - (between - began)
+    calls = BLOCK_COUNT * count
+    extra = {"micros": (min(other) - min(one)) * 1e6, "direct": min(one) * 1e6, "daemon": min(other) * 1e6}
+    return Sample("pinger", 0.0, requests=calls, replies=calls, connections=1, usage=Usage(more), extra=extra)
 
 
 def asker(client: Client) -> Call:
-    """Return a call through the demon."""
-    request = ClientRequest(NAME, CALL)
+    """Return a function that sends a call through the daemon."""
+    request = ClientRequest(DATABASE_NAME, CALL_STATEMENT)
     return lambda: b"".join(client.ask(request))
 
 
-def timed(call: Call, count: int) -> float:
-    """Return the median of so many calls, in seconds."""
-    took = []
+def median_call_s(call: Call, count: int) -> float:
+    """Return the median time of `count` calls, in seconds."""
+    durations = []
     for _ in range(count):
         began = time.perf_counter()
         call()
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
+        durations.append(time.perf_counter() - began)
+    return statistics.median(durations)
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
 
-    The last is judged by the clock: the demon's work is not in the gateway's CPU time.
+    The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time.
     """
-    found = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
-    told, kept = [], []
-    for place in (SQLITE, POSTGRESQL):
-        con = {name: time for name in ROWS if (time := found.get((name, column_of(place, CON)))) is not None}
-        ret = {name: time for name in ROWS if (time := found.get((name, column_of(place, RET)))) is not None}
-        wall = {name: time for name in ROWS if (time := found.get((name, column_of(place, RET, "wall"))))}
-        own = {
-            name: time for name, time in con.items() if name != CGI_DEMON
-        }  # 7 does not connect to a database
+    medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
+    pieces, part_holds = [], []
+    for system in (SQLITE, POSTGRESQL):
+        con = {
+            name: time for name in ROWS if (time := medians.get((name, column_of(system, CON)))) is not None
+        }
+        ret = {
+            name: time for name in ROWS if (time := medians.get((name, column_of(system, RET)))) is not None
+        }
+        wall = {name: time for name in ROWS if (time := medians.get((name, column_of(system, RET, "wall"))))}
+        # Scenario 7 does not connect to a database.
+        own = {name: time for name, time in con.items() if name != CGI_DAEMON}
         if EMBEDDED not in own or len(own) < 2:
             continue
         shares = {name: con[name] / (con[name] + ret[name]) for name in con if con[name] + ret[name] > 0}
-        kept += [shares[name] >= MUCH for name in (ODBC, TYPE_2) if name in shares]
-        kept.append(min(own, key=own.__getitem__) == EMBEDDED)
-        kept.append(bool(wall) and max(wall, key=wall.__getitem__) == CGI_DEMON)
+        part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
+        part_holds.append(min(own, key=own.__getitem__) == EMBEDDED)
+        part_holds.append(bool(wall) and max(wall, key=wall.__getitem__) == CGI_DAEMON)
         words = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
-        told.append(f"{place}: connecting is of the CPU time {words}")
+        pieces.append(f"{system}: connecting is of the CPU time {words}")
     adds = {
-        cell.column: cell.median for cell in table.cells if cell.server == ADDS and cell.median is not None
+        cell.column: cell.median
+        for cell in table.cells
+        if cell.server == ADDED_TIME_ROW and cell.median is not None
     }
-    if not told:
+    if not pieces:
         return Finding(NOT_TESTABLE, "Embedded SQL was not measured beside another scenario.")
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     if adds:
         worst = max(adds.values())
-        told.append(f"the demon adds at most {worst:.0f} µs to a call ({WANTED:.0f} are wanted)")
-    return Finding(word, f"{'. '.join(told)}.".replace(". the", "; the"))
+        pieces.append(
+            f"the daemon adds at most {worst:.0f} µs to a call (the target is {MAX_ADDED_US:.0f} µs)"
+        )
+    return Finding(verdict, f"{'. '.join(pieces)}.".replace(". the", "; the"))

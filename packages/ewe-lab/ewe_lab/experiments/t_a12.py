@@ -1,8 +1,8 @@
 """Thesis, table A.12: PHP with and without an accelerator, which keeps compiled pages in shared memory.
 
-Of the three accelerators of the thesis none is left. PHP has its own since 2013, the opcache, which replaced APC.
-A stand-in takes the place of the blog whose main page the thesis loaded: 16 included files with 64 functions each,
-of which the page calls 16. Compiling is most of its work, as with a large framework.
+None of the three accelerators of the thesis exists any more. PHP has its own since 2013, the opcache, which
+replaced APC. The thesis loaded the main page of a blog. Here a page takes its place that includes 16 files with 64
+functions each and calls 16 of the functions. Compiling is most of its work, as with a large framework.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from dataclasses import dataclass, replace
 
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.experiments.thesis_memory import SETTLES, look
+from ewe_lab.experiments.thesis_memory import SETTLE_S, measure_memory
 from ewe_lab.stacks.programs import write_blog
-from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.ways import ServingStack, served
 
 BEFORE, AFTER = "VmRSS before the main page", "VmRSS after the main page"
 WHOLE, COST = "all processes, PSS, after the main page", "the main page at full speed"
-WITH = " opcache"
-ASKED = 40  # requests before the measurement: each of a server's processes has then loaded the page
-WITHIN = 1.10  # of the memory without: the most that is printed is 1.08, of Xcache under PHP-FPM
-SAVES = 1.10  # times as much CPU time without as with it: less may be chance
+WITH_OPCACHE = " opcache"
+REQUESTS_BEFORE = 40  # requests before the measurement: each of a server's processes has then loaded the page
+# greatest ratio of memory with to memory without; the greatest printed one is 1.08 (Xcache, PHP-FPM)
+MAX_MEMORY_RATIO = 1.10
+MIN_CPU_RATIO = 1.10  # least ratio of CPU time without to CPU time with; a smaller one may be chance
 
 
 @dataclass(frozen=True)
 class Interpreter:
     """A way to run PHP. document: its name in table A.12, "" if it is not there."""
 
-    way: Way
+    way: ServingStack
     document: str = ""
 
     def printed(self, opcache: bool) -> Sequence[float]:
@@ -44,10 +45,10 @@ class Interpreter:
 
 PRINTED = printed("T-A12")
 INTERPRETERS = (
-    Interpreter(Way("apache-prefork", "mod_php", "php", label="mod_php"), "mod_php"),
-    Interpreter(Way("lighttpd", "php-cgi", "php", label="FastCGI"), "FastCGI"),
-    Interpreter(Way("nginx", "php-fpm", "php", label="PHP-FPM"), "PHP-FPM"),
-    Interpreter(Way("ewe", "xswitch", "php", label="ewe")),
+    Interpreter(ServingStack("apache-prefork", "mod_php", "php", label="mod_php"), "mod_php"),
+    Interpreter(ServingStack("lighttpd", "php-cgi", "php", label="FastCGI"), "FastCGI"),
+    Interpreter(ServingStack("nginx", "php-fpm", "php", label="PHP-FPM"), "PHP-FPM"),
+    Interpreter(ServingStack("ewe", "xswitch", "php", label="ewe")),
 )
 NOTE = (
     "Beside PHP with its opcache stand the figures of APC, which it replaced. VmRSS counts the opcache's pages "
@@ -63,34 +64,39 @@ def run(lab: Bench) -> Iterator[Cell]:
         if each.way.missing:
             lab.notes.append(each.way.missing)
             continue
-        yield from measured(lab, each, False)
-        yield from measured(lab, each, True)
-    for name, (document, *kilobytes) in PRINTED[
-        "gone"
-    ].items():  # accelerators that no longer exist, by a short name
+        yield from measure_interpreter(lab, each, False)
+        yield from measure_interpreter(lab, each, True)
+    # Accelerators that no longer exist, by a short name.
+    for name, (document, *kilobytes) in PRINTED["gone"].items():
         for column, figure in zip((BEFORE, AFTER), kilobytes, strict=True):
             yield Cell(name, column, unit="kB", paper=figure, paper_server=document)
 
 
-def measured(lab: Bench, each: Interpreter, opcache: bool) -> Iterator[Cell]:
-    """Start PHP, look at its memory, ask for the main page, look again, and load it."""
-    way = replace(each.way, program="blog", opcache=opcache)
-    name = way.name + (WITH if opcache else "")
+def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> Iterator[Cell]:
+    """Start PHP, read its memory, request the main page, read the memory again, and load the page."""
+    stack = replace(interpreter.way, program="blog", opcache=opcache)
+    name = stack.name + (WITH_OPCACHE if opcache else "")
     load = Load(
-        "ceiling", users=4, seconds=lab.seconds(1, 3), warm_up=lab.seconds(0.3, 0.5), length=len(way.page)
+        "saturation",
+        users=4,
+        seconds=lab.seconds(1, 3),
+        warm_up=lab.seconds(0.3, 0.5),
+        length=len(stack.page),
     )
     try:
-        with served(lab, way) as (server, path):
-            if way.by != "xswitch":  # which starts no engine before it is asked
-                time.sleep(SETTLES)
-                yield memory(each, name, BEFORE, look(server, way), server.command, opcache)
-            for _ in range(ASKED):
-                probe(server.url.rstrip("/") + path, way.page)
-            after = look(server, way)
-            yield memory(each, name, AFTER, after, server.command, opcache)
+        with served(lab, stack) as (server, path):
+            if stack.by != "xswitch":  # X-Switch starts no engine before the first request
+                time.sleep(SETTLE_S)
+                yield memory_cell(
+                    interpreter, name, BEFORE, measure_memory(server, stack), server.command, opcache
+                )
+            for _ in range(REQUESTS_BEFORE):
+                probe(server.url.rstrip("/") + path, stack.page)
+            after = measure_memory(server, stack)
+            yield memory_cell(interpreter, name, AFTER, after, server.command, opcache)
             yield Cell(
                 name, WHOLE, value="extra.pss", unit="kB", samples=[after], command=server.command,
-                load=f"{ASKED} requests before",
+                load=f"{REQUESTS_BEFORE} requests before",
             )  # fmt: skip
             load = replace(load, path=path)
             samples = [lab.load(server, load) for _ in range(1 if lab.quick else 3)]
@@ -101,40 +107,43 @@ def measured(lab: Bench, each: Interpreter, opcache: bool) -> Iterator[Cell]:
                 unit="µs",
                 samples=samples,
                 command=server.command,
-                load=load.words(),
+                load=load.description(),
             )
     except LabError as reason:
         yield Cell(name, failure=str(reason))
 
 
-def memory(each: Interpreter, name: str, column: str, sample: Sample, command: str, opcache: bool) -> Cell:
-    """Return a cell with the resident memory of what runs PHP."""
-    asked = f"{ASKED} requests before" if column == AFTER else "none"
+def memory_cell(
+    interpreter: Interpreter, name: str, column: str, sample: Sample, command: str, opcache: bool
+) -> Cell:
+    """Return a cell with the resident memory of the process that runs PHP."""
+    asked = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
     cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=asked)
-    if each.document:
-        cell.paper = each.printed(opcache)[column == AFTER]
-        cell.paper_server = each.document + (" with APC" if opcache else "")
+    if interpreter.document:
+        cell.paper = interpreter.printed(opcache)[column == AFTER]
+        cell.paper_server = interpreter.document + (" with APC" if opcache else "")
     return cell
 
 
-def check(table: Table) -> Finding:
-    """The claim has two parts, for each way to run PHP: less time, and hardly more memory."""
-    found = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
-    told, parts = [], []
+def check(table: ExperimentTable) -> Finding:
+    """The claim has two parts for each way to run PHP: the opcache saves CPU time, and needs hardly more memory."""
+    medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
+    pieces, parts = [], []
     for each in INTERPRETERS:
         name = each.way.name
         cost, memory = (
-            (found.get((name, column)), found.get((name + WITH, column))) for column in (COST, AFTER)
+            (medians.get((name, column)), medians.get((name + WITH_OPCACHE, column)))
+            for column in (COST, AFTER)
         )
         if cost[0] and cost[1] and memory[0] and memory[1]:
             saved, grown = cost[0] / cost[1], memory[1] / memory[0]
-            parts += [saved >= SAVES, grown <= WITHIN]
-            told.append(f"{name} {saved:.1f} and {grown:.2f}")
+            parts += [saved >= MIN_CPU_RATIO, grown <= MAX_MEMORY_RATIO]
+            pieces.append(f"{name} {saved:.1f} and {grown:.2f}")
     if not parts:
         return Finding(NOT_TESTABLE, "No way to run PHP was measured with and without its opcache.")
-    word = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
-        word,
+        verdict,
         "CPU time without the opcache over that with it, and VmRSS with it over that without: "
-        f"{', '.join(told)}.",
+        f"{', '.join(pieces)}.",
     )

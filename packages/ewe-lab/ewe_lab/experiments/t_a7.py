@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 
 LEAST, DEFAULT, MOST = "least", "default", "most"
-PRINTED = printed("T-A7")  # of TAS01; TAS02 and TAS03 have 129024 in the defaults
+PRINTED = printed("T-A7")  # the parameters of TAS01; TAS02 and TAS03 have 129024 as defaults
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -38,7 +38,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             )
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """Count the unchanged parameters. A difference is not a fault, but a reader should know it."""
     seen = [cell for cell in table.cells if cell.median is not None]
     if not seen:

@@ -1,34 +1,35 @@
-"""Thesis, DT-1 over Unix and TCP sockets: what Cherokee did, with nginx and php-fpm in its place."""
+"""Thesis, DT-1 over Unix and TCP sockets: Cherokee's loss of performance, tested with nginx and php-fpm."""
 
-from ewe_lab.bench.results import Table
+from ewe_lab.bench.results import ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.thesis_static import KEEP, NO_KEEP
+from ewe_lab.experiments.thesis_static import KEEP_ALIVE, NO_KEEP_ALIVE
 
-FEW = 100  # clients, above which Cherokee lost its performance
-COLLAPSE = 0.5  # of the best rate
+FEW_CLIENTS = 100  # clients; with more of them Cherokee lost its performance
+COLLAPSE_SHARE = 0.5  # of the best rate
 
 
-def lowest(table: Table, kind: str) -> float | None:
-    """Return the lowest ratio of the worst rate above 100 clients to the best below, for one kind of socket."""
+def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
+    """Return the lowest ratio of the worst rate above FEW_CLIENTS to the best rate below, for a kind of socket."""
     found: list[float] = []
-    for column in (NO_KEEP, KEEP):
+    for column in (NO_KEEP_ALIVE, KEEP_ALIVE):
         for server in {cell.server for cell in table.cells if cell.server.startswith(kind)}:
             cells = [cell for cell in table.cells if (cell.server, cell.column) == (server, column)]
-            few = [cell.median or 0.0 for cell in cells if cell.x and cell.x <= FEW]
-            many = [cell.median or 0.0 for cell in cells if cell.x and cell.x > FEW]
+            few = [cell.median or 0.0 for cell in cells if cell.x and cell.x <= FEW_CLIENTS]
+            many = [cell.median or 0.0 for cell in cells if cell.x and cell.x > FEW_CLIENTS]
             if many and max(few, default=0.0) > 0:
                 found.append(min(many) / max(few))
     return min(found, default=None)
 
 
-def check(table: Table) -> Finding:
-    """The claim has two parts: over Unix sockets it collapses, over TCP it does not."""
-    unix, tcp = lowest(table, "Unix"), lowest(table, "TCP")
+def check(table: ExperimentTable) -> Finding:
+    """The claim has two parts: the rate collapses over Unix sockets, and does not collapse over TCP."""
+    unix, tcp = lowest_ratio(table, "Unix"), lowest_ratio(table, "TCP")
     if unix is None or tcp is None:
         return Finding(NOT_TESTABLE, "Not both kinds of socket were measured with few and with many clients.")
-    parts = (unix < COLLAPSE, tcp >= COLLAPSE)
-    word = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    parts = (unix < COLLAPSE_SHARE, tcp >= COLLAPSE_SHARE)
+    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
-        word,
-        f"Above {FEW} clients the rate fell to {unix:.0%} of the best over Unix sockets, to {tcp:.0%} over TCP.",
+        verdict,
+        f"Above {FEW_CLIENTS} clients the rate fell to {unix:.0%} of the best over Unix sockets, "
+        f"to {tcp:.0%} over TCP.",
     )

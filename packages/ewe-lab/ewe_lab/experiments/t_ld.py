@@ -2,7 +2,7 @@
 
 The thesis let 100 visitors a second come to a WordPress for 30 minutes, 450 for 10 minutes and 200 for 20 minutes.
 450 a second was as much as its machine could answer. The phases here are therefore shares of a capacity, which is
-measured first. Visitors come at random times, as those of the thesis's tool, tsung, do:
+measured first. Visitors come at random times, as those of tsung, the tool of the thesis, do:
 
     visitors a second
         100 %                      ┌──────┐
@@ -14,8 +14,8 @@ measured first. Visitors come at random times, as those of the thesis's tool, ts
 A visitor looks at the main page, thinks, and looks at one post. All servers of a blog get the same visitors: at the
 capacity of Apache prefork with mod_php for WordPress, and of ewe's prefork model for the blog of SQL pages.
 
-What can mislead: server, PHP and database share one core here, and the load has the other. A blog of SQL pages does
-far less than a WordPress for a page, so that more visitors come to it.
+Two facts can mislead a reader. Server, PHP and database share one core here, and the load has the other. A blog of
+SQL pages does far less work for a page than WordPress, so its capacity is greater and more visitors come to it.
 """
 
 from __future__ import annotations
@@ -27,48 +27,63 @@ from dataclasses import dataclass, replace
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Sample, Table
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LOST, NOT_TESTABLE, Finding
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, MAX_LOST_SHARE, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
-from ewe_lab.experiments.visitors import BUSY, DATABASE, PARTS, PHASES, PROGRAM, SECOND, WEB, Stack
+from ewe_lab.experiments.visitors import (
+    CAPACITY_CLIENTS,
+    CAPACITY_PHASE,
+    DATABASE,
+    PARTS,
+    PHASES,
+    PROGRAM,
+    WEB,
+    Stack,
+)
 from ewe_lab.stacks import sql_blog, wordpress
-from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.ways import ServingStack, served
 
 WORDPRESS, SQL = "WordPress", "pages from SQL"
 MEMORY, CPU = "memory at its peak", "CPU in the second phase"
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A server that WordPress is loaded on, by its name in the thesis. full: it takes part in a full run only."""
+class StackUnderTest:
+    """A server under test with WordPress. document: its name in the thesis. full: it is in full runs only."""
 
-    way: Way
+    way: ServingStack
     document: str = ""
     full: bool = False
 
 
 PREFORK = "prefork mod_php"
 PRINTED = printed("T-LD")  # by server: memory in GB, CPU in percent
-ENTRANTS = (
-    Entrant(Way("apache-prefork", "mod_php", "php"), "Apache prefork"),
-    Entrant(Way("apache-event", "php-fpm", "php"), "Apache event"),
-    Entrant(Way("nginx", "php-fpm", "php"), "Nginx"),
-    Entrant(Way("lighttpd", "php-fpm", "php"), "Lighttpd", full=True),
-    Entrant(Way("ewe", "php-fpm", "php")),
-    Entrant(Way("ewe", "xswitch", "php")),
+TESTED_STACKS = (
+    StackUnderTest(ServingStack("apache-prefork", "mod_php", "php"), "Apache prefork"),
+    StackUnderTest(ServingStack("apache-event", "php-fpm", "php"), "Apache event"),
+    StackUnderTest(ServingStack("nginx", "php-fpm", "php"), "Nginx"),
+    StackUnderTest(ServingStack("lighttpd", "php-fpm", "php"), "Lighttpd", full=True),
+    StackUnderTest(ServingStack("ewe", "php-fpm", "php")),
+    StackUnderTest(ServingStack("ewe", "xswitch", "php")),
+    StackUnderTest(
+        ServingStack(
+            "ewe", "php-fpm", "php", label="ewe php-fpm, page cache", options=("--content-cache", "32m")
+        )
+    ),
 )
-LONG = 0.5  # seconds: a visitor notices
-FEW = 20  # visitors in the second phase; a share of fewer says nothing
-FIGURES = (
+LONG_WAIT_S = 0.5  # seconds: a visitor notices a longer wait
+MIN_VISITORS = 20  # visitors in the second phase: with fewer, the lost share says nothing
+FIGURES = (  # column, figure, unit, key in PRINTED
     (MEMORY, "usage.memory", "GB", "memory"),
     (CPU, "extra.cpu", "%", "cpu"),
-)  # the last: its key in PRINTED
-GONE = "Cherokee"
+)
+UNAVAILABLE_SERVER = "Cherokee"
 NOTES = (
     "The thesis's figures are those of the whole machine, as Ganglia saw it, caches of files included. Ours are of "
     "web server, PHP and database together (PSS), on one core.",
-    "WordPress has PHP's opcache and no cache of pages; the thesis installed both. Its posts have plain permalinks "
-    "(/?p=1), as in the thesis: other permalinks need a fallback to index.php, which ewe does not have yet.",
+    "WordPress has PHP's opcache. The thesis also installed a cache of pages. One row has ewe's content cache: "
+    "WordPress allows a visitor without a session to see a page that is up to a minute old. Its posts have plain "
+    "permalinks (/?p=1), as in the thesis.",
 )
 
 
@@ -76,26 +91,33 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Load WordPress on each server, then the blog of SQL pages on each model and database."""
     lab.notes.extend(NOTES)
     cells: list[Cell] = []
-    for each in (on_wordpress(lab), on_sql(lab)):
+    for each in (measure_wordpress(lab), measure_sql_blog(lab)):
         for cell in each:
             cells.append(cell)
             yield cell
     for column, value, unit, name in FIGURES:
-        yield Cell(GONE.lower(), column, value=value, unit=unit, paper=PRINTED[GONE][name], paper_server=GONE)
-    lab.notes.extend(seen(cells))
+        yield Cell(
+            UNAVAILABLE_SERVER.lower(),
+            column,
+            value=value,
+            unit=unit,
+            paper=PRINTED[UNAVAILABLE_SERVER][name],
+            paper_server=UNAVAILABLE_SERVER,
+        )
+    lab.notes.extend(observations(cells))
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The two blogs
 
 
-def on_wordpress(lab: Bench) -> Iterator[Cell]:
+def measure_wordpress(lab: Bench) -> Iterator[Cell]:
     """Install WordPress once, and load it behind each server."""
     if packages := wordpress.missing():
         lab.notes.append(f"WordPress is left out: apt install {packages}")
         return
     present = []
-    for each in ENTRANTS:
+    for each in TESTED_STACKS:
         if each.full and lab.quick:
             continue
         if lacking := each.way.missing:
@@ -103,14 +125,17 @@ def on_wordpress(lab: Bench) -> Iterator[Cell]:
         else:
             present.append(each)
     capacity = 0.0
-    with failing(WORDPRESS) as failed, wordpress.wordpress(lab) as blog:
+    with error_as_cell(WORDPRESS) as failed, wordpress.wordpress(lab) as blog:
         paths = ("/", blog.post)
         for each in present:
-            with failing(each.way.name) as failed_here, served(lab, each.way, root=blog.root) as (server, _):
-                running = Stack(lab, server, blog.also, paths)
+            with (
+                error_as_cell(each.way.name) as failed_here,
+                served(lab, each.way, root=blog.root) as (server, _),
+            ):
+                running = Stack(lab, server, blog.other_pids, paths)
                 if not capacity:
                     capacity = running.capacity()
-                    lab.notes.append(told_capacity(WORDPRESS, each.way.name, capacity))
+                    lab.notes.append(capacity_note(WORDPRESS, each.way.name, capacity))
                 else:
                     running.warm()
                 yield from cells_of(each.way.name, each.document, WORDPRESS, running, *running.load(capacity))
@@ -118,7 +143,7 @@ def on_wordpress(lab: Bench) -> Iterator[Cell]:
     yield from failed
 
 
-def on_sql(lab: Bench) -> Iterator[Cell]:
+def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
     """Load the blog of SQL pages, under two models and on each database that is here."""
     capacity = 0.0
     for each in sql_blog.BLOGS:
@@ -127,11 +152,11 @@ def on_sql(lab: Bench) -> Iterator[Cell]:
         if lacking := each.missing:
             lab.notes.append(lacking)
             continue
-        with failing(each.name) as failed, each.served(lab) as (server, also, paths):
-            running = Stack(lab, server, also, paths)
+        with error_as_cell(each.name) as failed, each.served(lab) as (server, other_pids, paths):
+            running = Stack(lab, server, other_pids, paths)
             if not capacity:
                 capacity = running.capacity()
-                lab.notes.append(told_capacity(SQL, each.name, capacity))
+                lab.notes.append(capacity_note(SQL, each.name, capacity))
             else:
                 running.warm()
             yield from cells_of(each.name, "", SQL, running, *running.load(capacity))
@@ -139,7 +164,7 @@ def on_sql(lab: Bench) -> Iterator[Cell]:
 
 
 @contextmanager
-def failing(name: str) -> Iterator[list[Cell]]:
+def error_as_cell(name: str) -> Iterator[list[Cell]]:
     """Turn a LabError of the block into a cell, in the list that this yields."""
     failed: list[Cell] = []
     try:
@@ -148,11 +173,11 @@ def failing(name: str) -> Iterator[list[Cell]]:
         failed.append(Cell(name, failure=str(reason)))
 
 
-def told_capacity(blog: str, name: str, capacity: float) -> str:
-    """Return the sentence that says what the phases are shares of."""
+def capacity_note(blog: str, name: str, capacity: float) -> str:
+    """Return a sentence on the capacity and the shares of the phases."""
     return (
-        f"{blog}: {name} answers {figures.number(capacity)} visitors a second at best, with {BUSY} clients that "
-        f"never pause; the phases are 22, 100 and 44 % of that, for all servers of this blog."
+        f"{blog}: {name} answers {figures.number(capacity)} visitors a second at best, with {CAPACITY_CLIENTS} "
+        f"clients that never pause. The phases are 22, 100 and 44 % of this rate, for all servers of this blog."
     )
 
 
@@ -161,26 +186,26 @@ def told_capacity(blog: str, name: str, capacity: float) -> str:
 
 
 def cells_of(name: str, document: str, blog: str, stack: Stack, load: Load, sample: Sample) -> Iterator[Cell]:
-    """Yield the cells of one server: the phases, what the thesis printed, and the parts of the CPU time."""
+    """Yield the cells of one server: the phases, the figures that the thesis prints, the parts of the CPU time."""
     command = stack.server.command
-    yield Cell(name, blog, samples=[sample], command=command, load=load.words())
+    yield Cell(name, blog, samples=[sample], command=command, load=load.description())
     light = replace(sample, timeline=[], phases=[], running=[])
     for column, value, unit, key in FIGURES:
         paper = PRINTED.get(document, {}).get(key)
         yield Cell(
-            name, column, value=value, unit=unit, samples=[light], command=command, load=load.words(),
+            name, column, value=value, unit=unit, samples=[light], command=command, load=load.description(),
             paper=paper, paper_server=document if paper else "",
         )  # fmt: skip
     for part in PARTS:
         if part in sample.extra:
-            yield Cell(name, part, value=f"extra.{part}", unit="ms", samples=[light], load=load.words())
+            yield Cell(name, part, value=f"extra.{part}", unit="ms", samples=[light], load=load.description())
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What one sees
+# Observations
 
 
-def loaded(cells: Sequence[Cell], blog: str) -> dict[str, Sample]:
+def samples_with_phases(cells: Sequence[Cell], blog: str) -> dict[str, Sample]:
     """Return the samples with three phases, by server."""
     return {
         cell.server: cell.samples[0]
@@ -189,72 +214,72 @@ def loaded(cells: Sequence[Cell], blog: str) -> dict[str, Sample]:
     }
 
 
-def seen(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield what one sees in the figures, a sentence each."""
+def observations(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the observations on the figures, a sentence each."""
     costs = {}
     for blog in (WORDPRESS, SQL):
-        samples = loaded(cells, blog)
+        samples = samples_with_phases(cells, blog)
         if not samples:
             continue
         total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
         costs[blog] = min(total.values())
         apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
-            f"{blog}: a page takes {span(total, milliseconds)} of CPU in all. Where a process beside the web "
-            f"server runs the pages, its part is {span(parts(apart, PROGRAM), milliseconds)}, the web server's "
-            f"{span(parts(apart, WEB), milliseconds)}, the database's "
-            f"{span(parts(samples, DATABASE), milliseconds)}."
+            f"{blog}: a page takes {range_text(total, milliseconds)} of CPU in all. Where a process beside the web "
+            f"server runs the pages, its part is {range_text(part_times_ms(apart, PROGRAM), milliseconds)}, "
+            f"the web server's {range_text(part_times_ms(apart, WEB), milliseconds)}, the database's "
+            f"{range_text(part_times_ms(samples, DATABASE), milliseconds)}."
         )
         yield (
-            f"{blog}: 95 of 100 pages came within {', '.join(waits(samples, phase) for phase in range(3))} in the "
-            f"three phases. {still_waiting(samples)}"
+            f"{blog}: 95 of 100 pages came within {', '.join(wait_range(samples, phase) for phase in range(3))} "
+            f"in the three phases. {still_waiting(samples)}"
         )
         memory = {name: sample.usage.memory for name, sample in samples.items() if sample.usage}
-        yield f"{blog}: memory at its peak is {span(memory, figures.size)}. {lost_in_words(samples)}"
+        yield f"{blog}: memory at its peak is {range_text(memory, figures.size_text)}. {lost_in_words(samples)}"
     if len(costs) > 1:
         more = costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0
         yield f"A page of WordPress costs {figures.number(more)} times the CPU time of the same page from SQL."
 
 
 def milliseconds(value: float | None) -> str:
-    """Return a time that is given in ms."""
-    return figures.times(None if value is None else value / 1e3)
+    """Return a time in ms as text."""
+    return figures.time_text(None if value is None else value / 1e3)
 
 
-def parts(samples: Mapping[str, Sample], part: str) -> dict[str, float | None]:
+def part_times_ms(samples: Mapping[str, Sample], part: str) -> dict[str, float | None]:
     """Return the CPU time of one part for a page in ms, by server; without servers that have no such part."""
     return {name: sample.extra[part] for name, sample in samples.items() if sample.extra.get(part)}
 
 
-def span(values: Mapping[str, float | None], text: Callable[[float | None], str]) -> str:
+def range_text(values: Mapping[str, float | None], text: Callable[[float | None], str]) -> str:
     """Return the least and the greatest figure, with the servers that have them."""
     known = sorted((value, name) for name, value in values.items() if value is not None)
     if not known:
-        return figures.NONE
+        return figures.NO_FIGURE
     (least, first), (most, last) = known[0], known[-1]
     return f"{text(least)} ({first})" + (f" to {text(most)} ({last})" if len(known) > 1 else "")
 
 
-def waits(samples: Mapping[str, Sample], phase: int) -> str:
+def wait_range(samples: Mapping[str, Sample], phase: int) -> str:
     """Return the range of the 95th percentiles in a phase."""
     times = {
         name: response.p95
         for name, sample in samples.items()
         if (response := sample.phases[phase].response) is not None
     }
-    return span(times, figures.times)
+    return range_text(times, figures.time_text)
 
 
 def still_waiting(samples: Mapping[str, Sample]) -> str:
-    """Say at which servers the third phase began with the queue of the second."""
+    """Say which servers began the third phase with a queue of the second."""
     late = []
     for name, sample in samples.items():
         first, last = sample.phases[0].response, sample.phases[-1].response
-        if first and last and last.p95 > max(LONG, 2 * first.p95):
-            late.append(f"{name} ({figures.times(last.p95)} after {figures.times(first.p95)})")
+        if first and last and last.p95 > max(LONG_WAIT_S, 2 * first.p95):
+            late.append(f"{name} ({figures.time_text(last.p95)} after {figures.time_text(first.p95)})")
     if late:
         return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(late)}."
-    return "No server took a queue along from the second phase into the third."
+    return "No server kept a queue from the second phase into the third."
 
 
 def lost_in_words(samples: Mapping[str, Sample]) -> str:
@@ -262,39 +287,40 @@ def lost_in_words(samples: Mapping[str, Sample]) -> str:
     lost = [
         f"{name} ({figures.percent(sample.lost)})"
         for name, sample in samples.items()
-        if (sample.lost or 0) > LOST
+        if (sample.lost or 0) > MAX_LOST_SHARE
     ]
     return f"Visitors were lost by {', '.join(lost)}." if lost else "No server lost a visitor in a hundred."
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has three parts: prefork loses visitors, the others do not, and they need less memory."""
-    samples = loaded(table.cells, WORDPRESS)
+    samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
-    others = {each.way.name for each in ENTRANTS if each.document} & set(samples)
+    others = {each.way.name for each in TESTED_STACKS if each.document} & set(samples)
     if prefork is None or not others:
         return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
-    if (came := prefork.phases[SECOND].sessions) < FEW:
+    if (came := prefork.phases[CAPACITY_PHASE].sessions) < MIN_VISITORS:
         sentence = (
             f"Only {came} visitors came in the second phase, too few to judge: Apache prefork was too slow."
         )
         return Finding(NOT_TESTABLE, sentence)
-    kept = []
-    told = []
-    lost = prefork.phases[SECOND].lost or 0.0
-    kept.append(lost > LOST)
-    told.append(f"Apache prefork lost {figures.percent(lost)} of its visitors in the second phase")
-    most = max(samples[name].phases[SECOND].lost or 0.0 for name in others)
-    kept.append(most <= LOST)
-    told.append(f"the others that the thesis names at most {figures.percent(most)}")
+    part_holds = []
+    pieces = []
+    lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
+    part_holds.append(lost > MAX_LOST_SHARE)
+    pieces.append(f"Apache prefork lost {figures.percent(lost)} of its visitors in the second phase")
+    most = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
+    part_holds.append(most <= MAX_LOST_SHARE)
+    pieces.append(f"the others that the thesis names at most {figures.percent(most)}")
     memory = {
         name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
     }
     own = prefork.usage.memory if prefork.usage else None
     if own and all(memory.values()):
-        kept.append(all(value is not None and value < own for value in memory.values()))
-        told.append(
-            f"prefork's memory was {figures.size(own)} at its peak, that of the others {span(memory, figures.size)}"
+        part_holds.append(all(value is not None and value < own for value in memory.values()))
+        pieces.append(
+            f"prefork's memory was {figures.size_text(own)} at its peak, "
+            f"that of the others {range_text(memory, figures.size_text)}"
         )
-    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
-    return Finding(word, "; ".join(told) + ".")
+    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(verdict, "; ".join(pieces) + ".")

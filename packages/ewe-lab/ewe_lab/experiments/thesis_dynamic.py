@@ -1,4 +1,4 @@
-"""How the dynamic tests of the thesis run: pages of PHP and Python, served in several ways.
+"""The dynamic tests of the thesis: pages of PHP and Python, served in several ways.
 
 As in the static tests, the sweep over the number of clients is charted as measured, and the best point of each way
 stands beside the figure that the text of the thesis gives.
@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ewe_lab.bench.experiment import Bench, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.thesis_static import (
-    AT_TODAY,
-    BEST,
-    CLIENTS,
-    KEEP,
+    BEST_COLUMN_PREFIX,
+    CLIENT_COUNTS,
+    KEEP_ALIVE,
     PARITY,
     READ_OFF,
-    TODAY,
-    best,
-    height,
+    TLS_1_3_CLIENTS,
+    TLS_1_3_PREFIX,
+    best_cell,
+    figure_or_0,
 )
 from ewe_lab.stacks.backends import opener
-from ewe_lab.stacks.ways import MOST_PROCESSES, Way, served
+from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, served
 
-QUICK = (32,)
-AGAIN = 2  # more measurements of the best point, in full
-CGI_CLIENTS = f"CGI is asked by at most {MOST_PROCESSES} clients at once, since each of them is a process."
+QUICK_CLIENT_COUNTS = (32,)
+REPEATS_OF_BEST = 2  # further measurements of the best point, in a full run
+CGI_CLIENTS = f"CGI is asked by at most {MAX_PROCESSES} clients at once, since each of them is a process."
 CHEROKEE = "Cherokee is in no current distribution: its printed figures are shown, and cannot be tested."
 PLAIN = "no TLS, "
 HTTP_1_0 = (
@@ -45,22 +45,23 @@ Printed = Sequence[Any]  # the document's name of a server, requests a second
 class DynamicTest:
     """One dynamic test. printed: by column and name of the way. gone: for servers that no longer exist, by column.
 
-    clients: at once, in full and with --quick. plain: the test is over TLS, with the cipher of 2011 and with that
-    of today; these figures are printed for the same ways without TLS.
+    clients, quick: the numbers of clients at once in a full run, and with --quick. plain: the printed figures
+    without TLS of the same ways. If they are given, the test runs over TLS, with the cipher of 2011 and that of
+    today.
     """
 
-    ways: Sequence[Way]
+    ways: Sequence[ServingStack]
     printed: Mapping[str, Mapping[str, Printed]]
     gone: Mapping[str, Printed] | None = None
-    clients: Sequence[int] = CLIENTS
-    quick: Sequence[int] = QUICK
+    clients: Sequence[int] = CLIENT_COUNTS
+    quick: Sequence[int] = QUICK_CLIENT_COUNTS
     notes: Sequence[str] = ()
     plain: Mapping[str, Mapping[str, Printed]] | None = None
 
 
 def described(ways: Sequence[Mapping[str, Any]], **of: Any) -> DynamicTest:
     """Return a dynamic test, as a paper's file describes it. of: the other fields of the test."""
-    return DynamicTest([Way(**each) for each in ways], **of)
+    return DynamicTest([ServingStack(**each) for each in ways], **of)
 
 
 def table(lab: Bench, **of: Any) -> Iterator[Cell]:
@@ -71,117 +72,125 @@ def table(lab: Bench, **of: Any) -> Iterator[Cell]:
 def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
     """Measure every way that can run here."""
     lab.notes += [READ_OFF, *test.notes]
-    if any(way.by == "cgi" for way in test.ways):
+    if any(stack.by == "cgi" for stack in test.ways):
         lab.notes.append(CGI_CLIENTS)
     if test.plain is not None:
         lab.notes += [PARITY, HTTP_1_0]
     cells: list[Cell] = []
-    for way in test.ways:
-        if lacking := way.missing or (way.missing_for_tls if test.plain is not None else ""):
+    for stack in test.ways:
+        if lacking := stack.missing or (stack.missing_for_tls if test.plain is not None else ""):
             lab.notes.append(lacking)
             continue
-        for cell in measure(lab, test, way):
+        for cell in measure(lab, test, stack):
             cells.append(cell)
             yield cell
     for column, (name, figure) in (test.gone or {}).items():
         lab.notes += [CHEROKEE] if CHEROKEE not in lab.notes else []
-        yield Cell(name.lower(), BEST + column, paper=figure, paper_server=name)
+        yield Cell(name.lower(), BEST_COLUMN_PREFIX + column, paper=figure, paper_server=name)
     if test.plain is not None:
         lab.notes += [cost_of_tls(cells, column) for column in test.printed]
 
 
-def measure(lab: Bench, test: DynamicTest, way: Way) -> Iterator[Cell]:
-    """Measure a way: every number of clients, with and without keep-alive; then its best points."""
+def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell]:
+    """Measure a way with every number of clients, with and without keep-alive; then its best points again."""
     over_tls = test.plain is not None
     swept: dict[str, list[Cell]] = {}
     today: list[Cell] = []
     try:
-        with served(lab, way, tls=over_tls) as (server, path):
-            probe(server.url.rstrip("/") + path, way.page)
-            for column in test.printed if not (over_tls and way.front == "ewe") else ():
-                swept[column] = list(sweep(lab, test, way, column, server, path))
+        with served(lab, stack, tls=over_tls) as (server, path):
+            probe(server.url.rstrip("/") + path, stack.page)
+            for column in test.printed if not (over_tls and stack.front == "ewe") else ():
+                swept[column] = list(sweep_clients(lab, test, stack, column, server, path))
                 if len(swept[column]) > 1:
                     yield from swept[column]
             if over_tls:
-                today = list(at_today(lab, test, way, TODAY, server, path))
+                today = list(measure_with_tls_1_3(lab, test, stack, TLS_1_3_PREFIX, server, path))
         for column, cells in swept.items():
-            top = beside(test.printed[column], way, best(cells, None))
+            top = with_printed_figure(test.printed[column], stack, best_cell(cells, None))
             if not lab.quick:
-                top.samples = [*top.samples, *again(lab, test, way, column, max(cells, key=height))]
+                top.samples = [
+                    *top.samples,
+                    *repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)),
+                ]
             yield top
         yield from today
         if over_tls:
-            with served(lab, way) as (server, path):
-                yield from at_today(lab, test, way, PLAIN, server, path)
+            with served(lab, stack) as (server, path):
+                yield from measure_with_tls_1_3(lab, test, stack, PLAIN, server, path)
     except LabError as reason:
-        yield Cell(way.name, failure=str(reason))
+        yield Cell(stack.name, failure=str(reason))
 
 
-def sweep(lab: Bench, test: DynamicTest, way: Way, column: str, server: Running, path: str) -> Iterator[Cell]:
+def sweep_clients(
+    lab: Bench, test: DynamicTest, stack: ServingStack, column: str, server: RunningServer, path: str
+) -> Iterator[Cell]:
     """Measure a running way with every number of clients."""
     counts = test.quick if lab.quick else test.clients
-    for count in sorted({min(count, way.most(column == KEEP)) for count in counts}):
-        load = load_of(lab, way, column, count, path, "parity" if test.plain is not None else "")
-        yield loaded(lab, server, load, Cell(way.name, column, count))
+    for count in sorted({min(count, stack.most(column == KEEP_ALIVE)) for count in counts}):
+        load = load_of(lab, stack, column, count, path, "parity" if test.plain is not None else "")
+        yield measure_point(lab, server, load, Cell(stack.name, column, count))
 
 
-def at_today(lab: Bench, test: DynamicTest, way: Way, how: str, server: Running, path: str) -> Iterator[Cell]:
-    """Measure a running way with one number of clients. how: TODAY or PLAIN."""
+def measure_with_tls_1_3(
+    lab: Bench, test: DynamicTest, stack: ServingStack, how: str, server: RunningServer, path: str
+) -> Iterator[Cell]:
+    """Measure a running way with one number of clients. how: TLS_1_3_PREFIX or PLAIN."""
     for column in test.printed:
-        load = load_of(lab, way, column, AT_TODAY, path, "default" if how == TODAY else "")
-        cell = loaded(lab, server, load, Cell(way.name, how + column))
-        yield beside((test.plain or {}).get(column, {}), way, cell) if how == PLAIN else cell
+        load = load_of(lab, stack, column, TLS_1_3_CLIENTS, path, "default" if how == TLS_1_3_PREFIX else "")
+        cell = measure_point(lab, server, load, Cell(stack.name, how + column))
+        yield with_printed_figure((test.plain or {}).get(column, {}), stack, cell) if how == PLAIN else cell
 
 
-def loaded(lab: Bench, server: Running, load: Load, cell: Cell) -> Cell:
+def measure_point(lab: Bench, server: RunningServer, load: Load, cell: Cell) -> Cell:
     """Run a load; return the cell with the sample."""
-    cell.command, cell.load = server.command, load.words()
+    cell.command, cell.load = server.command, load.description()
     cell.samples.append(lab.load(server, load))
     return cell
 
 
 def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
-    """Return a note: what TLS 1.3 costs each way, as the rate without over the rate with it."""
+    """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it."""
     rates = {(cell.server, cell.column): cell.median for cell in cells}
-    told = []
+    pieces = []
     for (server, where), plain in rates.items():
-        secure = rates.get((server, TODAY + column))
+        secure = rates.get((server, TLS_1_3_PREFIX + column))
         if where == PLAIN + column and plain and secure:
-            told.append(f"{server} {plain / secure:.1f}")
-    return f"TLS 1.3 divides the rate by, {column}: {', '.join(told) or 'none was measured'}."
+            pieces.append(f"{server} {plain / secure:.1f}")
+    return f"TLS 1.3 divides the rate by, {column}: {', '.join(pieces) or 'none was measured'}."
 
 
-def again(lab: Bench, test: DynamicTest, way: Way, column: str, of: Cell) -> Iterator[Sample]:
-    """Measure a point again, each time with new processes: a thousand clients leave traces in the old ones."""
+def repeat_point(
+    lab: Bench, test: DynamicTest, stack: ServingStack, column: str, cell: Cell
+) -> Iterator[Sample]:
+    """Measure a point again, each time with new processes, since many clients change the state of the old ones."""
     over_tls = test.plain is not None
-    for _ in range(AGAIN):
-        with served(lab, way, tls=over_tls) as (server, path):
+    for _ in range(REPEATS_OF_BEST):
+        with served(lab, stack, tls=over_tls) as (server, path):
             tls = "parity" if over_tls else ""
-            yield lab.load(server, load_of(lab, way, column, int(of.x or 0), path, tls))
+            yield lab.load(server, load_of(lab, stack, column, int(cell.x or 0), path, tls))
 
 
-def load_of(lab: Bench, way: Way, column: str, count: int, path: str, tls: str = "") -> Load:
+def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str, tls: str = "") -> Load:
     """Return the load of one point."""
-    seconds = lab.seconds(2, 4) if way.by == "cgi" else lab.seconds(0.8, 2)
-    warm_up = (
-        lab.seconds(2, 3) if way.language == "java" else lab.seconds(0.3, 0.5)
-    )  # until the virtual machine has compiled the code
+    seconds = lab.seconds(2, 4) if stack.by == "cgi" else lab.seconds(0.8, 2)
+    # A Java virtual machine first compiles the code.
+    warm_up = lab.seconds(2, 3) if stack.language == "java" else lab.seconds(0.3, 0.5)
     return Load(
-        "ceiling", users=count, keep_alive=column == KEEP, seconds=seconds, warm_up=warm_up,
-        path=path, length=len(way.page), tls=tls,
+        "saturation", users=count, keep_alive=column == KEEP_ALIVE, seconds=seconds, warm_up=warm_up,
+        path=path, length=len(stack.page), tls=tls,
     )  # fmt: skip
 
 
-def beside(printed: Mapping[str, Printed], way: Way, cell: Cell) -> Cell:
+def with_printed_figure(printed: Mapping[str, Printed], stack: ServingStack, cell: Cell) -> Cell:
     """Add the printed figure to a cell."""
-    name, figure = printed.get(way.name, ("", 0.0))
+    name, figure = printed.get(stack.name, ("", 0.0))
     if name:
         cell.paper, cell.paper_server = figure, name
     return cell
 
 
 def probe(url: str, page: str) -> None:
-    """Ask once, and check the answer. Raises LabError."""
+    """Send one request, and check the answer. Raises LabError."""
     try:
         with opener().open(url, timeout=20) as answer:
             body = answer.read().decode("latin-1")

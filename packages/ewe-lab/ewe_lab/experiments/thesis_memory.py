@@ -1,4 +1,4 @@
-"""How tables A.9 and A.10 of the thesis run: the memory of the processes that run PHP and Python."""
+"""Tables A.9 and A.10 of the thesis: the memory of the processes that run PHP and Python."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.ways import ServingStack, served
 
 if TYPE_CHECKING:
     from psutil import Process
 
-PROGRAM, SERVER, WHOLE = "what runs the program, VmRSS", "web server, VmRSS", "all processes, PSS"
-VALUES = {PROGRAM: "extra.program", SERVER: "extra.server", WHOLE: "extra.pss"}
-ASKED = 20  # requests before the measurement: an interpreter that has not run yet is smaller
-SETTLES = 0.5  # seconds
-ENGINES = "/engines/", "php-cgi"  # in the command line of an engine of X-Switch
+PROGRAM, SERVER, ALL_PROCESSES = "what runs the program, VmRSS", "web server, VmRSS", "all processes, PSS"
+VALUES = {PROGRAM: "extra.program", SERVER: "extra.server", ALL_PROCESSES: "extra.pss"}
+REQUESTS_BEFORE = 20  # requests before the measurement: an interpreter grows when it first runs a program
+SETTLE_S = 0.5  # seconds
+ENGINE_COMMAND_PARTS = "/engines/", "php-cgi"  # in the command line of an engine of X-Switch
 Printed = Sequence[Any]  # the document's name, kB
 
 
@@ -30,51 +30,56 @@ def table(
     gone: Mapping[str, float] | None = None,
 ) -> Iterator[Cell]:
     """Measure the memory of some ways, as a paper's file describes them."""
-    yield from run(lab, [Way(**each) for each in ways], printed, gone or {})
+    yield from run(lab, [ServingStack(**each) for each in ways], printed, gone or {})
 
 
 def run(
-    lab: Bench, ways: Sequence[Way], printed: Mapping[str, Mapping[str, Printed]], gone: Mapping[str, float]
+    lab: Bench,
+    ways: Sequence[ServingStack],
+    printed: Mapping[str, Mapping[str, Printed]],
+    gone: Mapping[str, float],
 ) -> Iterator[Cell]:
     """Measure every way that can run here. printed: by column and name of the way. gone: of former servers."""
-    for way in ways:
-        if way.missing:
-            lab.notes.append(way.missing)
+    for stack in ways:
+        if stack.missing:
+            lab.notes.append(stack.missing)
             continue
         try:
-            with served(lab, way) as (server, path):
-                for _ in range(ASKED):
-                    probe(server.url.rstrip("/") + path, way.page)
-                time.sleep(SETTLES)
-                sample = look(server, way)
+            with served(lab, stack) as (server, path):
+                for _ in range(REQUESTS_BEFORE):
+                    probe(server.url.rstrip("/") + path, stack.page)
+                time.sleep(SETTLE_S)
+                sample = measure_memory(server, stack)
                 command = server.command
         except LabError as reason:
-            yield Cell(way.name, failure=str(reason))
+            yield Cell(stack.name, failure=str(reason))
             continue
         for column, value in VALUES.items():
-            cell = Cell(way.name, column, value=value, unit="kB", samples=[sample], command=command)
-            cell.paper_server, cell.paper = printed.get(column, {}).get(way.name, ("", None))
-            cell.load = f"{ASKED} requests before"
+            cell = Cell(stack.name, column, value=value, unit="kB", samples=[sample], command=command)
+            cell.paper_server, cell.paper = printed.get(column, {}).get(stack.name, ("", None))
+            cell.load = f"{REQUESTS_BEFORE} requests before"
             yield cell
     for name, figure in gone.items():
         yield Cell(name.lower(), SERVER, unit="kB", paper=figure, paper_server=name)
 
 
-def look(server: Running, way: Way) -> Sample:
+def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
     """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
-    web = family(server.pid)
-    beside = [each for pid in server.also for each in family(pid)]
-    if way.by == "xswitch":
-        beside = [each for each in web if any(word in " ".join(each.cmdline()) for word in ENGINES)]
+    web = process_family(server.pid)
+    beside = [each for pid in server.other_pids for each in process_family(pid)]
+    if stack.by == "xswitch":
+        beside = [
+            each for each in web if any(word in " ".join(each.cmdline()) for word in ENGINE_COMMAND_PARTS)
+        ]
         web = [each for each in web if each not in beside]
     pss = sum(each.memory_full_info().pss for each in {*web, *beside})
     usage = Usage(0.0, pss, sum(each.num_threads() for each in {*web, *beside}), len({*web, *beside}))
-    program = largest(beside or web)
-    extra = {"program": program / 1024, "server": largest(web) / 1024, "pss": pss / 1024}
+    program = largest_bytes(beside or web)
+    extra = {"program": program / 1024, "server": largest_bytes(web) / 1024, "pss": pss / 1024}
     return Sample("psutil", 0.0, usage=usage, extra=extra)
 
 
-def family(pid: int) -> list[Process]:
+def process_family(pid: int) -> list[Process]:
     """Return a process and its descendants. Raises LabError."""
     import psutil
 
@@ -84,6 +89,6 @@ def family(pid: int) -> list[Process]:
         raise LabError(f"a process has gone: {reason}") from None
 
 
-def largest(processes: Sequence[Process]) -> int:
+def largest_bytes(processes: Sequence[Process]) -> int:
     """Return the resident memory of the largest process in bytes. The first process is the parent of the others."""
     return max(each.memory_info().rss for each in processes[1:] or processes)

@@ -1,4 +1,4 @@
-"""How the static tests of the thesis run: replies a second of many servers against the number of clients.
+"""The static tests of the thesis: replies a second of many servers against the number of clients.
 
 The charts of the thesis have no numbers; its text gives some. The sweep over the number of clients is charted as
 measured, and the best point of each server stands beside that of the text, as a ratio to Apache prefork.
@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Contender, Load
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.clients import once
-from ewe_lab.experiments.contenders import (
+from ewe_lab.experiments.clients import measure_once
+from ewe_lab.experiments.tested_servers import (
     APACHE_EVENT,
     APACHE_PREFORK,
     APACHE_WORKER,
@@ -23,13 +23,14 @@ from ewe_lab.experiments.contenders import (
     CADDY,
     H2O,
     LIGHTTPD,
+    MONGREL2,
     NGINX,
     POOL,
     THREAD,
     TOMCAT,
     YAWS,
 )
-from ewe_lab.stacks.peers import caches
+from ewe_lab.stacks.other_servers import cached_data
 
 SERVERS = (
     APACHE_PREFORK,
@@ -39,6 +40,7 @@ SERVERS = (
     LIGHTTPD,
     TOMCAT,
     YAWS,
+    MONGREL2,
     H2O,
     CADDY,
     THREAD,
@@ -46,7 +48,7 @@ SERVERS = (
     ASYNCIO,
 )
 SLOW_TO_START = (TOMCAT, YAWS)  # left out of a quick run behind a link, which makes all servers equal
-NAMES = {
+PRINTED_NAMES = {
     "apache-prefork": "Apache prefork",
     "apache-worker": "Apache worker",
     "apache-event": "Apache event",
@@ -54,30 +56,31 @@ NAMES = {
     "lighttpd": "Lighttpd",
     "tomcat": "Tomcat",
     "yaws": "Yaws",
+    "mongrel2": "Mongrel2",
 }
-NO_KEEP = "a connection each"
-KEEP = "keep-alive"
-BEST = "best: "
-CLIENTS = (1, 10, 100, 250, 500, 1000)
-QUICK = (1, 32, 256)
+NO_KEEP_ALIVE = "a connection each"
+KEEP_ALIVE = "keep-alive"
+BEST_COLUMN_PREFIX = "best: "
+CLIENT_COUNTS = (1, 10, 100, 250, 500, 1000)
+QUICK_CLIENT_COUNTS = (1, 32, 256)
 ABSENT = (
-    "Cherokee, Mongrel2 and Hiawatha are not measured: they are in no current distribution; h2o and caddy stand in "
-    "for newer designs, without printed figures."
+    "Cherokee and Hiawatha are not measured: they are in no current distribution; h2o and caddy stand in for newer "
+    "designs, without printed figures."
 )
 CACHES_OFF = (
-    "The thesis had all caches off. Where a server has one here, which cannot be turned off or seldom is, "
-    "its row says so: it does less for a reply than its printed counterpart."
+    "The thesis had all caches off. If a server has a cache here that cannot be turned off, or seldom is, "
+    "its row says so: it does less work for a reply than its printed counterpart."
 )
 READ_OFF = (
-    "Printed figures are those of the text; where it gives a range for several servers, each has its top."
+    "Printed figures are those of the text. If the text gives a range for several servers, each has its top."
 )
 
 
-TODAY = "TLS 1.3, "
-AT_TODAY = 100  # clients at once, where they are not varied
+TLS_1_3_PREFIX = "TLS 1.3, "
+TLS_1_3_CLIENTS = 100  # clients at once in the columns of TLS 1.3, which do not vary them
 PARITY = (
     "TLS 1.2 with AES256-SHA, an RSA key of 2048 bits and no resumption, as in 2011. ewe offers no such cipher, "
-    "so that its models are only in the columns of TLS 1.3, which is what is agreed on today."
+    "so that its models are only in the columns of TLS 1.3, which browsers and servers use today."
 )
 
 
@@ -89,14 +92,14 @@ class StaticTest:
     printed: Mapping[str, Mapping[str, float]]
     link: str = ""
     tls: bool = False
-    servers: Sequence[Contender] = SERVERS
+    servers: Sequence[ServerUnderTest] = SERVERS
 
     def load(self, lab: Bench, column: str, clients: int, tls: str = "") -> Load:
         """Return the load of one point."""
         return Load(
-            "ceiling",
+            "saturation",
             users=clients,
-            keep_alive=column == KEEP,
+            keep_alive=column == KEEP_ALIVE,
             seconds=lab.seconds(0.8, 2),
             warm_up=lab.seconds(0.2, 0.5),
             path=f"/{self.size}.html",
@@ -105,10 +108,10 @@ class StaticTest:
         )
 
     def clients(self, lab: Bench) -> Sequence[int]:
-        """Return the numbers of clients; fewer where a link or a handshake makes all servers equal."""
+        """Return the numbers of clients. A link or TLS makes servers equal, so a quick run then has fewer."""
         if lab.quick:
-            return QUICK[1:] if self.link or self.tls else QUICK
-        return CLIENTS
+            return QUICK_CLIENT_COUNTS[1:] if self.link or self.tls else QUICK_CLIENT_COUNTS
+        return CLIENT_COUNTS
 
 
 def table(
@@ -120,8 +123,8 @@ def table(
     servers: Sequence[str] = (),
 ) -> Iterator[Cell]:
     """Measure a static test, as a paper's file describes it."""
-    contenders = [BY_NAME[name] for name in servers] or SERVERS
-    yield from run(lab, StaticTest(size, printed, link, tls, contenders))
+    tested_servers = [BY_NAME[name] for name in servers] or SERVERS
+    yield from run(lab, StaticTest(size, printed, link, tls, tested_servers))
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
@@ -134,47 +137,49 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
             if why:
                 lab.notes.append(f"Not behind a link of {test.link}, which would bound the rate: {why}")
         servers = [each for each in test.servers if not (lab.quick and test.link and each in SLOW_TO_START)]
-        for contender in lab.servers(servers):
+        for tested in lab.servers(servers):
             for column in test.printed:
-                if not (test.tls and contender.kind == "ewe"):
-                    yield from points(lab, test, contender, column, root)
+                if not (test.tls and tested.kind == "ewe"):
+                    yield from measure_points(lab, test, tested, column, root)
                 if test.tls:
-                    load = test.load(lab, column, AT_TODAY, "default")
-                    yield lab.measure(contender, load, cell_of(contender, TODAY + column), root)
+                    load = test.load(lab, column, TLS_1_3_CLIENTS, "default")
+                    yield lab.measure(tested, load, cell_of(tested, TLS_1_3_PREFIX + column), root)
 
 
-def points(lab: Bench, test: StaticTest, contender: Contender, column: str, root: Path) -> Iterator[Cell]:
+def measure_points(
+    lab: Bench, test: StaticTest, tested: ServerUnderTest, column: str, root: Path
+) -> Iterator[Cell]:
     """Measure a server at every number of clients, then repeat the best of them."""
     cells: list[Cell] = []
     loads = [test.load(lab, column, count, "parity" if test.tls else "") for count in test.clients(lab)]
     for load in loads:
-        cells.append(once(lab, contender, load, cell_of(contender, column, load.users), root))
+        cells.append(measure_once(lab, tested, load, cell_of(tested, column, load.users), root))
         yield cells[-1]
-    cell = best(cells, test.printed[column].get(contender.name))
+    cell = best_cell(cells, test.printed[column].get(tested.name))
     if not lab.quick and cell.samples:
         cell.samples = []
-        lab.measure(contender, loads[cells.index(max(cells, key=height))], cell, root)
+        lab.measure(tested, loads[cells.index(max(cells, key=figure_or_0))], cell, root)
     yield cell
 
 
-def cell_of(contender: Contender, column: str, x: float | None = None) -> Cell:
+def cell_of(tested: ServerUnderTest, column: str, x: float | None = None) -> Cell:
     """Return an empty cell whose remark says what the server caches. In the thesis caches were off."""
-    cached = caches(contender.kind)
-    return Cell(contender.name, column, x, remark=f"caches {cached}" if cached else "")
+    cached = cached_data(tested.kind)
+    return Cell(tested.name, column, x, remark=f"caches {cached}" if cached else "")
 
 
-def height(cell: Cell) -> float:
+def figure_or_0(cell: Cell) -> float:
     """Return a cell's figure, 0 if it has none."""
     return cell.median or 0.0
 
 
-def best(cells: Sequence[Cell], paper: float | None) -> Cell:
+def best_cell(cells: Sequence[Cell], paper: float | None) -> Cell:
     """Return a cell with the best of a server's points and the printed figure."""
-    top = max(cells, key=height)
+    top = max(cells, key=figure_or_0)
     return replace(
         top,
-        column=BEST + top.column,
+        column=BEST_COLUMN_PREFIX + top.column,
         x=None,
         paper=paper,
-        paper_server=NAMES.get(top.server, "") if paper else "",
+        paper_server=PRINTED_NAMES.get(top.server, "") if paper else "",
     )

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.accounts import User, accounts
+from ewe_lab.bench.accounts import TemporaryUser, accounts
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, on_core, two_cores
-from ewe_lab.bench.results import Cell, Sample, Table, Times
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.load import pinger
 from ewe_lab.load.pinger import Ask
@@ -22,15 +22,15 @@ from ewe_lab.stacks.backends import status_of, wait_for_xswitch
 from ewe_lab.stacks.programs import PYTHON
 from ewe_lab.stacks.servers import ewe
 
-CAPS = (4, 8, 16)  # engines of all users together
-USERS = (2, 4, 8, 16, 32)
-REQUESTS = (150, 600)  # of each point, quick and full
-SETTINGS = "max-engines = {cap}\nwarm = true\n"
+ENGINE_LIMITS = (4, 8, 16)  # engines of all users together
+USER_COUNTS = (2, 4, 8, 16, 32)
+REQUEST_COUNTS = (150, 600)  # of each point, quick and full
+SETTINGS = "max-engines = {cap}\npreload = true\n"
 PROGRAM = "who.py"
 TEXT = f"{PYTHON}import os\nprint('Content-Type: text/plain\\n')\nprint('user', os.getuid())\n"
 IN_TURN = (
-    "One client asks for one user's program after another, drawn at random with the same chance for each: with n "
-    "users and room for m engines, the share n - m of n finds no engine of its user."
+    "One client requests one user's program after another. Each is drawn at random with the same chance: with n "
+    "users and room for m engines, a share of (n - m) / n of the requests finds no engine of its user."
 )
 VANISH = (
     "The users exist in the server's mount namespace alone: the machine has no more accounts than before."
@@ -39,14 +39,14 @@ VANISH = (
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each number of users with each number of engines."""
-    counts = USERS[1:4] if lab.quick else USERS
+    counts = USER_COUNTS[1:4] if lab.quick else USER_COUNTS
     lab.notes += [IN_TURN]
     try:
         with accounts(lab.directory, max(counts)) as (users, prefix):
             lab.notes.append(VANISH)
             for user in users:
                 user.write(PROGRAM, TEXT)
-            for cap in CAPS[:2] if lab.quick else CAPS:
+            for cap in ENGINE_LIMITS[:2] if lab.quick else ENGINE_LIMITS:
                 for count in counts:
                     yield measure(lab, cap, users[:count], prefix)
     except LabError as reason:
@@ -54,10 +54,10 @@ def run(lab: Bench) -> Iterator[Cell]:
         yield Cell("ewe -x", value="extra.evicted", unit="%")
 
 
-def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) -> Cell:
+def measure(lab: Bench, cap: int, users: Sequence[TemporaryUser], prefix: Sequence[str]) -> Cell:
     """Measure one point."""
     cell = Cell(f"{cap} engines", "", len(users), "extra.evicted", "%")
-    count = int(lab.seconds(*REQUESTS))
+    count = int(lab.seconds(*REQUEST_COUNTS))
     cell.load = f"{count} requests one at a time"
     settings = lab.directory / "xswitch.toml"
     settings.write_text(SETTINGS.format(cap=cap))
@@ -76,7 +76,7 @@ def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) 
                 for ask in asks:
                     ask()
                 before = status_of(server)
-                times = timed(asks, count)
+                times = time_requests(asks, count)
                 cell.samples.append(sample(times, before, status_of(server)))
             cell.command = server.command
     except LabError as reason:
@@ -84,13 +84,13 @@ def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) 
     return cell
 
 
-def asker(url: str, user: User) -> Any:
+def asker(url: str, user: TemporaryUser) -> Any:
     """Return a client for the program of a user, which must answer with the uid of that user."""
     return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
 
 
-def timed(asks: Sequence[Ask], count: int) -> list[float]:
-    """Ask for the programs in a random order that is the same each time; return the time of each request."""
+def time_requests(asks: Sequence[Ask], count: int) -> list[float]:
+    """Request the programs in a random order that is the same in every run; return the time of each request."""
     order = random.Random(44)  # any seed, but always the same
     times = []
     for _ in range(count):
@@ -102,7 +102,7 @@ def timed(asks: Sequence[Ask], count: int) -> list[float]:
 
 
 def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]) -> Sample:
-    """Return the sample. extra: percent of the requests, and the engines at the end."""
+    """Return the sample. extra: engines started and evicted, in percent of the requests; engines at the end."""
     count = len(times)
     share = {
         name: (after["counters"].get(name, 0) - before["counters"].get(name, 0)) / count * 100
@@ -111,7 +111,9 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
     cuts = statistics.quantiles(times, n=100, method="inclusive")
     service = Times(count, statistics.mean(times), cuts[49], cuts[89], cuts[94], cuts[98], max(times))
     extra = {**share, "engines": float(len(after["engines"]))}
-    return Sample("pinger", sum(times), count, count, 1, service=service, extra=extra)
+    return Sample(
+        "pinger", sum(times), requests=count, replies=count, connections=1, service=service, extra=extra
+    )
 
 
 def as_claimed(cell: Cell) -> bool:
@@ -121,19 +123,20 @@ def as_claimed(cell: Cell) -> bool:
     return extra["engines"] <= cap and (extra["evicted"] > 0) == crowded
 
 
-def check(table: Table) -> Finding:
-    """The claim holds if every cell is as claimed."""
-    found = [cell for cell in table.cells if cell.samples and cell.x]
-    if not found:
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds if as_claimed() is true for every cell."""
+    cells = [cell for cell in table.cells if cell.samples and cell.x]
+    if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
-    bad = [cell for cell in found if not as_claimed(cell)]
-    most = max(found, key=lambda cell: cell.samples[0].extra["started"])
-    none = [cell for cell in found if not cell.samples[0].extra["started"]]
+    bad = [cell for cell in cells if not as_claimed(cell)]
+    most = max(cells, key=lambda cell: cell.samples[0].extra["started"])
+    none = [cell for cell in cells if not cell.samples[0].extra["started"]]
     started = most.samples[0].extra["started"]
-    told = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start one"
+    summary = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start an engine"
     if none and (slow := most.samples[0].service) and (fast := none[0].samples[0].service):
-        told += f", and half of the answers take more than {slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
+        medians = f"{slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
+        summary += f", and half of the answers take more than {medians}"
     if bad:
         where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
-        return Finding(FAILS, f"Not as it should be with {where}. {told}.")
-    return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {told}.")
+        return Finding(FAILS, f"Not as it should be with {where}. {summary}.")
+    return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {summary}.")

@@ -9,19 +9,19 @@ from dataclasses import replace
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.stacks.programs import LARGE
+from ewe_lab.stacks.programs import LARGE_BYTES
 from ewe_lab.stacks.ways import served, technology
 
-FLAT = 1.5  # ratio of the greatest to the least throughput up to which it is flat
-STRAIGHT = 0.95  # the R² of a response time that grows linearly
+MAX_FLAT_RATIO = 1.5  # ratio of the greatest to the least throughput up to which it is flat
+MIN_R_SQUARED = 0.95  # the R² of a response time that grows linearly
 SERVERS = ("xswitch perl", "cgi perl")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure both with 25 to 375 users that never pause."""
-    counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 50))
+    counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 25))
     for name in SERVERS:
         if lacking := technology(name).missing:
             lab.notes.append(lacking)
@@ -35,7 +35,7 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
     cell = Cell(name, x=count, value="extra.megabytes", unit="MB/s")
     settings = lab.directory / "xswitch.toml"  # all requests belong to one user, and their number is varied
     settings.write_text("max-queue-per-user = 1000\n")
-    load = Load(users=count, seconds=lab.seconds(2, 4), warm_up=1.5, timeout=20.0, length=LARGE)
+    load = Load(users=count, seconds=lab.seconds(2, 4), warm_up=1.5, timeout=20.0, length=LARGE_BYTES)
     try:
         with served(lab, technology(name, "large"), "--xswitch-config", str(settings)) as (server, path):
             sample = lab.load(server, replace(load, path=path))
@@ -44,29 +44,29 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
         return cell
     sample.extra["megabytes"] = sample.received / sample.seconds / 1e6
     cell.samples.append(sample)
-    cell.command, cell.load = server.command, load.words()
+    cell.command, cell.load = server.command, load.description()
     return cell
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has two parts: throughput hardly changes with the clients, and response time grows linearly."""
     cells = [cell for cell in table.cells if cell.server == SERVERS[0] and cell.median and cell.x is not None]
     if len(cells) < 3:
         return Finding(NOT_TESTABLE, "There are too few figures.")
     rates = [cell.median for cell in cells if cell.median]
-    flat = max(rates) / min(rates) < FLAT
-    told = f"From 25 to 375 clients X-Switch sent {min(rates):.1f} to {max(rates):.1f} MB/s"
+    flat = max(rates) / min(rates) < MAX_FLAT_RATIO
+    summary = f"From 25 to 375 clients X-Switch sent {min(rates):.1f} to {max(rates):.1f} MB/s"
     points = [(cell.x, time) for cell in cells if cell.x and (time := figures.of_cell(cell, "service.p50"))]
-    line = fit([x for x, _ in points], [time for _, time in points])
+    line = regression_line([x for x, _ in points], [time for _, time in points])
     if line is None:
-        return Finding(IN_PART if flat else FAILS, f"{told}; the response times make no line.")
+        return Finding(IN_PART if flat else FAILS, f"{summary}; the response times make no line.")
     slope, share = line
-    linear = slope > 0 and share >= STRAIGHT
-    told += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {share:.3f}"
-    return Finding(HOLDS if flat and linear else IN_PART if flat or linear else FAILS, f"{told}.")
+    linear = slope > 0 and share >= MIN_R_SQUARED
+    summary += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {share:.3f}"
+    return Finding(HOLDS if flat and linear else IN_PART if flat or linear else FAILS, f"{summary}.")
 
 
-def fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+def regression_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
     """Return the slope of the regression line, and R², the share of the variance that the line explains."""
     try:
         return statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2

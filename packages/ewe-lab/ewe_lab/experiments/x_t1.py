@@ -1,4 +1,4 @@
-"""X-Switch, table 1: what each layer costs, measured by leaving out one layer after another.
+"""X-Switch, table 1: the cost of each layer, measured by leaving out one layer after another.
 
 There are five runs of the same script, with the same number of requests, one at a time:
 
@@ -23,29 +23,29 @@ from pathlib import Path
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.engine_kinds import BUILT_IN
-from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import (
     LabError,
     cpu_seconds,
-    ended,
     on_core,
     one_line,
     own_seconds,
-    process,
+    process_tree,
+    read_process,
     running,
     text_of,
-    tree,
     two_cores,
+    wait_for_end,
 )
-from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
-from ewe_lab.load.pinger import Ask, Took
+from ewe_lab.load.pinger import Ask, PingTime
 from ewe_lab.stacks.applications import HELLO
 from ewe_lab.stacks.backends import status_of, switch
 from ewe_lab.stacks.programs import directory_of
-from ewe_lab.stacks.variants import NOTHING
+from ewe_lab.stacks.variants import HELLO_BODY
 from ewe_lab.stacks.ways import served, technology
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
@@ -60,16 +60,19 @@ NAMES = {
     SWITCH: "X-Switch",
 }
 REMARKS = (
-    "Layers are made of the fastest of three runs each: other programs can only make a run slower.",
-    "The pinger's own time is in runs 1 to 4, so that the front end's layer has it too, and mod_x lacks it.",
-    "The script in a loop writes to /dev/null without a flush after each: sending is the engine's work.",
-    "The engine's CPU time is that under X-Switch; by itself (run 4) it may differ.",
+    "A layer is the difference of runs, each the fastest of three: other programs can only make a run slower.",
+    "The pinger's own time is in runs 1 to 4. The front end's layer therefore includes it, and mod_x is too low "
+    "by it.",
+    "The script in a loop writes to /dev/null and does not flush after each request: sending is the engine's "
+    "work.",
+    "The engine's CPU time is that under X-Switch. Without X-Switch (run 4) it may differ.",
 )
 LANGUAGES = {"Perl": "pl", "Python": "py"}
-STAYS = "max-requests = 1000000\n"  # so that X-Switch does not replace the measured engine
-REQUESTS = (1_500, 10_000)  # of each run, quick and full
+# A limit so high that X-Switch does not replace the measured engine
+NO_ENGINE_REPLACEMENT = "max-requests = 1000000\n"
+REQUEST_COUNTS = (1_500, 10_000)  # of each run, quick and full
 ROUNDS = 3  # of all runs in turn, so that a busy moment does not fall on one run only
-LOOPS = 10  # times as many requests in a loop, where each takes a microsecond
+LOOP_FACTOR = 10  # times as many requests in a loop, where each takes a microsecond
 PERL_LOOP = """\
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID);
 my ($file, $count) = @ARGV;
@@ -96,10 +99,10 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 
 @dataclass(frozen=True)
-class Run:
+class AllRequestsRun:
     """A run of all requests. cpu: seconds of the servers' processes, by layer or together."""
 
-    took: Took
+    ping_time: PingTime
     cpu: Mapping[str, float]
 
 
@@ -116,20 +119,20 @@ class RunningServers:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the layers, in each language that is here."""
-    count = int(lab.seconds(*REQUESTS))
+    """Measure the layers in each language whose technology is installed."""
+    count = int(lab.seconds(*REQUEST_COUNTS))
     for language in LANGUAGES:
         if lacking := technology(f"xswitch {language.lower()}").missing:
             lab.notes.append(lacking)
             continue
-        rounds: list[tuple[Run, ...]] = []
+        rounds: list[tuple[AllRequestsRun, ...]] = []
         failure = ""
         try:
             with ExitStack() as stack:
                 servers = start_servers(lab, language, stack)
                 for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
                     pinger.ping(ask, count // 10)
-                rounds = [once(lab, servers, language, count) for _ in range(ROUNDS)]
+                rounds = [make_runs(lab, servers, language, count) for _ in range(ROUNDS)]
         except LabError as reason:
             failure = str(reason)
         yield from cells(language, count, rounds, failure)
@@ -142,27 +145,27 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     script = str(directory_of(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
     settings = lab.directory / "stays.toml"
-    settings.write_text(STAYS)
+    settings.write_text(NO_ENGINE_REPLACEMENT)
     server, path = stack.enter_context(
         served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
     full()
-    null_contender = Contender("null handler", model="ewe_lab.stacks.variants:Null")
-    null_server = stack.enter_context(lab.start(null_contender, lab.site([])))
-    null = stack.enter_context(pinger.http(null_server.url, path, NOTHING))
+    tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
+    null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
+    null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
     params = variables(script, path)
     switch_pid, socket = stack.enter_context(switch(lab, "--config", str(settings)))
     direct = stack.enter_context(pinger.fastcgi(str(socket), params, body))
     command = BUILT_IN[language.lower()].command
     engine, engine_pid = stack.enter_context(pinger.engine(command, script, params, body, core))
     return RunningServers(
-        full, null, direct, engine, grouped(server), (null_server.pid, switch_pid, engine_pid)
+        full, null, direct, engine, processes_by_layer(server), (null_server.pid, switch_pid, engine_pid)
     )
 
 
 def variables(script: str, path: str) -> dict[str, str]:
-    """Return the variables that ewe sends for a request of the pinger, so that all runs read the same."""
+    """Return the variables that ewe sends for a request of the pinger, so that all runs get the same variables."""
     return {
         "GATEWAY_INTERFACE": "CGI/1.1", "SERVER_SOFTWARE": "ewe", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "4000",
         "SERVER_PROTOCOL": "HTTP/1.1", "REQUEST_METHOD": "GET", "REQUEST_SCHEME": "http", "REQUEST_URI": path,
@@ -172,14 +175,16 @@ def variables(script: str, path: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def grouped(server: Running) -> dict[str, tuple[int, ...]]:
+def processes_by_layer(server: RunningServer) -> dict[str, tuple[int, ...]]:
     """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
     engines = {int(each["pid"]) for each in status_of(server)["engines"]}
-    family = {each.pid for each in tree(server.pid)}
-    behind = {each.pid for child in family if is_switch(child, server.pid) for each in tree(child)}
+    family = {each.pid for each in process_tree(server.pid)}
+    xswitch_tree = {
+        each.pid for child in family if is_switch(child, server.pid) for each in process_tree(child)
+    }
     return {
-        FRONT: tuple(family - behind - engines),
-        SWITCH: tuple(behind - engines),
+        FRONT: tuple(family - xswitch_tree - engines),
+        SWITCH: tuple(xswitch_tree - engines),
         ENGINE: tuple(engines),
     }
 
@@ -192,28 +197,33 @@ def is_switch(pid: int, front: int) -> bool:
         return False
 
 
-def clock(pids: tuple[int, ...]) -> float:
+def cpu_seconds_of(pids: tuple[int, ...]) -> float:
     """Return the CPU seconds of processes. Raises LabError if one has ended."""
-    found = [process(pid) for pid in pids]
+    found = [read_process(pid) for pid in pids]
     if None in found:
         raise LabError("a process that was to be measured has ended")
     return sum(own_seconds(each) for each in found if each)
 
 
-def once(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[Run, ...]:
+def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
     """Make the five runs."""
     with on_core(two_cores()[1]):
-        before = {layer: clock(pids) for layer, pids in servers.groups.items()}
-        took = pinger.ping(servers.full, count)
-        runs = [Run(took, {layer: clock(pids) - before[layer] for layer, pids in servers.groups.items()})]
+        before = {layer: cpu_seconds_of(pids) for layer, pids in servers.groups.items()}
+        duration = pinger.ping(servers.full, count)
+        runs = [
+            AllRequestsRun(
+                duration,
+                {layer: cpu_seconds_of(pids) - before[layer] for layer, pids in servers.groups.items()},
+            )
+        ]
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
-            took = pinger.ping(ask, count)
-            runs.append(Run(took, {"": cpu_seconds(root) - spent}))
-    return (*runs, loop(lab, language, count * LOOPS))
+            duration = pinger.ping(ask, count)
+            runs.append(AllRequestsRun(duration, {"": cpu_seconds(root) - spent}))
+    return (*runs, run_in_loop(lab, language, count * LOOP_FACTOR))
 
 
-def loop(lab: Bench, language: str, count: int) -> Run:
+def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
     """Run the script in a loop in a new interpreter. Raises LabError."""
     program, text = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
@@ -222,53 +232,76 @@ def loop(lab: Bench, language: str, count: int) -> Run:
     command = [program, str(file), str(script), str(count)]
     env = {"PATH": SEARCH_PATH}  # the interpreters that engines have
     with tempfile.TemporaryFile() as output, running(command, output, two_cores()[0], env=env) as started:
-        if not ended(started, pinger.TIMEOUT):
+        if not wait_for_end(started, pinger.ANSWER_TIMEOUT_S):
             raise LabError("the script in a loop does not end")
         try:
             seconds, cpu = map(float, text_of(output).split())
         except ValueError:
             raise LabError(f"the script in a loop: {one_line(text_of(output))}") from None
-    return Run(Took(count, seconds, 0.0), {"": cpu})
+    return AllRequestsRun(PingTime(count, seconds, 0.0), {"": cpu})
 
 
 # From runs to layers
 
 
-def fastest(rounds: Sequence[tuple[Run, ...]]) -> tuple[Run, ...]:
+def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllRequestsRun, ...]:
     """Return the fastest of each run: other programs can only make a run slower."""
-    return tuple(min(each, key=lambda run: run.took.seconds) for each in zip(*rounds, strict=True))
+    return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
-def layers(of: Sequence[Run]) -> dict[str, float]:
+# runs of a layer
+RUNS_OF_LAYER = {FRONT: (1,), MOD_X: (0, 1, 2), SWITCH: (2, 3), ENGINE: (3, 4), SCRIPT: (4,)}
+
+
+def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> float:
+    """Return the µs by which a layer may be wrong: the sum, over its runs, of how far the two fastest differ."""
+    noise = 0.0
+    for number in RUNS_OF_LAYER[layer]:
+        times = sorted(runs[number].ping_time.seconds / runs[number].ping_time.count * 1e6 for runs in rounds)
+        noise += times[1] - times[0] if len(times) > 1 else 0.0
+    return noise
+
+
+def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
+    """Leave the figure of a layer out if it is not larger than the noise of the runs that it is made from."""
+    if micros <= noise:
+        cell.samples.clear()
+        cell.failure = f"not resolved: {micros:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
+
+
+def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs that each layer takes of a request."""
-    full, null, direct, engine, script = (run.took.seconds / run.took.count * 1e6 for run in of)
+    full, null, direct, engine, script = (run.ping_time.seconds / run.ping_time.count * 1e6 for run in runs)
     return {
         FRONT: null, MOD_X: full - null - direct, SWITCH: direct - engine, ENGINE: engine - script, SCRIPT: script,
     }  # fmt: skip
 
 
-def cpu_layers(of: Sequence[Run]) -> dict[str, float]:
+def cpu_micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
-    full, null, script = of[0], of[1], of[4]
-    spent = {layer: seconds / full.took.count * 1e6 for layer, seconds in full.cpu.items()}
-    front, own = (run.cpu[""] / run.took.count * 1e6 for run in (null, script))
+    full, null, script = runs[0], runs[1], runs[4]
+    spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu.items()}
+    front, own = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, script))
     return {
         FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - own, SCRIPT: own,
     }  # fmt: skip
 
 
-def cells(language: str, count: int, rounds: Sequence[tuple[Run, ...]], failure: str) -> Iterator[Cell]:
+def cells(
+    language: str, count: int, rounds: Sequence[tuple[AllRequestsRun, ...]], failure: str
+) -> Iterator[Cell]:
     """Return the cells of a language: its layers, then its runs."""
     for layer in LAYERS:
         cell = Cell(layer, language, None, "extra.share", "%", failure=failure)
         if language == "Perl":
             cell.paper, cell.paper_server = printed_share(layer), NAMES[layer]
         if rounds:
-            cell.samples.append(layer_sample(layer, count, fastest(rounds)))
+            cell.samples.append(layer_sample(layer, count, fastest_runs(rounds)))
+            drop_if_noise(cell, micros_by_layer(fastest_runs(rounds))[layer], noise_of_layer(layer, rounds))
         yield cell
     for number, name in enumerate(RUNS):
         cell = Cell(name, f"{language}, runs", None, "extra.micros", "µs", failure=failure)
-        cell.samples = [run_sample(each[number]) for each in rounds]
+        cell.samples = [run_sample(runs[number]) for runs in rounds]
         yield cell
 
 
@@ -277,22 +310,41 @@ def printed_share(layer: str) -> float:
     return round(TABLE_1[layer][1] / sum(seconds for _, seconds in TABLE_1.values()) * 100, 2)
 
 
-def layer_sample(layer: str, count: int, runs: Sequence[Run]) -> Sample:
+def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Sample:
     """Return the sample of a layer."""
-    times, cpu = layers(runs), cpu_layers(runs)
+    times, cpu = micros_by_layer(runs), cpu_micros_by_layer(runs)
     extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
-    return Sample("pinger", 0.0, count, count, 1, extra=extra, usage=Usage(cpu[layer] * count / 1e6))
+    return Sample(
+        "pinger",
+        0.0,
+        requests=count,
+        replies=count,
+        connections=1,
+        extra=extra,
+        usage=Usage(cpu[layer] * count / 1e6),
+    )
 
 
-def run_sample(run: Run) -> Sample:
+def run_sample(run: AllRequestsRun) -> Sample:
     """Return the sample of a run."""
-    took = run.took
-    extra = {"micros": took.seconds / took.count * 1e6, "pinger": took.client / took.count * 1e6}
+    ping_time = run.ping_time
+    extra = {
+        "micros": ping_time.seconds / ping_time.count * 1e6,
+        "pinger": ping_time.client / ping_time.count * 1e6,
+    }
     usage = Usage(sum(run.cpu.values()))
-    return Sample("pinger", took.seconds, took.count, took.count, 1, extra=extra, usage=usage)
+    return Sample(
+        "pinger",
+        ping_time.seconds,
+        requests=ping_time.count,
+        replies=ping_time.count,
+        connections=1,
+        extra=extra,
+        usage=usage,
+    )
 
 
-def check(table: Table) -> Finding:
+def check(table: ExperimentTable) -> Finding:
     """The claim has two parts: the front end and the script take most, and X-Switch takes least."""
     share = {cell.server: cell.median for cell in table.cells if cell.column == "Perl"}
     found = {layer: value for layer, value in share.items() if value is not None}
@@ -301,9 +353,9 @@ def check(table: Table) -> Finding:
     most = found[FRONT] + found[SCRIPT]
     least = min(found, key=lambda layer: found[layer])
     parts = (most > 50, least == SWITCH)
-    told = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
-    word = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    summary = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
+    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
-        word,
-        f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {told}).",
+        verdict,
+        f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {summary}).",
     )

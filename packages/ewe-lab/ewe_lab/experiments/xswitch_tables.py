@@ -1,4 +1,4 @@
-"""How table 2 and figures 5 to 8 of X-Switch run: what was printed, and how a technology is measured today."""
+"""Table 2 and figures 5 to 8 of X-Switch: the printed figures, and the measurement of a technology of today."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ewe_lab.stacks.ways import served, technology
 FIRST, MEAN = "initial response time", "average response time"
 TABLE_2 = printed("X-T2")  # initial and average response time, ms
 USERS = 10  # JMeter's threads, without a pause
-TODAY = {  # our technology: the document's
+PRINTED_TECHNOLOGY = {  # our technology: the document's
     "xswitch java": "X-Switch Java",
     "tomcat java": "Apache Tomcat",
     "xswitch python": "X-Switch Python",
@@ -28,21 +28,27 @@ TODAY = {  # our technology: the document's
     "cgi python": "",
     "xswitch perl": "X-Switch Perl",
     "fcgi perl": "FastCGI Perl",
+    "mod_perl perl": "Speedy Perl",
     "cgi perl": "",
     "xswitch php": "X-Switch PHP",
     "nginx+xswitch php": "",
     "mod_php php": "Apache mod_php",
     "php-fpm php": "",
 }
-NATIVE = {  # by language: our technology that X-Switch is compared with
+NATIVE = {  # by language: the technology with which X-Switch is compared
     "java": "tomcat java",
     "php": "mod_php php",
     "perl": "fcgi perl",
     "python": "uwsgi python",
 }
-COLD = ", no warm parent"  # of X-Switch: a new engine is then started, not forked from one that is warm
+STAND_INS = {  # our technology: how it differs from the one whose printed figures stand beside it
+    "uwsgi python": "mod_python left Debian with Python 2; uWSGI's figures stand beside its",
+    "mod_perl perl": "SpeedyCGI has no release since 2003; beside its figures stand those of mod_perl's registry, "
+    "which also keeps unmodified scripts",
+}
+COLD_START_SUFFIX = ", no preloaded parent"  # X-Switch then starts a new engine by exec
 CURVE = "mean of all answers so far"
-REQUESTS = 10_000  # of a curve in the document: ten users, a thousand each
+CURVE_REQUESTS = 10_000  # of a curve in the document: ten users, a thousand each
 
 
 def first_answer(url: str) -> float:
@@ -60,17 +66,17 @@ def first_answer(url: str) -> float:
 
 
 def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
-    """Measure one technology: its first answer, then those of ten users; two or three times.
+    """Measure one technology two or three times: its first answer, then a load of ten users.
 
-    Yields the points of its curve, the first answer and the average one. name: one of TODAY, perhaps with COLD.
-    prefix: of the names of their columns.
+    Yields the points of its curve, the first answer and the average answer. name: one of
+    PRINTED_TECHNOLOGY, perhaps with COLD_START_SUFFIX. prefix: of the names of the columns.
     """
-    technique, is_cold = name.removesuffix(COLD), name.endswith(COLD)
-    document = "" if is_cold else TODAY[technique]
+    technique, is_cold = name.removesuffix(COLD_START_SUFFIX), name.endswith(COLD_START_SUFFIX)
+    document = "" if is_cold else PRINTED_TECHNOLOGY[technique]
     options: tuple[str, ...] = ()
     if is_cold:
         settings = lab.directory / "cold.toml"
-        settings.write_text("warm = false\n")
+        settings.write_text("preload = false\n")
         options = ("--xswitch-config", str(settings))
     cells = []
     for column, index in ((FIRST, 0), (MEAN, 1)):
@@ -87,19 +93,22 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
             for cell in cells:
                 cell.failure = str(reason)
             break
-        curve = after_first(first, sample)
+        curve = running_means(first, sample)
         sample.extra["first"], sample.extra["mean"] = first, curve[-1][1]
         for cell in cells:
             cell.samples.append(sample)
-            cell.command, cell.load = server.command, load.words()
+            cell.command, cell.load = server.command, load.description()
     if cells[0].samples and not prefix:
         yield from curve_cells(name, cells[1])
     yield from cells
 
 
-def after_first(first: float, sample: Sample) -> list[tuple[int, float]]:
-    """Return (answers, their mean in ms): after the first, at the points that the load noted, and after all."""
-    means = [(count, mean * 1e3) for count, mean in sample.running if count < REQUESTS]
+def running_means(first: float, sample: Sample) -> list[tuple[int, float]]:
+    """Return pairs of a number of answers and their mean in ms.
+
+    The pairs are for the first answer, for the points that the load noted, and for all answers.
+    """
+    means = [(count, mean * 1e3) for count, mean in sample.running if count < CURVE_REQUESTS]
     if sample.service and sample.service.mean is not None:
         means.append((sample.service.count, sample.service.mean * 1e3))
     return [(1, first), *((count + 1, (first + count * mean) / (count + 1)) for count, mean in means)]
@@ -107,10 +116,10 @@ def after_first(first: float, sample: Sample) -> list[tuple[int, float]]:
 
 def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
     """Yield a cell for each point of the curve of a technology's middle sample."""
-    sample = figures.middle(cell)
+    sample = figures.middle_sample(cell)
     if sample is None:
         return
-    for count, mean in after_first(sample.extra["first"], sample):
+    for count, mean in running_means(sample.extra["first"], sample):
         point = Sample(sample.tool, sample.seconds, extra={"running": mean})
         yield Cell(
             name, CURVE, count, "extra.running", "ms", samples=[point], command=cell.command, load=cell.load
@@ -118,11 +127,13 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
 
 
 def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator[Cell]:
-    """Measure the technologies that are installed. by_language: with columns for each language."""
+    """Measure the installed technologies. by_language: whether each language has its own columns."""
     for name in names:
-        if lacking := technology(name.removesuffix(COLD)).missing:
+        if lacking := technology(name.removesuffix(COLD_START_SUFFIX)).missing:
             if lacking not in lab.notes:
                 lab.notes.append(lacking)
             continue
-        language = name.removesuffix(COLD).rpartition(" ")[2]
+        if name in STAND_INS:
+            lab.notes.append(f"{STAND_INS[name]}.")
+        language = name.removesuffix(COLD_START_SUFFIX).rpartition(" ")[2]
         yield from measure(lab, name, prefix=f"{language}: " if by_language else "")

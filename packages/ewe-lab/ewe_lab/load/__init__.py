@@ -2,6 +2,7 @@
 
     run.py          chooses the tool for a load: locust, wrk.py, ab.py, httperf.py
     child.py        starts locust in a child process, `python -m ewe_lab.load` (__main__.py, users.py)
+    master.py       locust's master for workers on other machines: worker.py runs there, merged.py adds up
     client.py       the HTTP client of locust's users; recorder.py counts, histogram.py keeps times
     pinger.py       one request after another, for what a layer costs; probe.py: one request, before a load
 

@@ -22,13 +22,13 @@ from locust.event import Events
 
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import allow_descriptors
-from ewe_lab.bench.results import Sample, build
+from ewe_lab.bench.results import Sample, value_from_json
 from ewe_lab.load.client import target
 from ewe_lab.load.recorder import Recorder
 
-GRACE = 1.0  # seconds by which a timeout may be late
-SPARE = 64  # descriptors that are not connections
-MOST = 20_000  # sessions at once, even if the limit of descriptors is higher
+LATE_TIMEOUT_S = 1.0  # seconds by which a timeout may be late
+SPARE_DESCRIPTORS = 64  # descriptors that are not connections
+MAX_SESSIONS = 20_000  # sessions at once, even if the limit of descriptors is higher
 
 
 def new_events() -> Any:
@@ -45,7 +45,12 @@ def run(load: Load, url: str) -> Sample:
     """Run a load; return its sample."""
     scheduled = load.shape == "arrivals"
     recorder = Recorder(scheduled)
-    plan = users.Plan(load, target(load, url), recorder, min(allow_descriptors(MOST + SPARE) - SPARE, MOST))
+    plan = users.UsersPlan(
+        load,
+        target(load, url),
+        recorder,
+        min(allow_descriptors(MAX_SESSIONS + SPARE_DESCRIPTORS) - SPARE_DESCRIPTORS, MAX_SESSIONS),
+    )
     user: Any = type("LoadUser", (users.ArrivalUser if scheduled else users.ClosedUser,), {"plan": plan})
     environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
     runner = environment.create_local_runner()
@@ -61,7 +66,7 @@ def run(load: Load, url: str) -> Sample:
         runner.quit()
 
 
-def run_sessions(runner: Any, plan: users.Plan) -> None:
+def run_sessions(runner: Any, plan: users.UsersPlan) -> None:
     """Run all sessions to their end."""
     begin(plan)
     runner.start(1, spawn_rate=1)
@@ -73,7 +78,7 @@ def run_sessions(runner: Any, plan: users.Plan) -> None:
     end(plan)
 
 
-def run_time(runner: Any, plan: users.Plan) -> None:
+def run_time(runner: Any, plan: users.UsersPlan) -> None:
     """Start the users, let them warm up, and measure for the time of the load."""
     load = plan.load
     count = 1 if load.shape == "arrivals" else load.users
@@ -85,7 +90,7 @@ def run_time(runner: Any, plan: users.Plan) -> None:
         sleep_until(plan.recorder.end)
         plan.over = True
         end(plan)
-        plan.arrived.wait(load.timeout + GRACE)
+        plan.arrived.wait(load.timeout + LATE_TIMEOUT_S)
         return
     while runner.user_count < count:
         gevent.sleep(0.01)
@@ -102,29 +107,29 @@ def sleep_until(at: float) -> None:
     gevent.sleep(max(at - time.perf_counter(), 0))
 
 
-def wait_for_answers(plan: users.Plan) -> None:
+def wait_for_answers(plan: users.UsersPlan) -> None:
     """Let closed users go on, uncounted, until each request that was under way has its answer or its timeout.
 
     They must go on: a server without load would now answer the requests that it had kept waiting.
     """
-    give_up = time.perf_counter() + plan.load.timeout + GRACE
+    give_up = time.perf_counter() + plan.load.timeout + LATE_TIMEOUT_S
     while plan.recorder.under_way() and time.perf_counter() < give_up:
         gevent.sleep(0.01)
 
 
-def begin(plan: users.Plan) -> None:
+def begin(plan: users.UsersPlan) -> None:
     """Count from here on."""
     say("begin")
     plan.recorder.start()
 
 
-def end(plan: users.Plan) -> None:
+def end(plan: users.UsersPlan) -> None:
     """Count to here."""
     plan.recorder.stop()
     say("end")
 
 
-def finished(plan: users.Plan) -> Sample:
+def finished(plan: users.UsersPlan) -> Sample:
     """Return the sample with its notes."""
     found = plan.recorder.sample("locust")
     if plan.load.sessions and plan.over:
@@ -133,7 +138,8 @@ def finished(plan: users.Plan) -> Sample:
         )
     if plan.dropped:
         found.notes.append(
-            f"{plan.dropped} sessions were not begun: {plan.most} were under way, as many as the load can hold"
+            f"{plan.dropped} sessions were not begun: {plan.max_sessions} were under way, as many "
+            "as the load can hold"
         )
     return found
 
@@ -141,7 +147,7 @@ def finished(plan: users.Plan) -> Sample:
 def main() -> int:
     """Read, run, write; return the exit status."""
     order = json.load(sys.stdin)
-    load = build(Load, order["load"])
+    load = value_from_json(Load, order["load"])
     assert isinstance(load, Load)
     say(json.dumps(asdict(run(load, order["url"]))))
     return 0

@@ -1,4 +1,4 @@
-"""Load from ab (Apache's): ceilings with a connection for each request, or with a chosen TLS protocol."""
+"""Load from ab (Apache's): saturation with a connection for each request, or with a chosen TLS protocol."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, tool, wait_for_end
 from ewe_lab.bench.results import Sample, Times
-from ewe_lab.load.child import Marks
+from ewe_lab.load.child import WindowObserver
 
-MOST = 2_000_000  # requests of one run: ab keeps 32 bytes for each
-TRIES = 2  # ab ends when a connection is reset, for instance behind a token bucket; then it is started again
+MAX_REQUESTS = 2_000_000  # requests of one run: ab keeps 32 bytes for each
+# Ab ends when a connection is reset, for instance behind a token bucket; then it is started again
+MAX_TRIES = 2
 PARITY = ("-f", "TLS1.2", "-Z", "AES256-SHA:@SECLEVEL=0")
 FIGURES = {
     "seconds": r"Time taken for tests: +([\d.]+) seconds",
@@ -32,7 +33,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True)
-class Done:
+class AbReport:
     """The report of one run of ab, and the share of its core that ab used."""
 
     figures: dict[str, float]
@@ -44,32 +45,43 @@ def parse_ab(text: str) -> dict[str, float]:
     """Read ab's report. Raises LabError."""
     found = {name: match[1] for name, pattern in FIGURES.items() if (match := re.search(pattern, text))}
     if failed := re.search(r"^SSL handshake failed.*\n.*?:error:[^:]*:[^:]*:[^:]*:([^:]*)", text, re.M):
-        raise LabError(
-            f"ab: no TLS connection with this protocol and cipher: {failed[1]}"
-        )  # ab counts those statuses
+        # ab counts failed handshakes among its requests, so its figures would be wrong.
+        raise LabError(f"ab: no TLS connection with this protocol and cipher: {failed[1]}")
     if "seconds" not in found or "complete" not in found:
         raise LabError(f"ab: {one_line(text)}")
     return {name: float(value) for name, value in found.items()}
 
 
 def read_times(path: Path, figures: dict[str, float]) -> Times | None:
-    """Read the percentiles that ab wrote to a file. The times include connecting. None if there are none."""
+    """Read the percentiles that ab wrote to a file. The times include connecting. None if there are none.
+
+    ab rounds the place of a percentile in its sorted times up, and below some 100 replies it reads behind the last
+    one: the last lines of its file are then rubbish. Those lines, and any that is below the line before it, are
+    replaced by the greatest credible time. results.times_needed() then decides which percentiles are printed.
+    """
     try:
         with path.open(newline="") as file:
             share = {int(row[0]): float(row[1]) / 1e3 for row in list(csv.reader(file))[1:]}
         count = int(figures["complete"])
-        return Times(count, figures["mean"] / 1e3, share[50], share[90], share[95], share[99], share[100])
+        greatest_so_far = 0.0
+        for percent in sorted(share):
+            beyond = percent < 100 and int(0.5 + count * percent / 100) >= count
+            if share[percent] < greatest_so_far or beyond:
+                share[percent] = greatest_so_far
+            greatest_so_far = share[percent]
+        last = share.get(100, greatest_so_far)
+        return Times(count, figures["mean"] / 1e3, share[50], share[90], share[95], share[99], last)
     except (OSError, ValueError, KeyError, IndexError):
         return None
 
 
-def run_ab(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
     """Run ab twice: to warm up, and to count. Raises LabError."""
     if load.warm_up:
         once(load, url, load.warm_up, core, prefix)
-    marks.begin()
+    observer.begin()
     done = once(load, url, load.seconds, core, prefix)
-    marks.end()
+    observer.end()
     figures = done.figures
     complete, bad, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
     errors = {"status": bad, "res": max(failed, 0)}
@@ -87,24 +99,25 @@ def run_ab(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequenc
     )
 
 
-def once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> Done:
+def once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> AbReport:
     """Run ab for so many seconds; repeat it if a connection reset ended it."""
-    for attempt in range(TRIES):
+    for attempt in range(MAX_TRIES):
         try:
-            return attempted(load, url, seconds, core, prefix)
+            return run_ab_once(load, url, seconds, core, prefix)
         except LabError as reason:
-            if attempt + 1 == TRIES or "reset" not in str(reason):
+            if attempt + 1 == MAX_TRIES or "reset" not in str(reason):
                 raise
     raise AssertionError
 
 
-def attempted(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> Done:
+def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> AbReport:
     """Run ab once."""
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
         # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
+        max_requests = str(load.requests or MAX_REQUESTS)
         command = [
-            *prefix, tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", str(MOST),
+            *prefix, tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
             "-c", str(load.users), "-s", str(math.ceil(load.timeout)), "-e", str(table),
             *(["-k"] if load.keep_alive else []), *(PARITY if load.tls == "parity" else []),
         ]  # fmt: skip
@@ -113,10 +126,10 @@ def attempted(load: Load, url: str, seconds: float, core: int | None, prefix: Se
             running([*command, url.rstrip("/") + load.path], output, core) as started,
         ):
             began = time.monotonic()
-            if not ended(started, seconds):
+            if not wait_for_end(started, seconds):
                 os.kill(started.pid, signal.SIGINT)
-                if not ended(started, load.timeout + 10):
+                if not wait_for_end(started, load.timeout + 10):
                     raise LabError("ab does not end")
             client = cpu_seconds(started.pid) / (time.monotonic() - began)
             figures = parse_ab(text_of(output))
-            return Done(figures, read_times(table, figures), client)
+            return AbReport(figures, read_times(table, figures), client)

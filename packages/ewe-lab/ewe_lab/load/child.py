@@ -19,14 +19,14 @@ import ewe
 import ewe_lab
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import LabError, one_line, running, text_of
-from ewe_lab.bench.results import Sample, build
+from ewe_lab.bench.results import Sample, value_from_json
 
-STARTS_IN = 20.0  # seconds that a thousand users may take on a busy machine
+START_TIMEOUT_S = 20.0  # seconds that a thousand users may take on a busy machine
 LOCUST_MISSING = "locust is missing: pip install 'ewe-lab[locust]'"
 
 
-class Marks(Protocol):
-    """Is told when the measured time begins and ends."""
+class WindowObserver(Protocol):
+    """An object that learns when the measured time begins and ends."""
 
     def begin(self) -> None:
         """The warm-up is over."""
@@ -35,8 +35,8 @@ class Marks(Protocol):
         """The measured time is over."""
 
 
-class NoMarks:
-    """Marks that do nothing."""
+class NoObserver:
+    """An observer that does nothing."""
 
     def begin(self) -> None:
         """Nothing."""
@@ -51,12 +51,16 @@ def has_locust() -> bool:
 
 
 def run_locust(
-    load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
+    load: Load,
+    url: str,
+    core: int | None = None,
+    observer: WindowObserver | None = None,
+    prefix: Sequence[str] = (),
 ) -> Sample:
     """Run a load from a child process on a core. prefix: of the command, for a slow link. Raises LabError."""
     if not has_locust():
         raise LabError(LOCUST_MISSING)
-    marks = marks or NoMarks()
+    observer = observer or NoObserver()
     with tempfile.TemporaryFile() as order, tempfile.TemporaryFile() as errors:
         order.write(json.dumps({"url": url, "load": asdict(load)}).encode())
         order.seek(0)
@@ -66,7 +70,7 @@ def run_locust(
         ) as started:
             assert started.stdout is not None
             with started.stdout as answer:
-                return conversation(answer, longest(load), marks, errors)
+                return receive_sample(answer, child_timeout_s(load), observer, errors)
 
 
 def environment() -> dict[str, str]:
@@ -78,22 +82,26 @@ def environment() -> dict[str, str]:
     return env
 
 
-def longest(load: Load) -> float:
+def child_timeout_s(load: Load) -> float:
     """Return the seconds after which a child must have ended."""
-    return STARTS_IN + load.warm_up + load.duration + load.timeout + load.think
+    return START_TIMEOUT_S + load.warm_up + load.duration + load.timeout + load.think
 
 
-def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[bytes]) -> Sample:
-    """Read the lines of a child to its end; return its sample. Raises LabError."""
+def receive_sample(answer: IO[bytes], seconds: float, observer: WindowObserver, errors: IO[bytes]) -> Sample:
+    """Read the lines that a child prints, `begin`, `end` and a sample in JSON; return the sample. Raises LabError.
+
+    answer: the child's standard output. seconds: the longest time until the sample. observer: learns of
+    begin and end.
+    """
     for line in lines_within(answer, seconds):
         if line == b"begin":
-            marks.begin()
+            observer.begin()
         elif line == b"end":
-            marks.end()
+            observer.end()
         elif line.startswith(b"{"):
             if "Traceback" in text_of(errors):
                 break
-            found = build(Sample, json.loads(line))
+            found = value_from_json(Sample, json.loads(line))
             assert isinstance(found, Sample)
             return found
     raise LabError(f"the load failed: {one_line(text_of(errors))}")

@@ -7,7 +7,6 @@ each time, and reads the status of an answer and finds its end.
 from __future__ import annotations
 
 import errno
-import re
 import socket
 import ssl
 import time
@@ -15,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ewe.http.response_head import ResponseHead, is_bodiless, parse_response_head
+from ewe.closed_loop import WrongAnswer
+from ewe.http.response_head import ResponseHead, parse_response_head
+from ewe.http.response_reader import CutResponse, ResponseReader
 from ewe.http.status import HTTPError
 from ewe_lab.bench.experiment import Load
 
-RECEIVE = 256 * 1024  # bytes of one receive
-HEAD_AT_MOST = 64 * 1024
+RECEIVE_BYTES = 256 * 1024  # bytes of one receive
 KINDS = {
     errno.ECONNREFUSED: "ref",
     errno.ECONNRESET: "res",
@@ -32,23 +32,23 @@ KINDS = {
 }
 
 
-class Status(Exception):
+class StatusError(WrongAnswer):
     """An answer other than 2xx or 3xx; the connection may be kept."""
 
 
-class BadAnswer(Exception):
+class BadAnswer(WrongAnswer):
     """An answer that is not HTTP, or not of the length expected; the text is one line."""
 
 
-class Cut(OSError):
+class IncompleteAnswer(OSError):
     """The server closed before its answer was complete."""
 
 
-def kind(error: BaseException) -> str:
+def error_kind(error: BaseException) -> str:
     """Return the kind of an exception, one of results.ERRORS."""
-    if isinstance(error, Status):
+    if isinstance(error, StatusError):
         return "status"
-    if isinstance(error, Cut | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+    if isinstance(error, IncompleteAnswer | ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "res"
     if isinstance(error, ssl.SSLError):  # its errno is a number of the TLS library
         return "ct" if "timed out" in str(error) else "other"
@@ -60,7 +60,7 @@ def kind(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadTarget:
     """The requests of a load, and the address of the server."""
 
     family: int
@@ -74,19 +74,24 @@ class Target:
     context: ssl.SSLContext | None
 
 
-def target(load: Load, url: str) -> Target:
+def port_of(url: str) -> int:
+    """Return the port of a URL. Raises ValueError."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def target(load: Load, url: str) -> LoadTarget:
     """Resolve the address once and write the request. Raises OSError, ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is not the URL of a server")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    family, _, _, _, address = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)[0]
+    family, _, _, _, address = socket.getaddrinfo(parts.hostname, port_of(url), type=socket.SOCK_STREAM)[0]
     fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
     if not load.keep_alive:
         fields += "Connection: close\r\n"
     paths = load.paths or (load.path,)
     context = tls_context(load.tls or "default") if parts.scheme == "https" else None
-    return Target(
+    return LoadTarget(
         family,
         address,
         parts.hostname,
@@ -114,72 +119,68 @@ def tls_context(name: str) -> ssl.SSLContext:
     return context
 
 
-def parse_head(head: bytes) -> ResponseHead:
-    """Parse the head of an answer, with its empty line. Raises BadAnswer."""
-    try:
-        return parse_response_head(head)
-    except HTTPError as error:
-        raise BadAnswer(f"the answer cannot be read: {error.cause}") from None
-
-
-class Connection:
+class LoadConnection:
     """The connection of a client: opened by the first request, and again after it was closed.
 
     connections: how many were opened. received: bytes of answers.
     """
 
-    def __init__(self, to: Target) -> None:
-        self.to = to
+    def __init__(self, target: LoadTarget) -> None:
+        self.target = target
         self.sock: socket.socket | None = None
         self.connections = 0
         self.received = 0
-        self.rest = b""  # received bytes of the answer that are not parsed yet
+        self.status = 0  # of the last answer
+        self.limit_s = 0.0  # the time limit of the socket
+        self.reader = ResponseReader(parse_response_head)
 
     def ask(self, number: int = 0) -> None:
         """Send the request with that number, in turn, and read the whole answer.
 
         A browser sends a request again if the server has closed the kept connection meanwhile (RFC 9112 section
-        9.3.1), and so do we for a load that `reopens`. Raises OSError, Status, BadAnswer.
+        9.3.1), and so do we for a load that `reopens`. Raises OSError, StatusError, BadAnswer.
         """
         kept, received = self.sock is not None, self.received
         try:
             self.exchange(number)
-        except (ConnectionError, Cut):
-            if not (self.to.reopens and kept and self.received == received):
+        except (ConnectionError, IncompleteAnswer):
+            if not (self.target.reopens and kept and self.received == received):
                 raise
             self.exchange(number)
 
     def exchange(self, number: int) -> None:
         """Do what ask() says, once."""
-        self.deadline = time.perf_counter() + self.to.timeout
+        self.deadline = time.perf_counter() + self.target.timeout
         try:
             sock = self.sock
             if sock is None:
                 sock = self.sock = self.connect()
-            sock.sendall(self.to.requests[number % len(self.to.requests)])
+            sock.sendall(self.target.requests[number % len(self.target.requests)])
             head = self.read_answer()
         except BaseException:
             self.close()
             raise
-        if not head.reusable or not self.to.keep_alive:
+        self.status = head.status
+        if not head.reusable or not self.target.keep_alive:
             self.close()
         if not 200 <= head.status < 400:
-            raise Status(head.status)
+            raise StatusError(head.status)
 
     def connect(self) -> socket.socket:
         """Open a connection within the rest of the request's time limit. Raises OSError."""
-        sock = socket.socket(self.to.family, socket.SOCK_STREAM)
+        sock = socket.socket(self.target.family, socket.SOCK_STREAM)
         try:
-            sock.settimeout(self.to.timeout)
-            sock.connect(self.to.address)
+            sock.settimeout(self.target.timeout)
+            sock.connect(self.target.address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
-            if self.to.context:
+            if self.target.context:
                 sock.settimeout(self.left())
-                sock = self.to.context.wrap_socket(sock, server_hostname=self.to.host)
+                sock = self.target.context.wrap_socket(sock, server_hostname=self.target.host)
         except BaseException:
             sock.close()
             raise
+        self.limit_s = 0.0
         return sock
 
     def close(self) -> None:
@@ -187,7 +188,7 @@ class Connection:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
-            self.rest = b""
+            self.reader = ResponseReader(parse_response_head)
 
     def left(self) -> float:
         """Return the rest of the request's time limit in seconds. Raises TimeoutError."""
@@ -199,91 +200,32 @@ class Connection:
     def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises OSError."""
         assert self.sock is not None
-        self.sock.settimeout(self.left())
-        data = self.sock.recv(RECEIVE)
+        left = self.left()
+        if not 0.99 * self.limit_s <= left <= self.limit_s:  # to set the same limit again costs a system call
+            self.sock.settimeout(left)
+            self.limit_s = left
+        data = self.sock.recv(RECEIVE_BYTES)
         self.received += len(data)
         return data
 
     def read_answer(self) -> ResponseHead:
         """Read an answer to its end."""
-        head = self.read_head()
-        while head.status < 200:
-            head = self.read_head()
-        if is_bodiless("GET", head.status):
-            length = 0
-        elif head.chunked:
-            length = self.skip_chunks()
-        elif head.length is None:
-            length = self.skip_all()
-            self.close()
-        else:
-            length = head.length
-            self.skip(length)
-        if head.status < 300 and length != (self.to.length if self.to.length is not None else length):
-            raise BadAnswer(f"the body has {length} bytes, not {self.to.length}")
+        reader = self.reader
+        reader.begin()
+        try:
+            length = len(reader.feed(b"")) if reader.buffer else 0
+            while not reader.finished:
+                if data := self.receive():
+                    length += len(reader.feed(data))
+                else:
+                    reader.end()
+                    self.close()
+        except CutResponse as error:
+            raise IncompleteAnswer(error.cause) from None
+        except HTTPError as error:
+            raise BadAnswer(f"the answer cannot be read: {error.cause}") from None
+        head = reader.head
+        assert head is not None  # an answer has one if it is finished
+        if head.status < 300 and length != (self.target.length if self.target.length is not None else length):
+            raise BadAnswer(f"the body has {length} bytes, not {self.target.length}")
         return head
-
-    def read_head(self) -> ResponseHead:
-        """Read and parse the head; bytes after it stay in the buffer."""
-        data = self.rest
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            if len(data) > HEAD_AT_MOST:
-                raise BadAnswer("the head of the answer has no end")
-            more = self.receive()
-            if not more:
-                raise Cut("closed before the head of the answer was complete")
-            data = data + more if data else more
-        text, self.rest = data[: end + 4], data[end + 4 :]
-        return parse_head(text)
-
-    def skip(self, count: int) -> None:
-        """Read so many bytes. Raises Cut if there are fewer."""
-        missing = count - len(self.rest)
-        if missing <= 0:
-            self.rest = self.rest[count:]
-            return
-        while missing > 0:
-            data = self.receive()
-            if not data:
-                raise Cut(f"closed {missing} bytes before the end of the answer")
-            missing -= len(data)
-        self.rest = data[missing:] if missing < 0 else b""
-
-    def skip_all(self) -> int:
-        """Read until the server closes; return the number of bytes."""
-        length = len(self.rest)
-        while data := self.receive():
-            length += len(data)
-        self.rest = b""
-        return length
-
-    def skip_chunks(self) -> int:
-        """Read a chunked body and its trailers; return its length."""
-        length = 0
-        while True:
-            line = self.read_line()
-            digits = line.partition(b";")[0].strip()
-            if not re.fullmatch(rb"[0-9A-Fa-f]{1,16}", digits):
-                raise BadAnswer(f"a chunk begins with {line[:20]!r}")
-            size = int(digits, 16)
-            if not size:
-                break
-            self.skip(size)
-            length += size
-            if self.read_line():
-                raise BadAnswer("a chunk does not end where it should")
-        while self.read_line():
-            pass
-        return length
-
-    def read_line(self) -> bytes:
-        """Return a line without its end."""
-        while (end := self.rest.find(b"\r\n")) < 0:
-            if len(self.rest) > HEAD_AT_MOST:
-                raise BadAnswer("a line of the answer has no end")
-            data = self.receive()
-            if not data:
-                raise Cut("closed within a chunked body")
-            self.rest += data
-        line, self.rest = self.rest[:end], self.rest[end + 2 :]
-        return line

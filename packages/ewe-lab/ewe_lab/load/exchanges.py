@@ -30,14 +30,18 @@ from ewe.xswitch.protocol import MarkReader, request_lines
 
 BYTE, RAW, PROTOCOL = "1 byte", "2 raw", "3 protocol"
 RUNS = (BYTE, RAW, PROTOCOL)
-EACH, KEPT, ENGINE = "FastCGI, a connection each", "FastCGI, kept connection", "engine protocol"
-COLUMNS = (EACH, KEPT, ENGINE)
-PIECE = 64 * 1024
-LONGEST = 120  # seconds for everything; then SIGALRM ends both processes
+EACH_CONNECTION, KEPT_CONNECTION, ENGINE = (
+    "FastCGI, a connection each",
+    "FastCGI, kept connection",
+    "engine protocol",
+)
+COLUMNS = (EACH_CONNECTION, KEPT_CONNECTION, ENGINE)
+PIECE_BYTES = 64 * 1024
+MAX_RUN_S = 120  # seconds for everything; then SIGALRM ends both processes
 SCRIPT = b"/srv/cgi-bin/bytes"
 ANSWER = b"Content-Type: text/plain\r\n\r\n" + b"x" * 27 + b"\n"
-MARK = b"\x040\n"
-VARIABLES = {  # what ewe sends for a request of wrk
+END_OF_ANSWER = b"\x040\n"
+VARIABLES = {  # the variables that ewe sends for a request of wrk
     b"GATEWAY_INTERFACE": b"CGI/1.1", b"SERVER_SOFTWARE": b"ewe", b"SERVER_NAME": b"127.0.0.1",
     b"SERVER_PORT": b"4000", b"SERVER_PROTOCOL": b"HTTP/1.1", b"REQUEST_METHOD": b"GET", b"REQUEST_SCHEME": b"http",
     b"REQUEST_URI": b"/cgi-bin/bytes?28", b"QUERY_STRING": b"28", b"REMOTE_ADDR": b"127.0.0.1",
@@ -51,10 +55,10 @@ Exchange = Callable[[Sockets], None]
 Serve = Callable[[Sockets], bool]  # answers one request; False: the other end has closed
 
 
-def read(sock: socket.socket, size: int) -> bytes:
+def receive_exactly(sock: socket.socket, size: int) -> bytes:
     """Return `size` bytes; fewer if the other end has closed."""
-    data = sock.recv(PIECE)
-    while len(data) < size and (more := sock.recv(PIECE)):
+    data = sock.recv(PIECE_BYTES)
+    while len(data) < size and (more := sock.recv(PIECE_BYTES)):
         data += more
     return data
 
@@ -91,7 +95,7 @@ def ask_fastcgi(socks: Sockets) -> None:
     """Encode a request, send it, receive and decode the answer."""
     requester = Requester()
     socks[0].sendall(fastcgi_request(requester))
-    while data := socks[0].recv(PIECE):
+    while data := socks[0].recv(PIECE_BYTES):
         if any(isinstance(event, Ended) for event in requester.feed(data)):
             return
     raise OSError("the answer was cut")
@@ -100,7 +104,7 @@ def ask_fastcgi(socks: Sockets) -> None:
 def serve_fastcgi(socks: Sockets) -> bool:
     """Receive and decode a request, encode and send the answer."""
     responder = Responder()
-    while data := socks[0].recv(PIECE):
+    while data := socks[0].recv(PIECE_BYTES):
         for event in responder.feed(data):
             if not isinstance(event, Began):
                 socks[0].sendall(responder.output(ANSWER) + responder.end())
@@ -115,7 +119,7 @@ def ask_engine(socks: Sockets) -> None:
     mark = MarkReader()
     while mark.feed(control.recv(16)) is None:
         pass
-    data.recv(PIECE)
+    data.recv(PIECE_BYTES)
 
 
 def serve_engine(socks: Sockets) -> bool:
@@ -123,7 +127,7 @@ def serve_engine(socks: Sockets) -> bool:
     control, data = socks
     lines = b""
     while lines.count(b"\n") < 2:
-        if not (more := control.recv(PIECE)):
+        if not (more := control.recv(PIECE_BYTES)):
             return False
         lines += more
     command, variables = lines.splitlines()
@@ -132,21 +136,21 @@ def serve_engine(socks: Sockets) -> bool:
             line = unquote_to_bytes(line)
         dict(word.partition(b"=")[::2] for word in line.split(b"\t"))
     data.sendall(ANSWER)
-    control.sendall(MARK)
+    control.sendall(END_OF_ANSWER)
     return True
 
 
-def raw(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange, Serve]:
+def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange, Serve]:
     """Return both ends of an exchange of so many bytes. mark: an engine's, after its output on the other socket."""
 
     def ask(socks: Sockets) -> None:
         socks[0].sendall(request)
         if mark:
-            read(socks[0], len(mark))
-        read(socks[-1], len(answer))
+            receive_exactly(socks[0], len(mark))
+        receive_exactly(socks[-1], len(answer))
 
     def serve(socks: Sockets) -> bool:
-        if len(read(socks[0], len(request))) < len(request):
+        if len(receive_exactly(socks[0], len(request))) < len(request):
             return False
         socks[-1].sendall(answer)
         if mark:
@@ -162,8 +166,8 @@ def ends_of(column: str, name: str) -> tuple[Exchange, Serve]:
         return ask_byte, serve_byte
     if column == ENGINE:
         lines = request_lines(SCRIPT, (), VARIABLES)
-        return raw(lines, ANSWER, MARK) if name == RAW else (ask_engine, serve_engine)
-    return raw(*fastcgi_sizes()) if name == RAW else (ask_fastcgi, serve_fastcgi)
+        return raw_ends(lines, ANSWER, END_OF_ANSWER) if name == RAW else (ask_engine, serve_engine)
+    return raw_ends(*fastcgi_sizes()) if name == RAW else (ask_fastcgi, serve_fastcgi)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -176,7 +180,7 @@ def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
     pid = os.fork()
     if pid == 0:
         try:
-            signal.alarm(LONGEST)
+            signal.alarm(MAX_RUN_S)
             for sock in ours:
                 sock.close()
             work()
@@ -189,7 +193,7 @@ def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
-def kept(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
+def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
     """Return the µs of an exchange over connections that stay open."""
     made = [socket.socketpair() for _ in range(pairs)]
     ours, theirs = tuple(one for one, _ in made), tuple(other for _, other in made)
@@ -203,16 +207,16 @@ def kept(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
         began = perf_counter()
         for _ in range(count):
             ask(ours)
-        took = perf_counter() - began
+        duration = perf_counter() - began
     for sock in (*ours, *theirs):
         sock.close()
-    return took / count * 1e6
+    return duration / count * 1e6
 
 
-def connected(ask: Exchange, serve: Serve, count: int) -> float:
+def time_new_connections(ask: Exchange, serve: Serve, count: int) -> float:
     """Return the µs of an exchange, each over a new connection."""
-    with tempfile.TemporaryDirectory() as where, socket.socket(socket.AF_UNIX) as listener:
-        path = f"{where}/socket"
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{directory}/socket"
         listener.bind(path)
         listener.listen(16)
 
@@ -235,24 +239,24 @@ def connected(ask: Exchange, serve: Serve, count: int) -> float:
             return (perf_counter() - began) / count * 1e6
 
 
-def measured(column: str, count: int, rounds: int) -> dict[str, list[float]]:
+def measure_column(column: str, count: int, rounds: int) -> dict[str, list[float]]:
     """Return the µs of an exchange of each run, in each round."""
     found: dict[str, list[float]] = {name: [] for name in RUNS}
     for _ in range(rounds):
         for name in RUNS:
             ask, serve = ends_of(column, name)
-            if column == EACH and name != BYTE:
-                found[name].append(connected(ask, serve, count))
+            if column == EACH_CONNECTION and name != BYTE:
+                found[name].append(time_new_connections(ask, serve, count))
             else:
-                found[name].append(kept(ask, serve, 2 if column == ENGINE else 1, count))
+                found[name].append(time_kept_connections(ask, serve, 2 if column == ENGINE else 1, count))
     return found
 
 
 def main() -> None:
     """Measure and print."""
-    signal.alarm(LONGEST)
+    signal.alarm(MAX_RUN_S)
     column, count, rounds = sys.argv[1:]
-    print(json.dumps(measured(column, int(count), int(rounds))))
+    print(json.dumps(measure_column(column, int(count), int(rounds))))
 
 
 if __name__ == "__main__":

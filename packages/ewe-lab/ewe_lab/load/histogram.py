@@ -11,9 +11,9 @@ from collections import Counter
 
 from ewe_lab.bench.results import Times
 
-UNIT = 1e-7  # seconds
-BITS = 11  # of a number that are kept
-PER_DECADE = 40  # buckets of a chart for times that differ by a factor of ten
+UNIT_S = 1e-7  # seconds
+KEPT_BITS = 11  # of a number that are kept
+BUCKETS_PER_DECADE = 40  # buckets of a chart for times that differ by a factor of ten
 
 
 class Histogram:
@@ -29,9 +29,9 @@ class Histogram:
 
     def add(self, seconds: float, answered: bool = True) -> None:
         """Count a time. answered: False for the time that a request without an answer waited."""
-        steps = max(int(seconds / UNIT), 0)
-        shift = max(steps.bit_length() - BITS, 0)
-        self.counts[shift << BITS | steps >> shift] += 1
+        steps = max(int(seconds / UNIT_S), 0)
+        shift = max(steps.bit_length() - KEPT_BITS, 0)
+        self.counts[shift << KEPT_BITS | steps >> shift] += 1
         self.count += 1
         if answered:
             self.total += seconds
@@ -70,11 +70,11 @@ class Histogram:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""
         merged: Counter[int] = Counter()
         for time, count in self.ordered():
-            merged[math.ceil(math.log10(max(time, UNIT)) * PER_DECADE)] += count
-        return [(10 ** (step / PER_DECADE), count) for step, count in sorted(merged.items())]
+            merged[math.ceil(math.log10(max(time, UNIT_S)) * BUCKETS_PER_DECADE)] += count
+        return [(10 ** (step / BUCKETS_PER_DECADE), count) for step, count in sorted(merged.items())]
 
 
 def middle(bucket: int) -> float:
     """Return the time in the middle of a bucket."""
-    shift, steps = bucket >> BITS, bucket & (1 << BITS) - 1
-    return ((steps << shift) + (1 << shift) / 2) * UNIT
+    shift, steps = bucket >> KEPT_BITS, bucket & (1 << KEPT_BITS) - 1
+    return ((steps << shift) + (1 << shift) / 2) * UNIT_S

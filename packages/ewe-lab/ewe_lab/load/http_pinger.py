@@ -7,46 +7,48 @@ import statistics
 import sys
 import tempfile
 
-from ewe_lab.bench.experiment import Bench, Running
-from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, two_cores
-from ewe_lab.bench.results import Sample, Usage, build
+from ewe_lab.bench.experiment import Bench, RunningServer
+from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.results import Sample, Usage, value_from_json
 from ewe_lab.load.child import environment
-from ewe_lab.load.http_clients import Pinged
+from ewe_lab.load.http_clients import PingResult
 
-LONGEST = 900.0  # seconds that one measurement may take
+MAX_RUN_S = 900.0  # seconds that one measurement may take
 
 
-def ping(lab: Bench, server: Running, path: str, clients: int, requests: int, digest: str = "") -> Sample:
+def ping(
+    lab: Bench, server: RunningServer, path: str, clients: int, requests: int, digest: str = ""
+) -> Sample:
     """Return the sample of clients that send so many requests each, with a new connection for every request.
 
     Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
-    that the program told (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
+    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
     """
     command = [*lab.prefix, sys.executable, "-m", "ewe_lab.load.http_clients", server.url.rstrip("/") + path]
-    before = cpu_seconds(server.pid, *server.also)
+    before = cpu_seconds(server.pid, *server.other_pids)
     with (
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
         running(
             [*command, str(clients), str(requests), digest],
-            said,
+            error_output,
             two_cores()[1],
             env=environment(),
             stdout=output,
         ) as started,
     ):
-        if not ended(started, LONGEST):
-            raise LabError(f"{clients} clients had no answer within {LONGEST:g} s")
+        if not wait_for_end(started, MAX_RUN_S):
+            raise LabError(f"{clients} clients had no answer within {MAX_RUN_S:g} s")
         output.seek(0)
         try:
-            found = build(Pinged, json.loads(output.read()))
+            found = value_from_json(PingResult, json.loads(output.read()))
         except ValueError:
-            raise LabError(f"the pinger failed: {one_line(text_of(said))}") from None
-    assert isinstance(found, Pinged)
-    return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.also) - before)
+            raise LabError(f"the pinger failed: {one_line(text_of(error_output))}") from None
+    assert isinstance(found, PingResult)
+    return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.other_pids) - before)
 
 
-def sample_of(found: Pinged, clients: int, requests: int, cpu: float) -> Sample:
+def sample_of(found: PingResult, clients: int, requests: int, cpu: float) -> Sample:
     """Return the sample. Raises LabError if no request was answered."""
     if not found.response:
         kinds = ", ".join(f"{count} {kind}" for kind, count in found.errors.items())
@@ -56,7 +58,7 @@ def sample_of(found: Pinged, clients: int, requests: int, cpu: float) -> Sample:
         "connect": statistics.fmean(found.connect) * 1e3,
         "duration": found.seconds,
     }
-    extra |= {name: statistics.median(times) for name, times in found.told.items()}
+    extra |= {name: statistics.median(times) for name, times in found.timings.items()}
     replies = len(found.response)
     return Sample(
         "pinger",

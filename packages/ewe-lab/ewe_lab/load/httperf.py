@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, one_line, running, text_of, tool, wait_for_end
 from ewe_lab.bench.results import Sample
-from ewe_lab.load.child import Marks
+from ewe_lab.load.child import WindowObserver
 
 NUMBER = r"([\d.]+)"
 TOTAL = re.compile(
@@ -49,7 +49,9 @@ def parse_httperf(text: str) -> Sample:
         bad = int(found[1]) + int(found[2])
         replies -= bad
         errors |= {"status": bad} if bad else {}
-    sample = Sample("httperf", seconds, requests, replies, connections, errors=errors)
+    sample = Sample(
+        "httperf", seconds, requests=requests, replies=replies, connections=connections, errors=errors
+    )
     if found := NET.search(text):
         sample.received = float(found[1]) * 1024 * seconds
     if found := MEAN.search(text):  # httperf spins, so its CPU time does not show its load
@@ -57,7 +59,9 @@ def parse_httperf(text: str) -> Sample:
     return sample
 
 
-def run_httperf(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+def run_httperf(
+    load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
+) -> Sample:
     """Run arrivals without warm-up, to the end of the last session. Raises LabError."""
     if load.phases or load.users or load.tls:
         raise LabError("httperf knows no phases, no shared connections, and no TLS here")
@@ -70,11 +74,11 @@ def run_httperf(load: Load, url: str, core: int | None, marks: Marks, prefix: Se
     ]  # fmt: skip
     longest = count / load.rate + load.calls * (load.timeout + load.think) + 10
     with tempfile.TemporaryFile() as output:
-        marks.begin()
+        observer.begin()
         with running(command, output, core) as started:
-            if not ended(started, min(longest, load.seconds + 60)):
+            if not wait_for_end(started, min(longest, load.seconds + 60)):
                 raise LabError("httperf does not end")
-        marks.end()
+        observer.end()
         found = parse_httperf(text_of(output))
         found.sessions = count if load.calls > 1 else 0
         return found

@@ -20,21 +20,23 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
+from ewe.http.response_head import parse_response_head
+from ewe.http.response_reader import ResponseReader
+from ewe.http.status import HTTPError
 from ewe.xswitch.protocol import request_lines
 from ewe.xswitch.tools.driver import Driver
 from ewe_lab.bench.processes import LabError, on_core
-from ewe_lab.load.http_clients import whole
 
-PIECE = 64 * 1024
-TIMEOUT = 20  # seconds that an answer may take
-END = HEADER.pack(VERSION, END_REQUEST, 1, 8, 0)  # the head of the last record; eight bytes follow
+PIECE_BYTES = 64 * 1024
+ANSWER_TIMEOUT_S = 20  # seconds that an answer may take
+END_RECORD = HEADER.pack(VERSION, END_REQUEST, 1, 8, 0)  # the head of the last record; eight bytes follow
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 Ask = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
-class Took:
+class PingTime:
     """The duration of `count` requests. client: CPU seconds of the pinger itself."""
 
     count: int
@@ -42,18 +44,18 @@ class Took:
     client: float
 
 
-def ping(ask: Ask, count: int) -> Took:
+def ping(ask: Ask, count: int) -> PingTime:
     """Send `count` requests; return how long they took."""
     began, cpu = time.perf_counter(), time.thread_time()
     for _ in range(count):
         ask()
-    return Took(count, time.perf_counter() - began, time.thread_time() - cpu)
+    return PingTime(count, time.perf_counter() - began, time.thread_time() - cpu)
 
 
-def blocking(sock: socket.socket) -> socket.socket:
+def set_kernel_timeout(sock: socket.socket) -> socket.socket:
     """Set a time limit in the kernel: Python's own timeout would cost a poll() before each receive."""
     sock.setblocking(True)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TIMEOUT, 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_TIMEOUT_S, 0))
     return sock
 
 
@@ -63,9 +65,9 @@ def asker(sock: socket.socket, request: bytes, body: bytes, ended: Callable[[byt
     def ask() -> bytes:
         try:
             sock.sendall(request)
-            answer = sock.recv(PIECE)
+            answer = sock.recv(PIECE_BYTES)
             while not ended(answer):
-                more = sock.recv(PIECE)
+                more = sock.recv(PIECE_BYTES)
                 if not more:
                     raise LabError(f"the connection was closed after {answer[:80]!r}")
                 answer += more
@@ -78,6 +80,16 @@ def asker(sock: socket.socket, request: bytes, body: bytes, ended: Callable[[byt
     return ask
 
 
+def is_complete(answer: bytes) -> bool:
+    """Return whether a response has arrived whole, as its head says."""
+    reader = ResponseReader(parse_response_head)
+    try:
+        reader.feed(answer)
+    except HTTPError:
+        return False
+    return reader.finished
+
+
 @contextmanager
 def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
     """Ask a web server over a kept connection."""
@@ -85,15 +97,15 @@ def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
     request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
 
     def ended(answer: bytes) -> bool:
-        return answer.endswith((body, LAST_CHUNK)) or whole(answer)
+        return answer.endswith((body, LAST_CHUNK)) or is_complete(answer)
 
     try:
-        sock = socket.create_connection((parts.hostname or "", parts.port or 80), TIMEOUT)
+        sock = socket.create_connection((parts.hostname or "", parts.port or 80), ANSWER_TIMEOUT_S)
     except OSError as reason:
         raise LabError(f"{url} cannot be reached: {reason.strerror or reason}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with sock:
-        yield asker(blocking(sock), request, body, ended)
+        yield asker(set_kernel_timeout(sock), request, body, ended)
 
 
 @contextmanager
@@ -107,7 +119,7 @@ def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[Ask]:
             sock.connect(path)
         except OSError as reason:
             raise LabError(f"{path} cannot be reached: {reason.strerror or reason}") from None
-        yield asker(blocking(sock), request, body, lambda answer: answer[-16:-8] == END)
+        yield asker(set_kernel_timeout(sock), request, body, lambda answer: answer[-16:-8] == END_RECORD)
 
 
 @contextmanager
@@ -120,18 +132,18 @@ def engine(
     with on_core(core):
         driver = Driver(command)
     with driver:
-        control, data = blocking(driver.control), blocking(driver.data)
+        control, data = set_kernel_timeout(driver.control), set_kernel_timeout(driver.data)
 
         def ask() -> bytes:
             try:
                 control.sendall(lines)
                 mark = control.recv(16)  # the end of the response: all output has been written
-                answer = data.recv(PIECE) if mark == b"\x040\n" else b""
+                answer = data.recv(PIECE_BYTES) if mark == b"\x040\n" else b""
             except OSError as reason:
                 raise LabError(f"the engine does not answer: {reason.strerror or reason}") from None
             if body not in answer:
-                said = os.pread(driver.errors.fileno(), 200, 0).strip()
-                raise LabError(f"the engine answered {(said or mark + answer)[:80]!r}")
+                message = os.pread(driver.errors.fileno(), 200, 0).strip()
+                raise LabError(f"the engine answered {(message or mark + answer)[:80]!r}")
             return answer
 
         yield ask, driver.pid

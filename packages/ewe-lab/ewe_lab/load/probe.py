@@ -8,35 +8,46 @@ import sys
 from collections.abc import Sequence
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.load.client import BadAnswer, Connection, Status, target
+from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, target
 
-SECONDS = 5.0
+PROBE_TIMEOUT_S = 5.0
 
 
-def probe(url: str, length: int | None) -> str:
-    """Return what is wrong, "" if nothing is."""
+def probe(url: str, length: int | None) -> tuple[str, str]:
+    """Return what is wrong, "" if nothing is; and a remark on a good answer, "" if there is none."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
-    connection = Connection(
-        target(Load(path=f"/{path}", timeout=SECONDS, length=length), f"{scheme}://{host}/")
-    )
+    try:
+        load_target = target(
+            Load(path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
+        )
+    except (OSError, ValueError) as reason:
+        return f"a first request failed: {getattr(reason, 'strerror', None) or reason}", ""
+    connection = LoadConnection(load_target)
     try:
         connection.ask()
-    except Status as status:
-        return f"a first request was answered with {status}"
+    except StatusError as status:
+        return f"a first request was answered with {status}", ""
     except (OSError, BadAnswer) as reason:
-        text = f"no answer within {SECONDS:g} s" if isinstance(reason, socket.timeout) else str(reason)
-        return f"a first request failed: {text}"
+        text = (
+            f"no answer within {PROBE_TIMEOUT_S:g} s" if isinstance(reason, socket.timeout) else str(reason)
+        )
+        return f"a first request failed: {text}", ""
     finally:
         connection.close()
-    return ""
+    if 300 <= connection.status < 400:
+        return (
+            "",
+            f"/{path} is answered with the redirect {connection.status}, which the load does not follow.",
+        )
+    return "", ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Probe; return the exit status."""
     url, *length = argv or sys.argv[1:]
-    wrong = probe(url, int(length[0]) if length else None)
-    print(wrong)
+    wrong, remark = probe(url, int(length[0]) if length else None)
+    print(wrong or remark)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Count what the clients of a load see: totals, distributions of times, and what happened in each second."""
+"""Count what the clients of a load see: totals, distributions of times, and the events of each second."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ewe_lab.bench.results import Sample, Second
+from ewe_lab.bench.results import SHARES, Sample, Second, times_needed
 from ewe_lab.load.histogram import Histogram
 
-NO_ANSWER = ("ct", "st")  # errors after a wait, whose time counts; a refusal comes at once
+NO_ANSWER = ("ct", "st")  # errors after a wait: the time of the wait counts. A refusal comes at once
 
 
 def next_mark(count: int) -> int:
@@ -20,7 +20,7 @@ def next_mark(count: int) -> int:
 
 
 class Recorder:
-    """Counts from `begin` to `end` (times of time.perf_counter()). experiment.Load says what counts.
+    """Counts from `begin` to `end` (times of time.perf_counter()). experiment.Load defines which requests count.
 
     A request that is under way at the end counts too: when it is answered or times out, and at the latest in
     `sample`, as a request that was never answered. Otherwise the figures of a server that leaves most clients
@@ -30,7 +30,7 @@ class Recorder:
     """
 
     def __init__(self, scheduled: bool) -> None:
-        self.scheduled = scheduled
+        self.scheduled = scheduled  # open load: requests count by the time at which they are due
         self.begin = math.inf
         self.end = math.inf
         self.cpu = 0.0  # CPU seconds of this process between start() and stop()
@@ -45,10 +45,10 @@ class Recorder:
         self.service = Histogram()
         self.response = Histogram()
         self.seconds: defaultdict[int, Second] = defaultdict(lambda: Second(0))
-        self.each: defaultdict[int, Histogram] = defaultdict(Histogram)  # second: its times
-        self.running: list[tuple[int, float]] = []
-        self.mark = 1  # answers at which the mean so far is noted next
-        self.waiting: dict[int, float] = {}  # send times of the requests without an answer
+        self.times_by_second: defaultdict[int, Histogram] = defaultdict(Histogram)  # second: its times
+        self.running: list[tuple[int, float]] = []  # a number of answers, and their mean service time
+        self.next_mark = 1  # answers at which the mean so far is noted next
+        self.send_times: dict[int, float] = {}  # send times of the requests without an answer
         self.phases: list[Recorder] = []  # each counts a part of the window
 
     def set_window(self, begin: float, end: float) -> None:
@@ -77,7 +77,7 @@ class Recorder:
         self.measured, self.cpu = now - self.measured, time.process_time() - self.cpu
         self.end = min(self.end, now)
 
-    def within(self, at: float) -> bool:
+    def counts_at(self, at: float) -> bool:
         """Whether a time counts."""
         return self.begin <= at < self.end
 
@@ -90,41 +90,43 @@ class Recorder:
 
     def under_way(self) -> int:
         """Return how many requests that were sent before the end have no answer yet."""
-        return sum(sent < self.end for sent in self.waiting.values())
+        return sum(sent < self.end for sent in self.send_times.values())
 
-    def is_due(self, due: float, first: bool = False) -> None:
-        """Note that a request is due. first: of a session."""
+    def count_due(self, due: float, starts_session: bool = False) -> None:
+        """Note that a request is due. starts_session: it is the first of a session."""
         for phase in self.phases:
-            phase.is_due(due, first)
-        if self.within(due):
-            self.sessions += first
+            phase.count_due(due, starts_session)
+        if self.counts_at(due):
+            self.sessions += starts_session
             second = self.second(due)
             second.due = (second.due or 0) + 1
 
-    def sent(self, who: int, at: float) -> None:
+    def count_sent(self, client: int, at: float) -> None:
         """Note that a client sends a request."""
         for phase in self.phases:
-            phase.sent(who, at)
-        self.waiting[who] = at
-        if self.within(at):
+            phase.count_sent(client, at)
+        self.send_times[client] = at
+        if self.counts_at(at):
             self.requests += 1
 
-    def ended(self, who: int, due: float, sent: float, error: str, made: int, received: int) -> None:
-        """Note an answer or an error. made: connections opened for it; received: bytes."""
+    def count_end(
+        self, client: int, due: float, sent: float, error: str, new_connections: int, received: int
+    ) -> None:
+        """Note an answer or an error. new_connections: connections opened for it; received: bytes."""
         for phase in self.phases:
-            phase.ended(who, due, sent, error, made, received)
+            phase.count_end(client, due, sent, error, new_connections, received)
         at = time.perf_counter()
-        self.waiting.pop(who, None)
-        now = self.within(at)
-        counts = self.within(due) if self.scheduled else self.begin <= at and sent < self.end
+        self.send_times.pop(client, None)
+        now = self.counts_at(at)
+        counts = self.counts_at(due) if self.scheduled else self.begin <= at and sent < self.end
         if now:
-            self.connections += made
+            self.connections += new_connections
             self.received += received
         if error:
             if counts:
-                self.failed(error, at)
+                self.count_error(error, at)
                 if error in NO_ANSWER:
-                    self.took(at, due, sent, answered=False)
+                    self.record_times(at, due, sent, answered=False)
             return
         if now:
             self.replies += 1
@@ -132,19 +134,19 @@ class Recorder:
         elif counts:
             self.late += 1
         if counts:
-            self.took(at, due, sent)
+            self.record_times(at, due, sent)
 
-    def took(self, at: float, due: float, sent: float, answered: bool = True) -> None:
+    def record_times(self, at: float, due: float, sent: float, answered: bool = True) -> None:
         """Count the times of a finished request."""
         self.service.add(at - sent, answered)
-        if (answers := self.service.count - self.service.in_vain) == self.mark and answered:
+        if (answers := self.service.count - self.service.in_vain) == self.next_mark and answered:
             self.running.append((answers, self.service.total / answers))
-            self.mark = next_mark(answers)
+            self.next_mark = next_mark(answers)
         if self.scheduled:
             self.response.add(at - due, answered)
-        self.each[self.second(at).at].add(at - (due if self.scheduled else sent), answered)
+        self.times_by_second[self.second(at).at].add(at - (due if self.scheduled else sent), answered)
 
-    def failed(self, error: str, at: float) -> None:
+    def count_error(self, error: str, at: float) -> None:
         """Count an error."""
         self.errors[error] += 1
         second = self.second(at)
@@ -154,26 +156,29 @@ class Recorder:
         """Note a session that could not begin, because this process has no descriptor left for it."""
         for phase in self.phases:
             phase.dropped(due)
-        if self.within(due):
-            self.failed("fd", due)
+        if self.counts_at(due):
+            self.count_error("fd", due)
 
     def give_up(self) -> None:
         """Count the requests that are still under way as never answered."""
         at = time.perf_counter()
-        for sent in self.waiting.values():
+        for sent in self.send_times.values():
             if sent < self.end:
-                self.failed("ct", at)
-                self.took(at, sent, sent, answered=False)
-        self.waiting.clear()
+                self.count_error("ct", at)
+                self.record_times(at, sent, sent, answered=False)
+        self.send_times.clear()
 
     def sample(self, tool: str) -> Sample:
         """Return the counts, after the end."""
         length = self.end - self.begin
         if not self.scheduled:
             self.give_up()
-        for number, histogram in self.each.items():
+        for number, histogram in self.times_by_second.items():
             second = self.seconds[number]
-            second.p50, second.p99 = histogram.percentiles(0.5, 0.99)
+            p50, p99 = histogram.percentiles(SHARES["p50"], SHARES["p99"])
+            # A chart shows each second beside the others, so one time beyond a percentile is enough there.
+            second.p50 = p50 if histogram.count >= times_needed("p50", 1) else None
+            second.p99 = p99 if histogram.count >= times_needed("p99", 1) else None
         found = Sample(
             tool,
             length,

@@ -1,4 +1,4 @@
-"""Run a load with the tool that suits it: locust for users and arrivals, wrk or ab for ceilings.
+"""Run a load with the tool that suits it: locust for users and arrivals, wrk or ab for saturation.
 
 wrk and ab are written in C, so that one core of load is enough for one core of server. If neither is installed,
 locust takes their place and the sample has a note. httperf runs only if a load names it, to check locust.
@@ -14,18 +14,18 @@ from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import LabError, find_tool
 from ewe_lab.bench.results import Sample
 from ewe_lab.load.ab import run_ab
-from ewe_lab.load.child import Marks, NoMarks, run_locust
+from ewe_lab.load.child import NoObserver, WindowObserver, run_locust
 from ewe_lab.load.httperf import run_httperf
 from ewe_lab.load.wrk import run_wrk
 
-SETTLE = 0.05  # seconds after a load in which the server closes the remaining connections
+SETTLE_S = 0.05  # seconds after a load in which the server closes the remaining connections
 
-Runner = Callable[[Load, str, "int | None", Marks, Sequence[str]], Sample]
+Runner = Callable[[Load, str, "int | None", WindowObserver, Sequence[str]], Sample]
 
 
 def choose(load: Load) -> str:
     """Return the tool for a load. Raises LabError if it names one that cannot do it."""
-    able = {"closed": ("locust",), "arrivals": ("locust", "httperf"), "ceiling": ("wrk", "ab", "locust")}
+    able = {"closed": ("locust",), "arrivals": ("locust", "httperf"), "saturation": ("wrk", "ab", "locust")}
     tools: tuple[str, ...] = able.get(load.shape, ())
     if not tools:
         raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(able)}")
@@ -33,7 +33,7 @@ def choose(load: Load) -> str:
         if load.tool not in tools:
             raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
         return load.tool
-    if load.shape == "ceiling":
+    if load.shape == "saturation":
         if load.tls == "parity":  # only ab has options for protocol and cipher
             tools = ("ab",)
         elif not load.keep_alive:  # ab is faster than wrk without keep-alive
@@ -43,25 +43,32 @@ def choose(load: Load) -> str:
 
 
 def run(
-    load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
+    load: Load,
+    url: str,
+    core: int | None = None,
+    observer: WindowObserver | None = None,
+    prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load on a core; tell the marks when the measured time begins and ends. Raises LabError."""
+    """Run a load on a core; tell the observer when the measured time begins and ends. Raises LabError.
+
+    prefix: the first words of the tool's command, such as those that run it behind a slow link.
+    """
     chosen = choose(load)
     runners: dict[str, Runner] = {"locust": locust, "wrk": wrk, "ab": run_ab, "httperf": run_httperf}
-    found = runners[chosen](load, url, core, marks or NoMarks(), prefix)
-    if load.shape == "ceiling" and chosen == "locust" and not load.tool:
-        found.notes.append("neither wrk nor ab is here: the ceiling may be that of locust")
+    found = runners[chosen](load, url, core, observer or NoObserver(), prefix)
+    if load.shape == "saturation" and chosen == "locust" and not load.tool:
+        found.notes.append("neither wrk nor ab is installed: locust may reach its limit before the server")
     return found
 
 
-def locust(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
-    """Run locust. A ceiling is a closed loop without think time."""
-    if load.shape == "ceiling":
+def locust(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
+    """Run locust. Saturation is a closed loop without think time."""
+    if load.shape == "saturation":
         load = replace(load, shape="closed", think=0.0)
-    return run_locust(load, url, core, marks, prefix)
+    return run_locust(load, url, core, observer, prefix)
 
 
-def wrk(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+def wrk(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
     """Run wrk twice: to warm up, and to measure."""
 
     def once(seconds: float) -> Sample:
@@ -72,6 +79,7 @@ def wrk(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[s
             connections=load.users,
             core=core,
             keep_alive=load.keep_alive,
+            varied=load.varied,
             timeout=load.timeout,
             prefix=prefix,
         )
@@ -93,11 +101,11 @@ def wrk(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[s
 
     if load.warm_up:
         once(load.warm_up)
-        time.sleep(SETTLE)
-    marks.begin()
+        time.sleep(SETTLE_S)
+    observer.begin()
     found = once(load.seconds)
-    time.sleep(SETTLE)
-    marks.end()
+    time.sleep(SETTLE_S)
+    observer.end()
     return found
 
 

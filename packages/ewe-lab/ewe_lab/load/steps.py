@@ -26,22 +26,22 @@ import sys
 from collections.abc import Callable
 from time import monotonic_ns
 
-TIMES = struct.Struct("qq")
-ONE = struct.Struct("q")
+TWO_TIMES = struct.Struct("qq")
+ONE_TIME = struct.Struct("q")
 FORK, EXEC, IPC, TOTAL = "fork", "exec", "IPC", "total"
 SPAWN, SPAWN_TOTAL, ROUND_TRIP = "posix_spawn", "total, spawned", "round trip"
 STEPS = (FORK, EXEC, IPC, TOTAL, SPAWN, SPAWN_TOTAL, ROUND_TRIP)
-PAGE = mmap.PAGESIZE
-LONGEST = 60  # seconds between two answers; then SIGALRM ends the measurement
+PAGE_BYTES = mmap.PAGESIZE
+ANSWER_TIMEOUT_S = 60  # seconds between two answers; then SIGALRM ends the measurement
 
 Micros = dict[str, list[float]]
 
 
-def occupy(megabytes: int) -> mmap.mmap:
+def allocate(megabytes: int) -> mmap.mmap:
     """Return memory of which each page was written to."""
     memory = mmap.mmap(-1, max(megabytes, 1) << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
-    for at in range(0, len(memory), PAGE):
+    for at in range(0, len(memory), PAGE_BYTES):
         memory[at] = 1
     return memory
 
@@ -53,17 +53,17 @@ def by_fork(command: list[str], shared: mmap.mmap) -> Micros:
     pid = os.fork()
     if pid == 0:
         try:
-            ONE.pack_into(shared, 0, monotonic_ns())
+            ONE_TIME.pack_into(shared, 0, monotonic_ns())
             os.dup2(writing, 1)
             os.execv(command[0], command)
         finally:
             os._exit(127)
     returned = monotonic_ns()
     os.close(writing)
-    answer = os.read(reading, TIMES.size)
+    answer = os.read(reading, TWO_TIMES.size)
     got = monotonic_ns()
-    started, wrote = finish(pid, reading, answer)
-    (before,) = ONE.unpack_from(shared)
+    started, wrote = reap_and_read_times(pid, reading, answer)
+    (before,) = ONE_TIME.unpack_from(shared)
     return micros({FORK: returned - began, EXEC: started - before, IPC: got - wrote, TOTAL: got - began})
 
 
@@ -74,25 +74,25 @@ def by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 1)])
     returned = monotonic_ns()
     os.close(writing)
-    answer = os.read(reading, TIMES.size)
+    answer = os.read(reading, TWO_TIMES.size)
     got = monotonic_ns()
-    finish(pid, reading, answer)
+    reap_and_read_times(pid, reading, answer)
     return micros({SPAWN: returned - began, SPAWN_TOTAL: got - began})
 
 
-def finish(pid: int, reading: int, answer: bytes) -> tuple[int, int]:
+def reap_and_read_times(pid: int, reading: int, answer: bytes) -> tuple[int, int]:
     """Reap the program and return the two times of its answer."""
     os.close(reading)
     _, status = os.waitpid(pid, 0)
-    if len(answer) != TIMES.size:
+    if len(answer) != TWO_TIMES.size:
         sys.exit(f"the program ended with status {os.waitstatus_to_exitcode(status)} and without an answer")
-    started, wrote = TIMES.unpack(answer)
+    started, wrote = TWO_TIMES.unpack(answer)
     return started, wrote
 
 
-def micros(of: dict[str, int]) -> Micros:
+def micros(times_ns: dict[str, int]) -> Micros:
     """Return times in ns as lists of one time in µs."""
-    return {step: [ns / 1000] for step, ns in of.items()}
+    return {step: [ns / 1000] for step, ns in times_ns.items()}
 
 
 def round_trips(count: int) -> Micros:
@@ -106,24 +106,24 @@ def round_trips(count: int) -> Micros:
                 os.write(back[1], byte)
         finally:
             os._exit(0)
-    took = []
+    durations = []
     for _ in range(count):
         began = monotonic_ns()
         os.write(there[1], b".")
         os.read(back[0], 1)
-        took.append((monotonic_ns() - began) / 1000)
+        durations.append((monotonic_ns() - began) / 1000)
     os.close(there[1])
     os.waitpid(pid, 0)
-    return {ROUND_TRIP: took}
+    return {ROUND_TRIP: durations}
 
 
-def measured(megabytes: int, count: int, command: list[str]) -> Micros:
+def measure_steps(megabytes: int, count: int, command: list[str]) -> Micros:
     """Return the times of all steps."""
-    memory, shared = occupy(megabytes), mmap.mmap(-1, PAGE)
+    memory, shared = allocate(megabytes), mmap.mmap(-1, PAGE_BYTES)
     found = round_trips(count)
     ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (by_fork, by_spawn)
     for _ in range(count):
-        signal.alarm(LONGEST)
+        signal.alarm(ANSWER_TIMEOUT_S)
         for way in ways:
             for step, times in way(command, shared).items():
                 found.setdefault(step, []).extend(times)
@@ -135,7 +135,7 @@ def measured(megabytes: int, count: int, command: list[str]) -> Micros:
 def main() -> None:
     """Measure and print."""
     megabytes, count, *command = sys.argv[1:]
-    print(json.dumps(measured(int(megabytes), int(count), command)))
+    print(json.dumps(measure_steps(int(megabytes), int(count), command)))
 
 
 if __name__ == "__main__":

@@ -20,36 +20,36 @@ from ewe_lab.bench.processes import LabError
 NAME = "client.example"
 PORT = 53
 PTR, INTERNET = 12, 1
+POINTER = 0xC000  # RFC 1035 section 4.1.4: the name is the one at this offset of the message
+TYPE_AND_CLASS_BYTES = 4
 HEADER = struct.Struct("!6H")
-ANSWERED, NO_SUCH_NAME = (
-    0x8580,
-    0x8583,
-)  # the flags: a response, authoritative, recursion wanted and available
+# The flags: a response, authoritative, recursion wanted and available
+ANSWERED, NO_SUCH_NAME = 0x8580, 0x8583
 
 
-def encoded(name: str) -> bytes:
+def encode_name(name: str) -> bytes:
     """Return a name as labels with their lengths."""
     return b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
 
 
 def reply_to(question: bytes) -> bytes:
     """Return the answer to a question; b"" if it is not one."""
-    if len(question) < HEADER.size + 5:
+    if len(question) < HEADER.size + 1 + TYPE_AND_CLASS_BYTES:
         return b""
     number, _, count, *_ = HEADER.unpack_from(question)
-    end = question.find(b"\0", HEADER.size) + 5  # the name's end, the type and the class
-    if count != 1 or end < HEADER.size + 5 or end > len(question):
+    end = question.find(b"\0", HEADER.size) + 1 + TYPE_AND_CLASS_BYTES  # one zero byte ends the name
+    if count != 1 or end < HEADER.size + 1 + TYPE_AND_CLASS_BYTES or end > len(question):
         return b""
-    asked = question[HEADER.size : end]
-    if struct.unpack("!2H", asked[-4:]) != (PTR, INTERNET):
+    asked = question[HEADER.size : end]  # the question section
+    if struct.unpack("!2H", asked[-TYPE_AND_CLASS_BYTES:]) != (PTR, INTERNET):
         return HEADER.pack(number, NO_SUCH_NAME, 1, 0, 0, 0) + asked
-    name = encoded(NAME)
-    record = struct.pack("!HHHIH", 0xC000 | HEADER.size, PTR, INTERNET, 0, len(name)) + name
+    name = encode_name(NAME)
+    record = struct.pack("!HHHIH", POINTER | HEADER.size, PTR, INTERNET, 0, len(name)) + name
     return HEADER.pack(number, ANSWERED, 1, 1, 0, 0) + asked + record
 
 
 @contextmanager
-def answering(host: str, delay: float) -> Iterator[list[bytes]]:
+def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
     """Answer during the block; yield the questions that came. Raises LabError."""
     try:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""The users of a load, in locust's terms: closed users, and one user who keeps the schedule of all arrivals.
+"""The users of a load, in locust's terms: closed users, and one user with the schedule of all arrivals.
 
 It is imported in the child process only: importing locust replaces functions of the standard library by gevent's.
 """
@@ -22,24 +22,24 @@ from gevent.queue import Queue
 from locust import User, task
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.load.client import BadAnswer, Connection, Status, Target, kind
+from ewe_lab.load.client import BadAnswer, LoadConnection, LoadTarget, StatusError, error_kind
 from ewe_lab.load.recorder import Recorder
 
-AFTER_ERROR = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
-SEED = 2011  # of the random times
-AT_ONCE = 100  # requests of a user without think time before locust gets control
+AFTER_ERROR_S = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
+RANDOM_SEED = 2011  # of the random times
+REQUESTS_PER_TURN = 100  # requests of a user without think time before locust gets control
 
-__all__ = ["ArrivalUser", "ClosedUser", "Plan", "locust", "schedule"]
+__all__ = ["ArrivalUser", "ClosedUser", "UsersPlan", "locust", "session_times"]
 
 
 @dataclass
-class Plan:
-    """What all users of a run share. most: sessions at once."""
+class UsersPlan:
+    """The state of a run that all its users share. max_sessions: at the same time. numbers: of the requests."""
 
     load: Load
-    target: Target
+    target: LoadTarget
     recorder: Recorder
-    most: int
+    max_sessions: int
     numbers: Iterator[int] = field(default_factory=itertools.count)
     over: bool = False  # the measured time is over: no more requests
     began: Event = field(default_factory=Event)  # the schedule has begun
@@ -48,22 +48,24 @@ class Plan:
     dropped: int = 0
 
 
-def ask(plan: Plan, connection: Connection, who: int, due: float | None, number: int = 0) -> bool:
+def send_request(
+    plan: UsersPlan, connection: LoadConnection, client: int, due: float | None, number: int = 0
+) -> bool:
     """Send a request and record it; return whether it was answered. number: of the request, in turn."""
-    made, received = connection.connections, connection.received
+    connections_before, received = connection.connections, connection.received
     sent = time.perf_counter()
-    plan.recorder.sent(who, sent)
+    plan.recorder.count_sent(client, sent)
     error = ""
     try:
         connection.ask(number)
-    except (OSError, Status, BadAnswer) as reason:
-        error = kind(reason)
-    plan.recorder.ended(
-        who,
+    except (OSError, StatusError, BadAnswer) as reason:
+        error = error_kind(reason)
+    plan.recorder.count_end(
+        client,
         sent if due is None else due,
         sent,
         error,
-        connection.connections - made,
+        connection.connections - connections_before,
         connection.received - received,
     )
     return not error
@@ -73,12 +75,12 @@ class ClosedUser(User):
     """Sends a request, waits for the answer, thinks, and sends the next."""
 
     abstract = True
-    plan: Plan
+    plan: UsersPlan
 
     def on_start(self) -> None:
-        """Start one after the other: users who start together would send together all the time."""
+        """Start one after the other: users that start together would send together all the time."""
         self.number = next(self.plan.numbers)
-        self.connection = Connection(self.plan.target)
+        self.connection = LoadConnection(self.plan.target)
         self.asked = self.number
         gevent.sleep(self.plan.load.think * self.number / max(self.plan.load.users, 1))
 
@@ -89,22 +91,22 @@ class ClosedUser(User):
     @task
     def go(self) -> None:
         """Ask."""
-        for _ in range(1 if self.plan.load.think else AT_ONCE):
+        for _ in range(1 if self.plan.load.think else REQUESTS_PER_TURN):
             if self.plan.over:
                 gevent.sleep(3600)  # until locust ends us
             self.asked += 1
-            if not ask(self.plan, self.connection, self.number, None, self.asked):
-                gevent.sleep(max(AFTER_ERROR - self.plan.load.think, 0))
+            if not send_request(self.plan, self.connection, self.number, None, self.asked):
+                gevent.sleep(max(AFTER_ERROR_S - self.plan.load.think, 0))
 
 
-def schedule(load: Load) -> Iterator[float]:
+def session_times(load: Load) -> Iterator[float]:
     """Yield the seconds, from the beginning of the warm-up, at which sessions are due."""
     if load.sessions:
         yield from (number / load.rate for number in range(load.sessions))
         return
     phases = load.phases or ((load.seconds, load.rate),)
     start = 0.0
-    chance = random.Random(SEED)
+    chance = random.Random(RANDOM_SEED)
     for length, rate in ((load.warm_up, phases[0][1]), *phases):
         if load.poisson:
             at = chance.expovariate(rate) if rate > 0 else length
@@ -124,24 +126,24 @@ class ArrivalUser(User):
 
     abstract = True
     fixed_count = 1
-    plan: Plan
+    plan: UsersPlan
 
     @task
     def arrive(self) -> None:
         """Go through the schedule."""
         plan = self.plan
-        pool: Queue[Connection] | None = None
+        pool: Queue[LoadConnection] | None = None
         if plan.load.users:
             pool = Queue()
             for _ in range(plan.load.users):
-                pool.put(Connection(plan.target))
+                pool.put(LoadConnection(plan.target))
         began = time.perf_counter()
         if not plan.load.sessions:
             begin = began + plan.load.warm_up
             plan.recorder.set_window(begin, begin + plan.load.duration)
             plan.recorder.divide([seconds for seconds, _ in plan.load.phases])
         plan.began.set()
-        for number, seconds in enumerate(schedule(plan.load)):
+        for number, seconds in enumerate(session_times(plan.load)):
             due = began + seconds
             if (wait := due - time.perf_counter()) > 0:
                 gevent.sleep(wait)
@@ -149,29 +151,29 @@ class ArrivalUser(User):
             # this process is.
             if plan.over and plan.load.sessions:
                 break
-            plan.recorder.is_due(due, first=plan.load.calls > 1)
-            if len(plan.sessions) >= plan.most:
+            plan.recorder.count_due(due, starts_session=plan.load.calls > 1)
+            if len(plan.sessions) >= plan.max_sessions:
                 plan.dropped += 1
                 plan.recorder.dropped(due)
                 continue
-            plan.sessions.start(gevent.Greenlet(session, plan, number, due, pool))
+            plan.sessions.start(gevent.Greenlet(run_session, plan, number, due, pool))
         plan.arrived.set()
         gevent.sleep(3600)  # until locust ends us
 
 
-def session(plan: Plan, who: int, due: float, pool: Queue[Connection] | None) -> None:
+def run_session(plan: UsersPlan, client: int, due: float, pool: Queue[LoadConnection] | None) -> None:
     """Ask `calls` times with think time between; the first request is late from when the session was due."""
-    connection = Connection(plan.target) if pool is None else pool.get()
+    connection = LoadConnection(plan.target) if pool is None else pool.get()
     try:
         for call in range(plan.load.calls):
             if call:
                 due = time.perf_counter() + plan.load.think
                 if plan.load.think:
                     gevent.sleep(plan.load.think)
-                if plan.over and not plan.recorder.within(due):
+                if plan.over and not plan.recorder.counts_at(due):
                     return
-                plan.recorder.is_due(due)
-            if not ask(plan, connection, who, due, call):
+                plan.recorder.count_due(due)
+            if not send_request(plan, connection, client, due, call):
                 return
     finally:
         if pool is None:

@@ -9,8 +9,9 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import IO
 
-from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, tool, wait_for_end
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,28 @@ class WrkReport:
     latency: dict[str, float] = field(default_factory=dict)
 
 
-SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-BYTES = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
+SECONDS_PER_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+BYTES_PER_UNIT = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
 TOTALS = re.compile(r"(\d+) requests in ([\d.]+)([a-z]+), ([\d.]+)([A-Z]+) read")
 RATE = re.compile(r"Requests/sec: +([\d.]+)")
 SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
 PERCENTILE = re.compile(r"^ +(50|90|99)% +([\d.]+)([a-z]+)$", re.M)
+# Each request has its own query string and its own cookie, so a server cannot remember the head of an earlier one.
+VARIED_SCRIPT = """\
+local number = 0
+request = function()
+  number = number + 1
+  local cookie = string.format("session=%032x; theme=dark", number * 2654435761)
+  return wrk.format("GET", wrk.path .. "?page=" .. number, { Cookie = cookie })
+end
+"""
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
 def parse_wrk(text: str) -> WrkReport:
     """Read wrk's report. Raises LabError."""
     totals, rate = TOTALS.search(text), RATE.search(text)
-    if totals is None or rate is None or totals[3] not in SECONDS or totals[5] not in BYTES:
+    if totals is None or rate is None or totals[3] not in SECONDS_PER_UNIT or totals[5] not in BYTES_PER_UNIT:
         raise LabError(f"wrk: {one_line(text)}")
     errors: dict[str, int] = {}
     if found := SOCKET_ERRORS.search(text):
@@ -51,12 +61,12 @@ def parse_wrk(text: str) -> WrkReport:
         errors["non-2xx"] = int(found[1])
     return WrkReport(
         int(totals[1]),
-        float(totals[2]) * SECONDS[totals[3]],
-        float(totals[4]) * BYTES[totals[5]],
+        float(totals[2]) * SECONDS_PER_UNIT[totals[3]],
+        float(totals[4]) * BYTES_PER_UNIT[totals[5]],
         float(rate[1]),
         {name: count for name, count in errors.items() if count},
         latency={
-            f"wrk_p{share}": float(time) * SECONDS.get(unit, math.nan)
+            f"wrk_p{share}": float(time) * SECONDS_PER_UNIT.get(unit, math.nan)
             for share, time, unit in PERCENTILE.findall(text)
         },
     )
@@ -69,12 +79,13 @@ def run_wrk(
     connections: int,
     core: int | None = None,
     keep_alive: bool = True,
+    varied: bool = False,
     timeout: float = 5.0,
     prefix: Sequence[str] = (),
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
 
-    prefix: of the command, for a slow link.
+    varied: the head of each request differs from all others. prefix: of the command, for a slow link.
     """
     # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
@@ -83,10 +94,23 @@ def run_wrk(
     ]  # fmt: skip
     if not keep_alive:
         command += ["-H", "Connection: close"]
-    with tempfile.TemporaryFile() as output, running([*command, url], output, core) as started:
-        if not ended(started, seconds):
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
+        tempfile.TemporaryFile() as output,
+    ):
+        if varied:
+            script.write(VARIED_SCRIPT)
+            script.flush()
+            command += ["-s", script.name]
+        return run_and_parse([*command, url], output, core, seconds)
+
+
+def run_and_parse(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
+    """Run a command of wrk for so many seconds, and read its report. Raises LabError."""
+    with running(command, output, core) as started:
+        if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)
-            if not ended(started, 10):
+            if not wait_for_end(started, 10):
                 raise LabError("wrk does not end")
         cpu = cpu_seconds(started.pid)
         load = parse_wrk(text_of(output))

@@ -1,1 +1,1 @@
-"""What is shown of results: a table for the terminal, the HTML page with its charts, sentences for students."""
+"""Reports of results: a table for the terminal, an HTML page with charts, sentences for students."""

@@ -5,12 +5,15 @@
               bars are figures, from zero, or on a logarithmic axis if they differ much
     lines     a line for each server against x, named at its end (ewe_lab.report.lines)
     scatter   the same, with a fitted curve in place of a line through the figures
-    stacked   a bar for each server, made of the columns' figures, or for each column, made of the servers'; with
-              printed figures the document's above ours
-    errors    for each server what part of its sessions ended in an error, by kind, the document's above ours
-    timeline  what one cell's middle sample did in each second (ewe_lab.report.lines)
+    stacked   a bar for each server, made of the columns' figures, or a bar for each column, made of the servers'
+              figures; the document's bar stands above ours
+    errors    for each server the share of its sessions that ended in an error, by kind, the document's above ours
+    timeline  the figures of one cell's middle sample for each second (ewe_lab.report.lines)
 
 Every figure that is drawn is also in `rows`, for the table under the chart.
+
+All lengths are in pixels. The small numbers in the drawing functions are the gaps between texts and lines, and the
+height of a line of text.
 """
 
 from __future__ import annotations
@@ -22,22 +25,22 @@ from dataclasses import dataclass, field
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Chart, Experiment
-from ewe_lab.bench.results import ERRORS, Cell, Table
+from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable
 from ewe_lab.bench.verdicts import judge
 from ewe_lab.report import lines
 
-ROW, BAR, GAP = 14, 10, 9  # distance of bars, height of a bar, distance of groups
-LABELLED = 19  # distance of bars that have figures in them
-FAR = 30  # figures that differ by this factor need a logarithmic axis
-PATTERNS = 4  # different fills of columns
+ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a bar, distance between groups
+LABELLED_ROW_PX = 19  # distance between bars with figures inside
+LOGARITHMIC_FROM = 30  # figures that differ by more than this factor need a logarithmic axis
+PATTERN_COUNT = 4  # different fills of columns
 PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")  # in a paper_note
 PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. kind: its CSS class; text: at its end; parts: of a stacked bar, (share, class); labels: in the
-    parts, where there is room."""
+    """One bar. kind: its CSS class; text: at its end; parts: (share, class) of each part of a stacked bar; labels:
+    the text inside each part, drawn if there is room."""
 
     value: float
     kind: str
@@ -47,15 +50,15 @@ class Bar:
 
 
 @dataclass
-class Drawn:
-    """A chart: the picture, what it shows in words, and the figures behind it as a table."""
+class DrawnChart:
+    """A chart: the picture, and its figures as a table."""
 
     svg: str = ""
     head: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
 
 
-def draw(chart: Chart, table: Table, experiment: Experiment | None, name: str) -> Drawn:
+def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
     """Draw a chart. name: unique in the page. `svg` is empty if there is nothing to show."""
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
@@ -65,13 +68,13 @@ def draw(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
     if chart.kind == "errors":
         return errors(chart, cells, name)
     if chart.kind == "timeline":
-        return Drawn(*lines.timeline(chart, cells, name))
+        return DrawnChart(*lines.timeline(chart, cells, name))
     order = unique([cell.server for cell in table.cells])
-    return Drawn(*lines.lines(chart, cells, name, order))
+    return DrawnChart(*lines.lines(chart, cells, name, order))
 
 
 def unique(values: Sequence[str]) -> list[str]:
-    """Return each value once, in the order of its first."""
+    """Return each value once, in the order of first occurrence."""
     return list(dict.fromkeys(values))
 
 
@@ -79,7 +82,7 @@ def unique(values: Sequence[str]) -> list[str]:
 # Bars
 
 
-def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -> Drawn:
+def bars(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
     """Draw a group of bars for each server."""
     shown = [
         each for each in judge(table, experiment) if not chart.columns or each.cell.column in chart.columns
@@ -96,22 +99,22 @@ def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
             if printed not in group:
                 group.insert(0, printed)
         if ours is not None:
-            kind = f"c{columns.index(cell.column) % PATTERNS}"
-            text = figures.ratio(ours) if ratios else figures.shown(cell, chart.value)
+            kind = f"c{columns.index(cell.column) % PATTERN_COUNT}"
+            text = figures.ratio(ours) if ratios else figures.figure_text(cell, chart.value)
             group.append(Bar(ours, kind, text))
         rows.append(
             [cell.server, cell.column, figures.ratio(each.paper), figures.ratio(ours)]
             if ratios
-            else [cell.server, cell.column, figures.shown(cell, chart.value)]
+            else [cell.server, cell.column, figures.figure_text(cell, chart.value)]
         )
     groups = {server: group for server, group in groups.items() if group}
     if not groups:
-        return Drawn()
+        return DrawnChart()
     unit = shown[0].cell.unit
     what = chart.y or figures.title_of(chart.value or shown[0].cell.value, unit)
     legend = [("paper", "printed")] if ratios else []
     legend += [
-        (f"c{index % PATTERNS}", column or "measured here")
+        (f"c{index % PATTERN_COUNT}", column or "measured here")
         for index, column in enumerate(columns)
         if len(columns) > 1 or ratios
     ]
@@ -121,13 +124,15 @@ def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
     picture = Picture(name, chart.title, in_words(chart.title, over, groups))
     diverging = 1.0 if ratios else None
     drawn_bars(picture, groups, legend, over, diverging, chart.value or shown[0].cell.value)
-    return Drawn(picture.svg(), head, rows)
+    return DrawnChart(picture.svg(), head, rows)
 
 
 def in_words(title: str, what: str, groups: dict[str, list[Bar]]) -> str:
     """Describe a bar chart in words, for screen readers."""
-    told = "; ".join(f"{server} {', '.join(bar.text for bar in group)}" for server, group in groups.items())
-    return f"{title}. {what}: {told}."
+    summary = "; ".join(
+        f"{server} {', '.join(bar.text for bar in group)}" for server, group in groups.items()
+    )
+    return f"{title}. {what}: {summary}."
 
 
 def drawn_bars(
@@ -138,13 +143,13 @@ def drawn_bars(
     middle: float | None,
     value: str,
 ) -> None:
-    """Draw horizontal bars in groups. middle: the figure from which they grow to both sides, on a
-    log axis. value: the name of the figure, for the ticks."""
+    """Draw horizontal bars in groups. middle: the figure from which the bars grow to both sides, on a
+    logarithmic axis. value: the name of the figure, for the ticks."""
     left = min(120.0, max(width(server) for server in groups) + 10)
     values = [bar.value for group in groups.values() for bar in group]
     positive = [value for value in values if value > 0] or [1.0]
     room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
-    log = middle is not None or max(positive) / min(positive) > FAR
+    log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
     ends = (left + (room if middle is not None else 0), WIDTH - room)
     if middle is not None:
         axis = scale([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
@@ -153,46 +158,48 @@ def drawn_bars(
     else:
         axis = scale(positive, *ends)
     top = draw_legend(picture, legend)
-    bottom = top + sum(len(group) * ROW + GAP for group in groups.values())
+    bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in groups.values())
     ticks_below(picture, axis, top, bottom, "" if middle is not None else value)
     origin = axis(middle) if middle is not None else axis.start
-    y = top + GAP / 2
+    y = top + GROUP_GAP_PX / 2
     for server, group in groups.items():
-        high = len(group) * ROW
-        picture.write(left - 8, y + high / 2 + 4, shortened(server, left - 10), anchor="end", kind="name")
+        group_height = len(group) * ROW_PX
+        picture.write(
+            left - 8, y + group_height / 2 + 4, shortened(server, left - 10), anchor="end", kind="name"
+        )
         for bar in group:
             draw_bar(picture, bar, axis, origin, y, middle is not None)
-            y += ROW
-        y += GAP
+            y += ROW_PX
+        y += GROUP_GAP_PX
     picture.line(origin, top, origin, bottom, "axis")
     picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8), anchor="middle", kind="dim")
     picture.height = bottom + 40
 
 
 def floor_log(value: float) -> int:
-    """Return the exponent of the power of ten below a figure."""
+    """Return the exponent of the greatest power of ten that is not above a figure."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
-def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both: bool) -> None:
+def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
     """Draw one bar from the origin to its figure, with its text beyond the end."""
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
         draw_parts(picture, bar, axis, y)
-    elif bar.value > 0 or both:
-        picture.rect(min(origin, end), y, abs(end - origin), BAR, bar.kind)
-    if both and end < origin - 0.5:
+    elif bar.value > 0 or both_sides:
+        picture.rect(min(origin, end), y, abs(end - origin), BAR_PX, bar.kind)
+    if both_sides and end < origin - 0.5:
         picture.write(end - 4, y + 9, bar.text, size=SMALL, anchor="end")
     else:
         picture.write(max(end, origin) + 4, y + 9, bar.text, size=SMALL)
 
 
 def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
-    """Draw the parts of a bar, one after the other; with labels it is higher."""
+    """Draw the parts of a bar, one after the other. A bar with labels is higher."""
     at = 0.0
     for index, (share, kind) in enumerate(bar.parts):
         start, end = axis(at), axis(at + share)
-        picture.rect(start, y, end - start, BAR + 4 if bar.labels else BAR, kind)
+        picture.rect(start, y, end - start, BAR_PX + 4 if bar.labels else BAR_PX, kind)
         if bar.labels and width(bar.labels[index], SMALL) < end - start - 2:
             inside = "" if "faint" in kind else "inside"
             middle = (start + end) / 2
@@ -201,15 +208,15 @@ def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
-    """Draw grid lines and their figures under the bars, those that do not touch. value: "" for ratios."""
+    """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
     last = -100.0
     for tick in axis.ticks(48):
         x, text = axis(tick), figures.as_text(value, tick) if value else figures.trimmed(figures.ratio(tick))
         picture.line(x, top, x, bottom, "grid")
-        wide = width(text, SMALL)
-        if x - wide / 2 > last + 4 and x + wide / 2 < WIDTH:
+        text_width = width(text, SMALL)
+        if x - text_width / 2 > last + 4 and x + text_width / 2 < WIDTH:
             picture.write(x, bottom + 14, text, size=SMALL, anchor="middle", kind="dim")
-            last = x + wide / 2
+            last = x + text_width / 2
 
 
 def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
@@ -217,12 +224,12 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
     x, y = 4.0, 4.0
     for kind, text in legend:
         text = shortened(text, WIDTH - 40)
-        wide = 16 + width(text) + 14
-        if x > 4 and x + wide > WIDTH:
+        entry_width = 16 + width(text) + 14
+        if x > 4 and x + entry_width > WIDTH:
             x, y = 4.0, y + 17
         picture.rect(x, y, 12, 10, kind)
         picture.write(x + 16, y + 9.5, text)
-        x += wide
+        x += entry_width
     return y + (22 if legend else 0)
 
 
@@ -230,7 +237,7 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 # Stacked bars
 
 
-def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
+def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     """Draw bars that are made of parts, with the document's above ours."""
     parts = unique([part_of(chart, cell) for cell in cells])
     kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
@@ -240,34 +247,38 @@ def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
         inside = [cell for cell in cells if whole_of(chart, cell) == whole]
         ours = [(cell, value) for cell in inside if (value := figures.of_cell(cell, chart.value)) is not None]
         printed = [(cell, cell.paper) for cell in inside if cell.paper is not None and is_own(chart, cell)]
-        for found, whose in ((printed, "printed"), (ours, "here" if printed else "")):
+        for found, source in ((printed, "printed"), (ours, "here" if printed else "")):
             if sum(value for _, value in found) > 0:
-                faint = " faint" if whose == "printed" else ""
+                faint = " faint" if source == "printed" else ""
                 bar = stack_of(
-                    chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], whose
+                    chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source
                 )
                 groups.setdefault(whole, []).append(bar)
                 rows += [
-                    [f"{whole}, {whose}".strip(", "), part_of(chart, cell), in_stack(chart, cell, value)]
+                    [
+                        f"{whole}, {source}".strip(", "),
+                        part_of(chart, cell),
+                        stack_figure_text(chart, cell, value),
+                    ]
                     for cell, value in found
                 ]
     if not groups:
-        return Drawn()
+        return DrawnChart()
     what = chart.y or figures.title_of(chart.value or cells[0].value, cells[0].unit)
-    told = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what}: {told}.")
+    summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
+    picture = Picture(name, chart.title, f"{chart.title}. {what}: {summary}.")
     legend = [(kind, part) for part, kind in kinds.items()]
     draw_stack(picture, groups, legend, what, chart.value or cells[0].value)
-    return Drawn(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
+    return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
 
 
 def whole_of(chart: Chart, cell: Cell) -> str:
-    """Return the bar that a cell is a part of."""
+    """Return the name of the bar to which a cell belongs."""
     return cell.column if chart.across else cell.server
 
 
 def part_of(chart: Chart, cell: Cell) -> str:
-    """Return the part of a bar that a cell is."""
+    """Return the name of the part of a bar that shows a cell."""
     return cell.server if chart.across else cell.column
 
 
@@ -276,17 +287,17 @@ def is_own(chart: Chart, cell: Cell) -> bool:
     return chart.value in ("", cell.value)
 
 
-def in_stack(chart: Chart, cell: Cell, value: float) -> str:
+def stack_figure_text(chart: Chart, cell: Cell, value: float) -> str:
     """Return a figure as text. A figure that is not the cell's own has the unit of the axis."""
     return figures.as_text(chart.value or cell.value, value, cell.unit if is_own(chart, cell) else chart.y)
 
 
-def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], whose: str) -> Bar:
-    """Return a bar made of cells' figures. A negative figure, as of a difference, has no length."""
+def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], source: str) -> Bar:
+    """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length."""
     parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
-    total = in_stack(chart, found[0][0], sum(value for _, value in found))
+    total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole(value) for _, value in found)
-    return Bar(sum(share for share, _ in parts), "", f"{total} {whose}".strip(), parts, labels)
+    return Bar(sum(share for share, _ in parts), "", f"{total} {source}".strip(), parts, labels)
 
 
 def draw_stack(
@@ -296,18 +307,18 @@ def draw_stack(
     left = min(120.0, max(width(server) for server in groups) + 10)
     room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
     axis = scale([bar.value for group in groups.values() for bar in group], left, WIDTH - room)
-    row = LABELLED if any(bar.labels for group in groups.values() for bar in group) else ROW
+    row = LABELLED_ROW_PX if any(bar.labels for group in groups.values() for bar in group) else ROW_PX
     top = draw_legend(picture, legend)
-    bottom = top + sum(len(group) * row + GAP for group in groups.values())
+    bottom = top + sum(len(group) * row + GROUP_GAP_PX for group in groups.values())
     ticks_below(picture, axis, top, bottom, value)
-    y = top + GAP / 2
+    y = top + GROUP_GAP_PX / 2
     for server, group in groups.items():
-        at = y + len(group) * row / 2 + 4
-        picture.write(left - 8, at, shortened(server, left - 10), anchor="end", kind="name")
+        text_y = y + len(group) * row / 2 + 4
+        picture.write(left - 8, text_y, shortened(server, left - 10), anchor="end", kind="name")
         for bar in group:
             draw_bar(picture, bar, axis, left, y, False)
             y += row
-        y += GAP
+        y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
     picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8, NORMAL), anchor="middle", kind="dim")
     picture.height = bottom + 40
@@ -317,7 +328,7 @@ def draw_stack(
 # Errors
 
 
-def errors(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
+def errors(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     """Draw, for each server, its errors by kind in percent, the document's above ours."""
     kinds: list[str] = []
     groups: dict[str, list[Bar]] = {}
@@ -326,27 +337,28 @@ def errors(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
         group = groups.setdefault(cell.server, [])
         printed = printed_errors(cell)
         ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
-        for found, whose in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
+        for found, source in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
             kinds += [kind for kind in found if kind not in kinds]
-            if not found or (whose == "printed" and any(bar.kind == "printed" for bar in group)):
+            if not found or (source == "printed" and any(bar.kind == "printed" for bar in group)):
                 continue
-            group.append(error_bar(found, whose))
+            group.append(error_bar(found, source))
             rows += [
-                [cell.server, whose, kind, figures.percent(share / 100)] for kind, share in found.items()
+                [cell.server, source, kind, figures.percent(share / 100)] for kind, share in found.items()
             ]
     groups = {server: group for server, group in groups.items() if group}
     if not groups:
-        return Drawn()
+        return DrawnChart()
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
     what = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
-    told = "; ".join(" ".join(row) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {told}.")
-    order = [kind for kind in (*ERRORS, "cr") if kind in kinds]
+    summary = "; ".join(" ".join(row) for row in rows)
+    picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {summary}.")
+    order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
     draw_stack(picture, groups, legend, what, "extra.percent")
-    return Drawn(picture.svg(), ["server", "whose", "kind", "share"], rows)
+    return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 
+UNEXPLAINED_ERROR = "cr"  # a kind of the printed tables, which the document does not explain
 MEANING = {
     "ct": "client timeout",
     "st": "socket timeout",
@@ -356,32 +368,35 @@ MEANING = {
     "addr": "no port",
     "status": "bad status",
     "other": "other",
-    "cr": "not in the legend",
+    UNEXPLAINED_ERROR: "not in the legend",
 }
 
 
-def error_bar(found: dict[str, float], whose: str) -> Bar:
-    """Return the bar of errors in percent, the document's paler."""
+def error_bar(found: dict[str, float], source: str) -> Bar:
+    """Return the bar of errors.
+
+    found: percent by kind of error. source: "printed" for the document's bar, which is paler; else a label of ours.
+    """
     total = sum(found.values())
-    faint = " faint" if whose == "printed" else ""
+    faint = " faint" if source == "printed" else ""
     parts = tuple((share, f"e-{kind}{faint}") for kind, share in found.items())
-    return Bar(total, whose if faint else "", f"{figures.percent(total / 100)} {whose}".strip(), parts)
+    return Bar(total, source if faint else "", f"{figures.percent(total / 100)} {source}".strip(), parts)
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:
     """Read the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind."""
-    of = PRINTED_OF.search(cell.paper_note)
-    if not of:
+    total = PRINTED_OF.search(cell.paper_note)
+    if not total:
         return {}
     return {
-        kind: int(count.replace(",", "")) / int(of[1].replace(",", "")) * 100
+        kind: int(count.replace(",", "")) / int(total[1].replace(",", "")) * 100
         for count, kind in PRINTED.findall(cell.paper_note)
     }
 
 
 def our_errors(cell: Cell) -> dict[str, float]:
-    """Return errors by kind, each as a share of what was tried."""
-    sample = figures.middle(cell)
+    """Return errors by kind, each as a share of the sessions or requests (`Sample.tried`)."""
+    sample = figures.middle_sample(cell)
     if sample is None:
         return {}
     return {kind: count / sample.tried for kind, count in sample.errors.items() if count}

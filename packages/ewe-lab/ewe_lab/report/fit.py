@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
-STEPS = 24  # straight pieces in which a curve is drawn
+CURVE_SEGMENTS = 24  # straight pieces of which a drawn curve consists
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,5 @@ def drawn(points: Sequence[Point]) -> list[Point]:
     if curve is None:
         return list(points)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
-    xs = [first + (last - first) * step / STEPS for step in range(STEPS + 1)]
+    xs = [first + (last - first) * step / CURVE_SEGMENTS for step in range(CURVE_SEGMENTS + 1)]
     return [(x, max(curve(x), 0.0)) for x in xs]

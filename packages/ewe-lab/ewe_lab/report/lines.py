@@ -1,7 +1,10 @@
-"""Charts with a line: figures against users, rates or sizes, and what happened second by second.
+"""Line charts: figures against users, rates or sizes, and timelines, which have one figure for each second.
 
-A line joins the figures. In a scatter plot it is the polynomial of second degree that fits them best
+A line joins the figures. In a scatter plot the line is the polynomial of second degree that fits the figures best
 (ewe_lab.report.fit).
+
+All lengths are in pixels. The small numbers in the drawing functions are the gaps between texts and lines, and the
+height of a line of text.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ from ewe_lab.bench.experiment import Chart
 from ewe_lab.bench.results import Cell, Second
 from ewe_lab.report import fit, phases
 
-HIGH = 230  # of a plot
-HALF = 0.5  # seconds: a shorter rest is not shown
-PANEL = 84  # height of a panel of a timeline
+PLOT_HEIGHT_PX = 230  # of a plot
+MIN_SHOWN_REST_S = 0.5  # seconds: an incomplete last second is shown only if it is longer than this
+PANEL_HEIGHT_PX = 84  # height of a panel of a timeline
 Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line: its name, its points in the order of x, and the number of its colour and mark."""
 
     name: str
@@ -37,7 +40,7 @@ class Line:
         return figures.AT_LEAST + text if x in self.bounds else text
 
 
-def collect(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[Line]:
+def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[ChartLine]:
     """Return a line for each server (and column, if there is more than one) that has an x and a figure."""
     columns = {cell.column for cell in cells if cell.x is not None}
     found: dict[str, list[tuple[float, float]]] = {}
@@ -47,13 +50,13 @@ def collect(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> l
         if cell.x is None or value is None or not math.isfinite(value):
             continue
         if (chart.log_x and cell.x <= 0) or (chart.log_y and value <= 0):
-            continue  # not on a logarithmic axis; the table shows it
+            continue  # a logarithmic axis has no zero; the table shows the figure
         name = f"{cell.server}, {cell.column}" if len(columns) > 1 else cell.server
         found.setdefault(name, []).append((cell.x, value))
-        if figures.is_bound(figures.middle(cell), chart.value or cell.value):
+        if figures.is_bound(figures.middle_sample(cell), chart.value or cell.value):
             bounds.setdefault(name, set()).add(cell.x)
     return [
-        Line(
+        ChartLine(
             name,
             tuple(sorted(points)),
             order.index(name) if name in order else index,
@@ -65,29 +68,32 @@ def collect(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> l
 
 def lines(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
     """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
-    found = collect(chart, cells, order)
+    found = chart_lines(chart, cells, order)
     if not found:
         return "", [], []
-    value, unit = chart.value or cells[0].value, cells[0].unit
+    value = chart.value or cells[0].value
+    unit = cells[0].unit if value == cells[0].value else chart.y
     y_title = chart.y or figures.title_of(value, unit)
     rows = [
         [line.name, figures.number(x), line.text(x, value, unit)] for line in found for x, _ in line.points
     ]
     ends = "; ".join(f"{line.name} {line.text(line.points[-1][0], value, unit)}" for line in found)
     xs = [x for line in found for x, _ in line.points]
-    told = f"{y_title} against {chart.x or 'x'}, up to {figures.number(max(xs))}. At the right end: {ends}."
-    picture = Picture(name, chart.title, f"{chart.title}. {told}")
+    summary = (
+        f"{y_title} against {chart.x or 'x'}, up to {figures.number(max(xs))}. At the right end: {ends}."
+    )
+    picture = Picture(name, chart.title, f"{chart.title}. {summary}")
     draw_lines(picture, chart, found, value, y_title)
     return picture.svg(), ["server", chart.x or "x", y_title], rows
 
 
-def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str, y_title: str) -> None:
+def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value: str, y_title: str) -> None:
     """Draw axes, lines, marks, and each line's name at its end."""
     names = [shortened(line.name, 116, SMALL) for line in found]
     right = WIDTH - max(width(name, SMALL) for name in names) - 22
     curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
     ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
-    high = max(HIGH, len(found) * 12.5)
+    high = max(PLOT_HEIGHT_PX, len(found) * 12.5)
     top, bottom = 26.0, 26.0 + high
     y_axis = scale(ys, bottom, top, log=chart.log_y)
     ticks = y_axis.ticks(28)
@@ -102,8 +108,8 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str
     draw_x(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
     ends = [y_axis(curve[-1][1]) for curve in curves]
-    places = spread(ends, 12.5, top, bottom)
-    for line, curve, name, end, at in zip(found, curves, names, ends, places, strict=True):
+    positions = spread(ends, 12.5, top, bottom)
+    for line, curve, name, end, at in zip(found, curves, names, ends, positions, strict=True):
         points = [(x_axis(x), y_axis(y)) for x, y in line.points]
         kind = f"s{line.series % SERIES}"
         picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
@@ -185,9 +191,9 @@ PANELS = (
 )
 
 
-def chosen(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
-    """Return the cell for a timeline: of the server that the chart names, else that with most errors."""
-    timed = [cell for cell in cells if (sample := figures.middle(cell)) and len(sample.timeline) > 1]
+def timeline_cell(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
+    """Return the cell for a timeline: of the server that the chart names, else the cell with the most errors."""
+    timed = [cell for cell in cells if (sample := figures.middle_sample(cell)) and len(sample.timeline) > 1]
     named = [cell for cell in timed if cell.server == chart.value]
     if chart.value or not timed:
         return named[0] if named else None
@@ -195,41 +201,40 @@ def chosen(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
 
 
 def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
-    """Draw what a cell's middle sample did in each second: a panel for each kind of figure."""
-    cell = chosen(chart, cells)
-    sample = figures.middle(cell) if cell else None
+    """Draw each second of a cell's middle sample: a panel for each kind of figure."""
+    cell = timeline_cell(chart, cells)
+    sample = figures.middle_sample(cell) if cell else None
     if cell is None or sample is None:
         return "", [], []
-    whole = [
-        second for second in sample.timeline if second.at + HALF < sample.seconds
-    ]  # no incomplete second
-    seconds = phases.merged(whole)
+    # No incomplete second
+    whole = [second for second in sample.timeline if second.at + MIN_SHOWN_REST_S < sample.seconds]
+    seconds = phases.merge_long_timeline(whole)
     title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
-    told = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
-    picture = Picture(name, title, f"{title}: {told}.")
+    summary = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
+    picture = Picture(name, title, f"{title}: {summary}.")
     starts = phases.starts(sample)
-    y = draw_phases(picture, starts, seconds)
+    picture.write(2, 13, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
+    y = draw_phases(picture, starts, seconds, 18)
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale([second.at for second in seconds] or [1], 60, WIDTH - 70)
     draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
-    picture.write(2, y + 36, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
-    picture.height = y + 42
+    picture.height = y + 30
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]
 
 
-def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second]) -> float:
+def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second], y: float) -> float:
     """Write the number of each phase above its part of the plot; return where the first panel begins."""
     if not starts or not seconds:
-        return 0.0
+        return y
     axis = scale([second.at for second in seconds], 60, WIDTH - 70)
     ends = [*starts[1:], seconds[-1].at]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
         middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
         text = f"phase {number}" if width(f"phase {number}", SMALL) < room else str(number)
-        picture.write(middle, 11, text, size=SMALL, anchor="middle", kind="name")
-    return 12.0
+        picture.write(middle, y + 11, text, size=SMALL, anchor="middle", kind="name")
+    return y + 12
 
 
 def second_row(second: Second) -> list[str]:
@@ -237,27 +242,27 @@ def second_row(second: Second) -> list[str]:
     return [
         str(second.at),
         str(second.replies),
-        figures.errors(second.errors),
-        figures.times(second.p50),
-        figures.times(second.p99),
+        figures.errors_text(second.errors),
+        figures.time_text(second.p50),
+        figures.time_text(second.p99),
         figures.percent(second.cpu),
-        figures.size(second.memory),
-        *(figures.NONE if count is None else str(count) for count in counts),
+        figures.size_text(second.memory),
+        *(figures.NO_FIGURE if count is None else str(count) for count in counts),
     ]
 
 
 def draw_panel(
     picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
 ) -> float:
-    """Draw a panel, if any second has its figures; return where the next one begins. starts: of phases."""
+    """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
     found = []
-    for name, of, series in panel.lines:
-        points = [(second.at, value) for second in seconds if (value := of(second)) is not None]
+    for name, figure_of, series in panel.lines:
+        points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
         if points and (any(value for _, value in points) or series == 0):
             found.append((name, points, series))
-    if not found:
+    if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course
         return y
-    left, right, top, bottom = 60, WIDTH - 70, y + 22, y + PANEL
+    left, right, top, bottom = 60, WIDTH - 70, y + 22, y + PANEL_HEIGHT_PX
     x_axis = scale([second.at for second in seconds] or [1], left, right)
     y_axis = scale([value for _, points, _ in found for _, value in points], bottom, top)
     picture.write(2, y + 13, panel.title, kind="dim")

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.results import Sample, Second, Table
+from ewe_lab.bench.results import ExperimentTable, Sample, Second
 
-MOST = 120  # points of a line in a timeline
+MAX_POINTS = 120  # points of a line in a timeline
 HEAD = (
     "server",
     "phase",
@@ -24,14 +24,14 @@ HEAD = (
     "memory",
     "proc",
 )
-WORDS = ("server", "phase", "errors")  # columns with text
+TEXT_COLUMNS = ("server", "phase", "errors")  # columns with text
 
 
-def rows(table: Table) -> list[list[str]]:
+def rows(table: ExperimentTable) -> list[list[str]]:
     """Return a line for each phase of each server, under HEAD; [] if no load of the table has phases."""
     found = []
     for cell in table.cells:
-        sample = figures.middle(cell)
+        sample = figures.middle_sample(cell)
         for number, phase in enumerate(sample.phases if sample else (), 1):
             found.append([cell.server if number == 1 else "", str(number), *row(phase)])
     return found
@@ -44,11 +44,11 @@ def row(phase: Sample) -> Iterator[str]:
     yield figures.of_sample(phase, "response.p50")
     yield figures.of_sample(phase, "response.p95")
     yield figures.percent(phase.lost)
-    yield figures.errors(phase.errors)
+    yield figures.errors_text(phase.errors)
     usage = phase.usage
     yield figures.percent(usage.cpu / phase.seconds if usage and phase.seconds else None)
-    yield figures.size(usage.memory if usage else None)
-    yield figures.NONE if usage is None or usage.processes is None else str(usage.processes)
+    yield figures.size_text(usage.memory if usage else None)
+    yield figures.NO_FIGURE if usage is None or usage.processes is None else str(usage.processes)
 
 
 def starts(sample: Sample) -> list[float]:
@@ -57,33 +57,33 @@ def starts(sample: Sample) -> list[float]:
     return [0.0, *itertools.accumulate(lengths[:-1])] if lengths else []
 
 
-def merged(seconds: Sequence[Second]) -> list[Second]:
-    """Return at most MOST seconds: of a long run, each stands for several of equal number.
+def merge_long_timeline(seconds: Sequence[Second]) -> list[Second]:
+    """Return at most MAX_POINTS seconds. For a long run, merge groups of several seconds into one each.
 
-    Replies, requests that were due and CPU are means, errors are rounded up, and of the rest it is the greatest;
-    p50 is the median of the medians.
+    Replies, due requests, errors and CPU are means (errors are rounded up). p50 is the median of the medians. All
+    other figures are the greatest of the group.
     """
-    size = math.ceil(len(seconds) / MOST)
+    size = math.ceil(len(seconds) / MAX_POINTS)
     if size <= 1:
         return list(seconds)
-    return [merge(seconds[at : at + size]) for at in range(0, len(seconds), size)]
+    return [merge_seconds(seconds[at : at + size]) for at in range(0, len(seconds), size)]
 
 
-def merge(group: Sequence[Second]) -> Second:
-    """Return one second for several."""
+def merge_seconds(group: Sequence[Second]) -> Second:
+    """Merge several seconds into one."""
     kinds = {kind for second in group for kind in second.errors}
-    p50 = known([second.p50 for second in group])
-    cpu = known([second.cpu for second in group])
-    due = known([second.due for second in group])
+    p50 = known_values([second.p50 for second in group])
+    cpu = known_values([second.cpu for second in group])
+    due = known_values([second.due for second in group])
     return Second(
         group[0].at,
         round(statistics.mean(second.replies for second in group)),
         {kind: math.ceil(sum(each.errors.get(kind, 0) for each in group) / len(group)) for kind in kinds},
         statistics.median(p50) if p50 else None,
-        max(known([second.p99 for second in group]), default=None),
+        max(known_values([second.p99 for second in group]), default=None),
         round(sum(due) / len(group)) if due else None,
         statistics.mean(cpu) if cpu else None,
-        max(known([second.memory for second in group]), default=None),
+        max(known_values([second.memory for second in group]), default=None),
         greatest([second.threads for second in group]),
         greatest([second.processes for second in group]),
         greatest([second.descriptors for second in group]),
@@ -91,7 +91,7 @@ def merge(group: Sequence[Second]) -> Second:
     )
 
 
-def known(values: Sequence[float | None]) -> list[float]:
+def known_values(values: Sequence[float | None]) -> list[float]:
     """Return the values that are known."""
     return [value for value in values if value is not None]
 

@@ -12,13 +12,13 @@ import jinja2
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Chart, Experiment
-from ewe_lab.bench.results import ERRORS, Cell, Results, Table, figure, save
-from ewe_lab.bench.verdicts import Finding, Judged
+from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Results, figure, save
+from ewe_lab.bench.verdicts import Finding, JudgedCell
 from ewe_lab.experiments import CATALOG, CHECKS, PUBLISHED
 from ewe_lab.report import phases, summary, terminal
-from ewe_lab.report.charts import Drawn, draw
+from ewe_lab.report.charts import DrawnChart, draw
 
-COMPARE = (  # what is drawn of a table that no experiment describes
+COMPARE = (  # the charts of a table that no experiment describes
     Chart("bars", "Replies in a second", "rate"),
     Chart("bars", "CPU time of the server for a reply, in µs", "micros"),
     Chart("bars", "Service time, 99 of 100 requests are answered faster", "service.p99"),
@@ -72,7 +72,7 @@ def write_csv(results: Results, path: Path) -> None:
                 sheet.writerows(sheet_rows(table, each))
 
 
-def sheet_rows(table: Table, each: Judged) -> Iterator[dict[str, object]]:
+def sheet_rows(table: ExperimentTable, each: JudgedCell) -> Iterator[dict[str, object]]:
     """Yield the lines of a cell."""
     cell = each.cell
     for repeat, sample in enumerate(cell.samples or [None], 1):
@@ -97,19 +97,19 @@ def known(name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What the page shows
+# The sections of the page
 
 
 @dataclass
 class Section:
     """One table of the page, with its verdicts, charts and notes."""
 
-    table: Table
+    table: ExperimentTable
     experiment: Experiment | None
-    judged: list[Judged]
+    judged: list[JudgedCell]
     finding: Finding
     since: str
-    drawn: list[tuple[Chart, Drawn]]
+    drawn: list[tuple[Chart, DrawnChart]]
     published: Sequence[Cell] = ()
     sentences: list[str] = field(default_factory=list)
 
@@ -135,7 +135,7 @@ class Section:
         return self.table.title or (self.experiment.title if self.experiment else "") or self.table.id
 
 
-def section(table: Table, number: int) -> Section:
+def section(table: ExperimentTable, number: int) -> Section:
     """Return the section of a table."""
     experiment = CATALOG.get(table.id)
     judged = verdicts.judge(table, experiment)
@@ -149,7 +149,7 @@ def section(table: Table, number: int) -> Section:
         experiment,
         judged,
         summary.finding_of(table, experiment),
-        verdicts.since(table, experiment),
+        verdicts.change_since_document(table, experiment),
         drawn,
         PUBLISHED.get(table.id, ()),
     )
@@ -164,19 +164,19 @@ def section(table: Table, number: int) -> Section:
 
 @dataclass
 class Matrix:
-    """A printed table beside ours, at one setting: a row for each of its lines, a column for each server.
+    """A printed table beside ours, at one setting: a row for each printed line, a column for each server.
 
-    reasons: why figures are not testable, each once.
+    reasons: why some figures are not testable, each reason once.
     """
 
     setting: str
     servers: list[str]
-    rows: list[tuple[str, list[Judged | None]]]
+    rows: list[tuple[str, list[JudgedCell | None]]]
     reasons: list[str]
 
 
 def matrices(found: Section) -> list[Matrix]:
-    """Return a matrix for each setting of a table whose document prints several lines, [] of other tables."""
+    """Return a matrix for each setting if the document's table has several lines, else []."""
     if not any(each.cell.line for each in found.judged):
         return []
     made = []
@@ -185,11 +185,11 @@ def matrices(found: Section) -> list[Matrix]:
             each for each in found.judged if each.cell.setting == setting and each.cell.paper is not None
         ]
         servers = list(dict.fromkeys(each.cell.server for each in inside))
-        by_place = {(each.cell.line, each.cell.server): each for each in inside}
+        by_row = {(each.cell.line, each.cell.server): each for each in inside}
         rows = [
             (
                 line or figures.title_of(inside[0].cell.value),
-                [by_place.get((line, server)) for server in servers],
+                [by_row.get((line, server)) for server in servers],
             )
             for line in dict.fromkeys(each.cell.line for each in inside)
         ]
@@ -198,23 +198,23 @@ def matrices(found: Section) -> list[Matrix]:
     return made
 
 
-def ratios(each: Judged) -> str:
-    """Return what is compared, the document's and ours: ratios to the reference, or shares that were lost."""
+def ratios(each: JudgedCell) -> str:
+    """Return the document's ratio to the reference and ours as text; for losses, the two lost shares."""
     word = figures.percent if each.cell.value == "lost" else figures.ratio
     return f"{word(each.paper)} → {word(each.ours)}"
 
 
 def printed_and_ours(cell: Cell) -> str:
-    """Return a printed figure and ours, each in its own unit; of losses the kinds of errors."""
+    """Return a printed figure and ours as text, each in its unit; for losses, the errors by kind."""
     if cell.value == "lost":
         printed = cell.paper_note.partition(" of ")[0]
-        return f"{printed} → {figures.errors(figures.all_errors(cell)) if cell.samples else figures.NONE}"
+        return f"{printed} → {figures.errors_text(figures.all_errors(cell)) if cell.samples else figures.NO_FIGURE}"
     return f"{figures.number(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
 
 
 @dataclass
 class Details:
-    """A table of all figures. words: titles of columns with text; legend: the meaning of marks."""
+    """A table of all figures. words: the titles of the text columns; legend: the meaning of marks."""
 
     head: list[str]
     rows: list[list[str]]
@@ -223,9 +223,9 @@ class Details:
 
 
 def details(found: Section) -> Details:
-    """Return all figures of a table, without columns that are empty or the same in each row."""
-    rows = [row(each.cell) for each in found.judged if not each.cell.line]
-    empty = ("", figures.NONE)
+    """Return all figures of a table, without empty columns, and without the load if all rows have the same."""
+    rows = [figures_row(each.cell, found.experiment) for each in found.judged if not each.cell.line]
+    empty = ("", figures.NO_FIGURE)
     head = [name for name in rows[0] if any(each[name] not in empty for each in rows)]
     loads = {each["load"] for each in rows}
     legend = []
@@ -233,20 +233,23 @@ def details(found: Section) -> Details:
         head.remove("load")
         legend.append(f"Load: {next(iter(loads))}.")
     if any("*" in each["replies/s"] for each in rows):
-        legend.append(terminal.LIMITED)
+        legend.append(terminal.CLIENT_LIMITED_NOTE)
     if any(figures.AT_LEAST in value for each in rows for value in each.values()):
-        legend.append(terminal.BOUND)
+        legend.append(terminal.LOWER_BOUND_NOTE)
+    if terminal.lacks_percentiles(found.table):
+        legend.append(f"{terminal.FEW_REPLIES_NOTE}.")
     return Details(head, [[each[name] for name in head] for each in rows], legend)
 
 
-def row(cell: Cell) -> dict[str, str]:
+def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, str]:
     """Return the row of a cell in the table of all figures, by the titles of the columns."""
-    found, sample = terminal.row(cell), figures.middle(cell)
-    setting = " ".join(filter(None, (cell.column, figures.number(cell.x) if cell.x is not None else "")))
-    own = cell_text(cell) if cell.value not in SHOWN else ""
-    if summary.loosely(cell) and cell.spread:
+    found, sample = terminal.row_texts(cell), figures.middle_sample(cell)
+    setting = " ".join(filter(None, (cell.column, terminal.setting_text(cell.x, experiment))))
+    own = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    if summary.has_wide_spread(cell) and cell.spread:
         own = " ".join(
             (
+                f"{figures.title_of(cell.value)}:",
                 cell_text(cell),
                 "(" + " to ".join(figures.as_text(cell.value, end) for end in cell.spread) + ")",
             )
@@ -268,7 +271,7 @@ def row(cell: Cell) -> dict[str, str]:
     }
 
 
-SHOWN = (
+FIGURES_WITH_COLUMN = (
     "rate",
     "micros",
     "service.p50",
@@ -301,6 +304,7 @@ def html(results: Results) -> str:
         "phases": phases,
         "zip": zip,
         "cell_text": cell_text,
+        "at": terminal.setting_text,
         "of": figures.of_cell,
     }
     return environment.get_template("report.html.j2").render(
@@ -308,10 +312,10 @@ def html(results: Results) -> str:
         run=[each for each in sections if each.measured],
         waiting=[each for each in sections if not each.measured],
         ranked=ranked,
-        leads=summary.leads(ranked),
+        leads=summary.first_model_leads(ranked),
         headline=summary.headline(results, ranked),
-        doubts=summary.doubts(results),
-        counted=summary.counted(
+        doubts=summary.reasons_to_doubt(results),
+        counted=summary.count_findings(
             [each.finding.word for each in sections if each.experiment and each.measured]
         ),
         kinds=ERRORS,
@@ -320,9 +324,9 @@ def html(results: Results) -> str:
 
 def cell_text(cell: Cell) -> str:
     """Return a cell's figure with its unit, as tables show it."""
-    return figures.shown(cell)
+    return figures.figure_text(cell)
 
 
-def text(table: Table, experiment: Experiment | None) -> str:
+def text(table: ExperimentTable, experiment: Experiment | None) -> str:
     """Return a table for a terminal of 100 columns."""
     return terminal.text(table, experiment)

@@ -1,4 +1,4 @@
-"""Sentences for students, made of figures: who wins, by how much, why, and what to doubt."""
+"""Sentences for students, made of figures: which server wins, by how much, why, and which figures to doubt."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import Cell, Results, Table
-from ewe_lab.bench.verdicts import Finding, Reach, Winner, capital
+from ewe_lab.bench.results import Cell, ExperimentTable, Results
+from ewe_lab.bench.verdicts import FigureRange, Finding, Winner, with_capital
 from ewe_lab.experiments import CATALOG, CHECKS
 
 COMPARE = "compare"  # id of a table that no experiment describes
-CROWD = 0.1  # share of the server's core that other programs may have
-NAMED = 4  # servers that a note names; of more it says how many
-SPREAD = 0.2  # repeats that differ by more than this are doubtful
-HOW = {  # how a model works, in one sentence beside its figures
-    "serial": "one connection at a time: everybody else waits, also while the client is silent",
+MAX_FOREIGN_SHARE = 0.1  # share of the server's core that other programs may have
+MAX_NAMED_SERVERS = 4  # the most servers that a note names; of more servers it gives the number
+MIN_COST_RATIO = 1.5  # of two costs that a sentence compares
+MAX_SPREAD_SHARE = 0.2  # repeats that differ by more than this share are doubtful
+MODEL_SENTENCES = {  # how a model works, in one sentence beside its figures
+    "serial": "one connection at a time: all other clients wait, also while the client is silent",
     "fork": "a new process for each connection: an expensive start, then no client waits for another",
     "prefork": "processes made beforehand: cheap for each connection, but no more at once than there are",
     "thread": "a thread for each connection: cheap to start, memory for each, one interpreter lock for all",
@@ -28,46 +29,92 @@ HOW = {  # how a model works, in one sentence beside its figures
 }
 
 
-def finding_of(table: Table, experiment: Experiment | None) -> Finding:
+def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     """Return the finding on a table's claim: from the experiment's check if it has one, else from the ratios."""
     check = CHECKS.get(table.id)
-    if check is not None and not table.skipped and any(cell.samples for cell in table.cells):
-        return check(table)
-    return verdicts.finding(table, experiment)
+    measured = not table.skipped and any(cell.samples for cell in table.cells)
+    found = check(table) if check is not None and measured else verdicts.finding(table, experiment)
+    return doubted_finding(found, table, experiment, check is not None) if measured else found
 
 
-def sentences(table: Table) -> list[str]:
-    """Say who wins, group by group; for the last group of many with an x."""
+def doubted_finding(
+    found: Finding, table: ExperimentTable, experiment: Experiment | None, checked: bool
+) -> Finding:
+    """Return a finding with what it takes to believe it, or no verdict: the one place that all verdicts pass.
+
+    No verdict is given beside other programs, unless they cannot change it. Each verdict names the spread of the
+    repeats. checked: the finding is that of the experiment's own check.
+    """
+    crowd, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
+    if crowd and timed:
+        if checked or any(cell.paper is not None for cell in table.cells):
+            sentence = f"{with_capital(crowd)}. Run it again on a quiet machine."
+            # A lack that the check names, such as of hardware, may be there on a quiet machine too
+            lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
+            return Finding(verdicts.NO_VERDICT, sentence + lack)
+        return found
+    if found.word not in verdicts.JUDGED:
+        return found
+    parts = [found.sentence]
+    if crowd:
+        parts.append(f"{with_capital(crowd)}; this claim is not about times.")
+    if timed or any(len(cell.values) > 1 for cell in table.cells):
+        parts.append(spread_sentence(table))
+    if timed and table.foreign is None:
+        parts.append("It is not known how much of the cores other programs had.")
+    return Finding(found.word, " ".join(filter(None, parts)))
+
+
+def spread_sentence(table: ExperimentTable) -> str:
+    """Say by how much the repeats of a figure differ."""
+    found = [
+        (cell.spread[1] - cell.spread[0]) / cell.median
+        for cell in table.cells
+        if not cell.line and len(cell.values) > 1 and cell.spread and cell.median
+    ]
+    if not found:
+        repeated = any(len(cell.values) > 1 for cell in table.cells)
+        return "" if repeated else "Measured once: the spread is not known."
+    half, most = figures.percent(statistics.median(found)), figures.percent(max(found))
+    return f"The repeats of a figure differ by {half} in the median, by {most} at most."
+
+
+def sentences(table: ExperimentTable) -> list[str]:
+    """Say for each column which server wins. If a column has several x, describe the last one only."""
     found = []
-    by_group = list(verdicts.distinct(table.cells).items())
+    by_group = list(verdicts.distinct_groups(table.cells).items())
     seen: dict[str, tuple[float | None, list[Cell]]] = {column: (x, cells) for (column, x), cells in by_group}
     for column, (x, cells) in seen.items():
         where = ", ".join(filter(None, (column, f"at {figures.number(x)}" if x is not None else "")))
         parts = outcomes(cells)
+        if reason := cpu_time_sentence(cells):
+            parts.append(reason)
         if where and parts:
             found.append(f"{where}: {'; '.join(parts)}.")
         else:
-            found += [f"{capital(part)}." for part in parts]
+            found += [f"{with_capital(part)}." for part in parts]
+    if found and (crowd := verdicts.other_programs_clause(table)):
+        return [f"No winner is named: {crowd}."]
     return found
 
 
 def outcomes(cells: Sequence[Cell]) -> list[str]:
-    """Say who wins by which figure, and who lost requests; nothing if there is no contest."""
+    """Say which server wins by each figure, and which servers lost requests. [] if no load was measured."""
     if any(cell.value.startswith("extra.") for cell in cells):
         return []  # the figure of such a table does not come from a load
     found = []
     losers = [cell for cell in cells if verdicts.has_lost(cell)]
     if losers:
-        names = enumerated([f"{cell.server} ({figures.shown(cell, 'lost')})" for cell in losers])
+        names = enumerated([f"{cell.server} ({figures.figure_text(cell, 'lost')})" for cell in losers])
         times = "their times and costs" if losers[1:] else "its times and cost"
         found.append(f"requests were lost by {names}: {times} are those of the few that were served")
         whole = [cell.server for cell in cells if cell.samples and not verdicts.has_lost(cell)]
         if len(whole) == 1:
-            found.append(f"only {whole[0]} answered everybody")
-    return found + [outcome(winner) for winner in verdicts.winners(cells)]
+            found.append(f"only {whole[0]} answered almost every request")
+    return found + [outcome_of(winner) for winner in verdicts.winners(cells)]
 
 
-FIGURES = {  # of which more or less is better: its name in a sentence, and of what there is more or less
+FIGURES = {  # name of a figure: its words in a sentence, and whether more or less of it is better
     "rate": ("replies a second", "more"),
     "micros": ("server CPU for a reply", "less"),
     "usage.memory": ("memory", "less"),
@@ -76,8 +123,8 @@ FIGURES = {  # of which more or less is better: its name in a sentence, and of w
 }
 
 
-def outcome(winner: Winner) -> str:
-    """Say which server wins by one figure and by how much, or which are level."""
+def outcome_of(winner: Winner) -> str:
+    """Say which server wins by one figure and by how much, or which servers are level."""
     what, sense = FIGURES[winner.name]
     if not winner.server:
         names = enumerated([each.server for each in winner.level])
@@ -88,13 +135,70 @@ def outcome(winner: Winner) -> str:
         return f"{what}: no winner among {names}; the difference ({low} to {high}) may be chance"
     best, other = winner.best, winner.next
     assert other is not None
-    told = f"{what}: {best.server} is first with {with_unit(winner.name, best.value)}"
+    summary = f"{what}: {best.server} is first with {with_unit(winner.name, best.value)}"
     times = max(best.value, other.value) / min(best.value, other.value)
     if times >= 2:
         how = "" if sense == "more" else f"; {other.server}, the next, has {figures.ratio(times)} times that"
-        return told + (how or f", {figures.ratio(times)} times the figure of {other.server}, the next")
+        return summary + (how or f", {figures.ratio(times)} times the figure of {other.server}, the next")
     percent = figures.percent(abs(best.value - other.value) / other.value)
-    return f"{told}, {percent} {sense} than {other.server}, the next"
+    return f"{summary}, {percent} {sense} than {other.server}, the next"
+
+
+def cpu_time_sentence(cells: Sequence[Cell]) -> str:
+    """Name the other costs beside the greatest difference of CPU time for a reply; "" if there is none.
+
+    A reply costs more if the kernel changes the running thread more often for it, if there are more processes and
+    threads, and if they need more memory. The sentence names only figures that differ by half or more.
+    """
+    ranked = [
+        (each, cell)
+        for cell in cells
+        if not verdicts.has_lost(cell) and (each := verdicts.figure_range(cell, "micros")) and each.value > 0
+    ]
+    if len(ranked) < 2:
+        return ""
+    (least, cheap_cell), (most, dear_cell) = (
+        end(ranked, key=lambda pair: pair[0].value) for end in (min, max)
+    )
+    if least.level_with(most):
+        return ""
+    differing = [
+        f"{what} {other_cost_text(ours, unit)} against {other_cost_text(theirs, unit)}"
+        for what, unit, ours, theirs in zip(
+            *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
+        )
+        if ours is not None and theirs is not None and max(ours, theirs) >= MIN_COST_RATIO * min(ours, theirs)
+    ]
+    if not differing:
+        return ""
+    return (
+        f"The greatest difference is that of {most.server} and {least.server} "
+        f"({with_unit('micros', most.value)} and {with_unit('micros', least.value)} of CPU for a reply). "
+        f"Measured beside it, {most.server} against {least.server}: {enumerated(differing)}"
+    )
+
+
+OTHER_COSTS = (  # the figures beside the CPU time, and how each is written
+    ("context switches for a reply", "threads at the peak", "processes at the peak", "memory at the peak"),
+    ("", "", "", "size"),
+)
+
+
+def other_costs_of(cell: Cell) -> list[float | None]:
+    """Return the figures of OTHER_COSTS, from the middle sample of a cell; None for one that was not measured."""
+    sample = figures.middle_sample(cell)
+    usage = sample.usage if sample else None
+    if sample is None or usage is None:
+        return [None] * 4
+    switches = None
+    if usage.voluntary is not None and usage.involuntary is not None and sample.replies:
+        switches = (usage.voluntary + usage.involuntary) / sample.replies
+    return [switches, usage.threads, usage.processes, usage.memory]
+
+
+def other_cost_text(value: float, unit: str) -> str:
+    """Return a figure of OTHER_COSTS as text."""
+    return figures.size_text(value) if unit == "size" else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def with_unit(name: str, value: float) -> str:
@@ -108,34 +212,36 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 @dataclass
-class Standing:
-    """How a model of ewe did over all settings at which at least three models were measured."""
+class ModelSummary:
+    """The figures of one model of ewe over all settings at which at least three models were measured."""
 
     model: str
     settings: int
-    cpu: Reach | None  # geometric mean of its CPU time for a reply over that of the best
-    rate: Reach | None  # geometric mean of its rate over that of the best
-    lost: float  # share of sessions or requests that ended in an error, where it was worst
+    cpu: FigureRange | None  # geometric mean of its CPU time for a reply, divided by that of the best model
+    rate: FigureRange | None  # geometric mean of its rate, divided by that of the best model
+    lost: float  # the greatest share of sessions or requests that ended in an error in any setting
     memory: float | None  # median of the peaks
     how: str
+    crowded: bool = False  # other programs had much of the cores in some setting
 
     @property
     def starved(self) -> bool:
-        """Whether it left clients without an answer, so that its cost means little."""
-        return self.lost > verdicts.LOST
+        """Whether the model lost too many requests in some setting, so that its cost means little."""
+        return self.lost > verdicts.MAX_LOST_SHARE
 
 
-def standings(results: Results) -> list[Standing]:
+def standings(results: Results) -> list[ModelSummary]:
     """Rank ewe's models over all measured settings, the cheapest first.
 
-    The best of a setting is the best of the servers that lost no request.
+    The best model of a setting is the best of those that lost at most 1 % of their requests.
     """
-    cpu: dict[str, list[Reach]] = {}
-    rate: dict[str, list[Reach]] = {}
+    cpu: dict[str, list[FigureRange]] = {}
+    rate: dict[str, list[FigureRange]] = {}
     lost: dict[str, list[float]] = {}
     memory: dict[str, list[float]] = {}
+    crowded: set[str] = set()
     for table in results.tables:
-        for group in verdicts.distinct(table.cells).values():
+        for group in verdicts.distinct_groups(table.cells).values():
             ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
             if len({cell.server for cell in ours}) < 3:
                 continue
@@ -143,39 +249,41 @@ def standings(results: Results) -> list[Standing]:
                 values = {
                     cell.server: value
                     for cell in ours
-                    if (value := verdicts.reach(cell, name)) and value.value > 0
+                    if (value := verdicts.figure_range(cell, name)) and value.value > 0
                 }
                 whole = [values[cell.server].value for cell in ours
                          if cell.server in values and not verdicts.has_lost(cell)]  # fmt: skip
                 least = best(whole or [value.value for value in values.values()], default=0.0)
                 for model, value in values.items():
                     into.setdefault(model, []).append(value.over(least))
+            crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
             for cell in ours:
                 lost.setdefault(cell.server, []).append(figures.of_cell(cell, "lost") or 0.0)
                 if (peak := figures.of_cell(cell, "usage.memory")) is not None:
                     memory.setdefault(cell.server, []).append(peak)
     found = [
-        Standing(
-            model, len(lost[model]), geometric(cpu.get(model)), geometric(rate.get(model)),
+        ModelSummary(
+            model, len(lost[model]), geometric_mean(cpu.get(model)), geometric_mean(rate.get(model)),
             max(lost[model]),
             statistics.median(memory[model]) if model in memory else None,
-            HOW.get(model, ""),
+            MODEL_SENTENCES.get(model, ""),
+            model in crowded,
         )
         for model in lost
     ]  # fmt: skip
     return sorted(found, key=lambda each: (each.starved, each.cpu.value if each.cpu else math.inf))
 
 
-def is_model(table: Table, cell: Cell) -> bool:
-    """Whether a cell is of a concurrency model: one of ours, or any that a comparison named."""
-    return cell.server in HOW or (table.id == COMPARE and cell.command.startswith("ewe --model "))
+def is_model(table: ExperimentTable, cell: Cell) -> bool:
+    """Whether a cell is of a concurrency model: of MODEL_SENTENCES, or one that the user of `compare` named."""
+    return cell.server in MODEL_SENTENCES or (table.id == COMPARE and cell.command.startswith("ewe --model "))
 
 
-def geometric(values: Sequence[Reach] | None) -> Reach | None:
+def geometric_mean(values: Sequence[FigureRange] | None) -> FigureRange | None:
     """Return the geometric mean: twice the cost and half the cost cancel out."""
     if not values:
         return None
-    return Reach(
+    return FigureRange(
         values[0].server,
         statistics.geometric_mean([each.value for each in values]),
         statistics.geometric_mean([each.low or each.value for each in values]),
@@ -183,14 +291,17 @@ def geometric(values: Sequence[Reach] | None) -> Reach | None:
     )
 
 
-def leads(ranked: Sequence[Standing]) -> bool:
-    """Whether the first model is cheaper than the second by more than chance."""
-    first, second = (ranked[0].cpu, ranked[1].cpu) if len(ranked) > 1 else (None, None)
-    return bool(first and second and (ranked[1].starved or not first.level_with(second)))
+def first_model_leads(ranked: Sequence[ModelSummary]) -> bool:
+    """Whether the first model is cheaper than each other by more than chance."""
+    whole = [each.cpu for each in ranked if not each.starved and each.cpu is not None]
+    if not whole or len(ranked) < 2 or any(each.crowded for each in ranked):
+        return False
+    first, *others = whole
+    return not any(first.level_with(other) for other in others)
 
 
-def headline(results: Results, ranked: Sequence[Standing]) -> list[str]:
-    """Say in a few sentences what a student should take away."""
+def headline(results: Results, ranked: Sequence[ModelSummary]) -> list[str]:
+    """Return the main results in a few sentences."""
     found = []
     for table in results.tables:
         if table.id not in CATALOG:
@@ -199,14 +310,18 @@ def headline(results: Results, ranked: Sequence[Standing]) -> list[str]:
     if settings < 2:  # the sentences above describe it already
         return found
     whole = {each.model: each.cpu for each in ranked if not each.starved and each.cpu is not None}
-    if len(whole) >= 2:
+    if any(each.crowded for each in ranked):
+        found.append("No model is called the cheapest: other programs had much of the cores.")
+    elif len(whole) >= 2:
         first, *_, last = whole.values()
         level = [model for model, cpu in whole.items() if cpu.level_with(first)]
         if len(level) == len(whole):
-            found.append("The models that answered everybody need about the same CPU time for a reply.")
+            found.append(
+                "The models that answered almost every request need about the same CPU time for a reply."
+            )
         else:
             found.append(
-                f"Of the models that answered everybody, {enumerated(level)} "
+                f"Of the models that answered almost every request, {enumerated(level)} "
                 f"{'needs' if len(level) == 1 else 'need'} the least CPU time for a reply, {last.server} the most: "
                 f"{figures.ratio(last.value / first.value)} times as much, over {settings} settings."
             )
@@ -215,40 +330,42 @@ def headline(results: Results, ranked: Sequence[Standing]) -> list[str]:
     return found
 
 
-def remarks(table: Table) -> list[str]:
+def remarks(table: ExperimentTable) -> list[str]:
     """Return the notes of a table, then those of its rows."""
     by_note: dict[str, list[str]] = {}
     for cell in table.cells:
-        sample = figures.middle(cell)
+        sample = figures.middle_sample(cell)
         for note in [*([cell.remark] if cell.remark else []), *(sample.notes if sample else ())]:
             by_note.setdefault(note, []).append(cell.server)
     found = []
     for note, servers in by_note.items():
         names = list(dict.fromkeys(servers))
-        found.append(f"{enumerated(names) if len(names) <= NAMED else f'{len(names)} servers'}: {note}.")
+        found.append(
+            f"{enumerated(names) if len(names) <= MAX_NAMED_SERVERS else f'{len(names)} servers'}: {note}."
+        )
     return [*table.notes, *found]
 
 
-def doubts(results: Results) -> list[str]:
+def reasons_to_doubt(results: Results) -> list[str]:
     """Return the reasons to doubt the figures, a sentence each, for the whole page."""
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
     found = []
     if busy := [cell for cell in cells if cell.client_limited]:
         found.append(
-            f"In {len(busy)} of {len(cells)} rows the load generator used more than 70 % of its core: what was "
-            "measured there may be the generator. They are marked “client-limited”."
+            f"In {len(busy)} of {len(cells)} rows the load generator used more than 70 % of its core: those "
+            "figures may be the generator's, not the server's. These rows are marked “client-limited”."
         )
-    if crowded := [cell for cell in cells if crowd(cell) > CROWD]:
+    if crowded := [cell for cell in cells if foreign_share(cell) > MAX_FOREIGN_SHARE]:
         found.append(
             f"In {len(crowded)} of {len(cells)} rows other programs had more than a tenth of the server's core: "
-            "rates and times are worse than on a quiet machine, and who comes first may be chance."
+            "rates and times are worse than on a quiet machine, and the first place may be chance."
         )
     if any(sample.service and not sample.response for cell in cells for sample in cell.samples):
         found.append(
             "Where there is no response time, users waited for each answer before they asked again. A server that "
-            "stalls is then asked less, and its times look better than what its users felt."
+            "stalls then gets fewer requests, and its times look better than the times that its users noticed."
         )
-    if loose := [cell for cell in cells if loosely(cell)]:
+    if loose := [cell for cell in cells if has_wide_spread(cell)]:
         found.append(
             f"In {len(loose)} rows the repeats differ by more than 20 %: the spread is printed with them."
         )
@@ -256,39 +373,46 @@ def doubts(results: Results) -> list[str]:
         found.append("Nothing was repeated, so no spread is known: a difference below 20 % may be chance.")
     if any(table.quick for table in results.tables):
         found.append(
-            "Quick runs are shorter than the document's, and measured once; the same with --full takes longer."
+            "Quick runs are shorter than the document's, and measured once. A run with --full takes longer."
         )
     if any(table.interrupted for table in results.tables):
-        found.append("A run was interrupted; what it had measured until then is shown.")
+        found.append("A run was interrupted. The page shows its results until then.")
     if failed := sum(bool(cell.failure) for table in results.tables for cell in table.cells):
-        found.append(f"{failed} rows could not be measured, or not wholly; each says why.")
-    found.append("Everything ran on one machine over its loopback: no cable, no distance, caches shared.")
+        found.append(f"{failed} rows have no figure, or not one of every repeat; each row says why.")
+    if any(sample.elsewhere for cell in cells for sample in cell.samples):
+        found.append(
+            "A target ran already: its settings, the programs beside it and the network to it are not the lab's."
+        )
+    else:
+        found.append("Everything ran on one machine over its loopback: no cable, no distance, caches shared.")
     return found
 
 
-def crowd(cell: Cell) -> float:
+def foreign_share(cell: Cell) -> float:
     """Return the share of the server's core that other programs had during the middle sample."""
-    sample = figures.middle(cell)
+    sample = figures.middle_sample(cell)
     if sample is None or sample.usage is None or sample.usage.core is None or not sample.seconds:
         return 0.0
     return sample.usage.core - sample.usage.cpu / sample.seconds
 
 
-def loosely(cell: Cell) -> bool:
-    """Whether the repeats of a cell differ by much."""
-    return bool(cell.spread and cell.median and (cell.spread[1] - cell.spread[0]) / cell.median > SPREAD)
+def has_wide_spread(cell: Cell) -> bool:
+    """Whether the repeats of a cell differ by more than the share MAX_SPREAD_SHARE."""
+    return bool(
+        cell.spread and cell.median and (cell.spread[1] - cell.spread[0]) / cell.median > MAX_SPREAD_SHARE
+    )
 
 
-def counted(words: Sequence[str]) -> str:
+def count_findings(words: Sequence[str]) -> str:
     """Count the claims by their finding."""
-    known = (verdicts.HOLDS, verdicts.IN_PART, verdicts.FAILS, verdicts.NOT_TESTABLE)
+    known = (*verdicts.JUDGED, verdicts.NOT_TESTABLE, verdicts.NO_VERDICT)
     parts = [f"{words.count(word)} {plural(word, words.count(word))}" for word in known if word in words]
     total = sum(word in known for word in words)
     return f"Of {total} claims checked: {', '.join(parts)}." if total > 1 else ""
 
 
 def plural(word: str, count: int) -> str:
-    """Return a finding's word as it follows a number."""
+    """Return a finding's word in the singular or plural: 1 holds, 2 hold."""
     if count == 1 or not word.startswith(("holds", "does")):
         return word
     return word.replace("holds", "hold").replace("does not", "do not")

@@ -7,19 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.results import SHARES, Cell, ExperimentTable, times_needed, too_few
 from ewe_lab.report import phases, summary
 
-WIDE = 100
-SENTENCES = 6  # sentences about the winners
-SETTINGS = 12  # groups that are all shown; of more groups only the last
-LEGEND = "p50 due, p99 due: response time, counted from when a request was due"
+TERMINAL_COLUMNS = 100
+MAX_SENTENCES = 6  # sentences about the winners
+# The most groups in the table; if there are more, only the last ones are shown. Figure 4 of X-Switch has 15 points.
+MAX_GROUPS = 15
+RESPONSE_TIME_NOTE = "p50 due, p99 due: response time, counted from when a request was due"
 TIMES = ("service.p50", "service.p99", "response.p50", "response.p99")
-BOUND = f"{figures.AT_LEAST}at least: requests that were never answered are counted with the time that they waited"
-LIMITED = "* client-limited: the load generator used more than 70 % of its core"
+LOWER_BOUND_NOTE = (
+    f"{figures.AT_LEAST}at least: requests that were never answered are counted with "
+    "the time that they waited"
+)
+FEW_REPLIES_NOTE = "A percentile is printed from so many replies on: " + ", ".join(
+    f"{name} {times_needed(name):,}" for name in SHARES
+)
+CLIENT_LIMITED_NOTE = "* client-limited: the load generator used more than 70 % of its core"
 
 
-def text(table: Table, experiment: Experiment | None) -> str:
+def text(table: ExperimentTable, experiment: Experiment | None) -> str:
     """Return a table with its findings. Times under "due" count from when a request was due."""
     title = table.title or (experiment.title if experiment else "")
     out = [f"{table.id}  {title}".rstrip()]
@@ -30,11 +37,13 @@ def text(table: Table, experiment: Experiment | None) -> str:
         if experiment
         else ()
     )
-    by_group = list(verdicts.distinct([cell for cell in table.cells if cell.column not in quiet]).items())
-    if len(by_group) > SETTINGS:
-        out += ["", f"The last {SETTINGS} of {len(by_group)} settings; the report has them all."]
-    for (column, x), cells in by_group[-SETTINGS:]:
-        setting = ", ".join(filter(None, (column, figures.number(x) if x is not None else "")))
+    by_group = list(
+        verdicts.distinct_groups([cell for cell in table.cells if cell.column not in quiet]).items()
+    )
+    if len(by_group) > MAX_GROUPS:
+        out += ["", f"The last {MAX_GROUPS} of {len(by_group)} settings; the report has them all."]
+    for (column, x), cells in by_group[-MAX_GROUPS:]:
+        setting = ", ".join(filter(None, (column, setting_text(x, experiment))))
         out += ["", *([setting] if setting else []), *lines(cells)]
     if phased := phases.rows(table):
         out += [
@@ -46,40 +55,63 @@ def text(table: Table, experiment: Experiment | None) -> str:
     return "\n".join(line for long in out for line in wrapped(long)).rstrip()
 
 
-def conclusions(table: Table, experiment: Experiment | None) -> Iterator[str]:
+def setting_text(x: float | None, experiment: Experiment | None) -> str:
+    """Return an x as a setting: with the title of the x axis, which is its unit; "" if there is no x."""
+    if x is None:
+        return ""
+    unit = next((chart.x for chart in experiment.charts if chart.x), "") if experiment else ""
+    return f"{figures.number(x)} {unit}".rstrip()
+
+
+def conclusions(table: ExperimentTable, experiment: Experiment | None) -> Iterator[str]:
     """Yield the findings on the table, and the reasons to doubt them."""
     finding = summary.finding_of(table, experiment)
     if finding.word not in ("", verdicts.NO_CLAIM):
         yield f"{finding.word.upper()}: {finding.sentence}"
     if any(cell.paper is not None for cell in table.cells):
-        yield verdicts.since(table, experiment)
+        yield verdicts.change_since_document(table, experiment)
     else:
-        yield from summary.sentences(table)[-SENTENCES:]
+        yield from summary.sentences(table)[-MAX_SENTENCES:]
     if any(sample.response for cell in table.cells for sample in cell.samples):
-        yield LEGEND
+        yield RESPONSE_TIME_NOTE
     if any(cell.client_limited for cell in table.cells):
-        yield LIMITED
-    if any(figures.is_bound(figures.middle(cell), name) for cell in table.cells for name in TIMES):
-        yield BOUND
+        yield CLIENT_LIMITED_NOTE
+    if any(figures.is_bound(figures.middle_sample(cell), name) for cell in table.cells for name in TIMES):
+        yield LOWER_BOUND_NOTE
     yield from (f"Note: {note}" for note in summary.remarks(table))
+    if lacks_percentiles(table):
+        yield FEW_REPLIES_NOTE
     if table.interrupted:
-        yield "Interrupted: this is what there was until then."
+        yield "Interrupted: these are the results until then."
+
+
+def lacks_percentiles(table: ExperimentTable) -> bool:
+    """Whether a percentile of the table is left out, because it has too few replies."""
+    return any(too_few(sample, name) for cell in table.cells for sample in cell.samples for name in TIMES)
 
 
 def wrapped(line: str) -> Sequence[str]:
     """Break a sentence at the width of the terminal."""
-    return textwrap.wrap(line, WIDE, subsequent_indent="  ") if len(line) > WIDE else [line]
+    return (
+        textwrap.wrap(line, TERMINAL_COLUMNS, subsequent_indent="  ")
+        if len(line) > TERMINAL_COLUMNS
+        else [line]
+    )
 
 
 def lines(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the head and a line for each server, without empty columns."""
-    rows = [row(cell) for cell in cells]
-    names = [name for name in rows[0] if any(found.get(name, "") not in ("", figures.NONE) for found in rows)]
+    rows = [row_texts(cell) for cell in cells]
+    names = [
+        name for name in rows[0] if any(found.get(name, "") not in ("", figures.NO_FIGURE) for found in rows)
+    ]
     wide = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in names}
-    room = WIDE - sum(size + 1 for name, size in wide.items() if name not in ("server", "errors"))
+    room = TERMINAL_COLUMNS - sum(size + 1 for name, size in wide.items() if name not in ("server", "errors"))
     wide["server"] = min(wide["server"], 24)
     most = max(10, room - wide["server"] - 2)
-    yield " ".join(name.ljust(wide[name]) if name in LEFT else name.rjust(wide[name]) for name in names)
+    yield " ".join(
+        name.ljust(wide[name]) if name in LEFT_ALIGNED else name.rjust(wide[name]) for name in names
+    )
     for cell, found in zip(cells, rows, strict=True):
         if not cell.samples:
             yield f"{found['server'][:24].ljust(wide['server'])} {cell.failure or 'not measured'}"
@@ -87,7 +119,7 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
         parts = []
         for name in names:
             value = found.get(name, "")
-            if name in LEFT:
+            if name in LEFT_ALIGNED:
                 limit = wide["server"] if name == "server" else most
                 value = (value if len(value) <= limit else value[: limit - 1] + "…").ljust(
                     wide[name] if name == "server" else 0
@@ -107,17 +139,19 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         )
 
 
-LEFT = ("server", "errors")
+LEFT_ALIGNED = ("server", "errors")
+UNKNOWN = "unknown"  # CPU and memory of a target on another machine, if they cannot be read there
 TITLES = ("p50", "p99", "p50 due", "p99 due")  # of TIMES
 
 
-def row(cell: Cell) -> dict[str, str]:
+def row_texts(cell: Cell) -> dict[str, str]:
     """Return the texts of a server's line, by the titles of the columns."""
-    sample = figures.middle(cell)
+    sample = figures.middle_sample(cell)
     names = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
     if sample is None:
         return {"server": cell.server} | dict.fromkeys(names, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
+    nowhere = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
     own = figures.as_text(cell.value, cell.median, cell.unit) if cell.value.startswith("extra.") else ""
     rate = figures.number(figures.of_cell(cell, "rate")) + ("*" if cell.client_limited else "")
     found = {
@@ -125,11 +159,11 @@ def row(cell: Cell) -> dict[str, str]:
         "own": own,
         "req/s": rate if loaded and sample.seconds else "",
         **{title: figures.of_sample(sample, name) for title, name in zip(TITLES, TIMES, strict=True)},
-        "CPU µs": figures.number(sample.micros) if loaded else "",
-        "memory": figures.size(usage.memory) if usage else "",
+        "CPU µs": nowhere or (figures.number(sample.micros) if loaded else ""),
+        "memory": nowhere or (figures.size_text(usage.memory) if usage else ""),
         "thr": str(usage.threads) if usage and usage.threads is not None else "",
         "proc": str(usage.processes) if usage and usage.processes is not None else "",
         "lost": figures.percent(sample.lost) if loaded else "",
-        "errors": figures.errors(sample.errors) if loaded and sample.errors else "",
+        "errors": figures.errors_text(sample.errors) if loaded and sample.errors else "",
     }
     return found | ({"errors": f"{found['errors']} ({cell.failure})"} if cell.failure else {})

@@ -3,7 +3,7 @@
     ewe --wsgi /page=ewe_lab.stacks.applications:wsgi_page
     gunicorn ewe_lab.stacks.applications:wsgi_page
 
-It imports next to nothing, because the memory of the servers that import it is measured.
+This module imports few others, because the memory of the servers that import it is measured.
 """
 
 from __future__ import annotations

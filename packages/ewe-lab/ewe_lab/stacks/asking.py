@@ -1,6 +1,6 @@
-"""A WSGI application in the server's process that asks the demon: what a page of a course would do.
+"""A WSGI application that sends a statement to the database daemon, as a page of a course would.
 
-Environment: LAB_DEMON is the demon's address, LAB_STATEMENT the statement. Each thread keeps its connection.
+Environment: LAB_DAEMON is the daemon's address, LAB_STATEMENT the statement. Each thread keeps its connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
 
-DEMON, STATEMENT = "LAB_DEMON", "LAB_STATEMENT"
+DAEMON, STATEMENT = "LAB_DAEMON", "LAB_STATEMENT"
 DATABASE = "log"
 STATUS = {503: "503 Service Unavailable", 504: "504 Gateway Timeout"}
 
@@ -26,12 +26,12 @@ def application(
     """Answer with the statement's result as a table."""
     try:
         if not hasattr(kept, "client"):
-            kept.client = Client(os.environ[DEMON])
+            kept.client = Client(os.environ[DAEMON])
         page = b"".join(kept.client.ask(ClientRequest(DATABASE, os.environ[STATEMENT])))
     except DatabaseError as reason:
         if hasattr(kept, "client"):
             kept.client.socket.close()
-            del kept.client  # the rest of an answer may still come over it
+            del kept.client  # the rest of an answer may still come over this connection
         page, status = f"{reason}\n".encode(), STATUS.get(reason.status, "500 Internal Server Error")
         start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(page)))])
         return [page]

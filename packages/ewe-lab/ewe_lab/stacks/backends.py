@@ -1,6 +1,6 @@
 """The processes that run programs behind a web server: php-fpm, php-cgi, uWSGI, FastCGI programs, X-Switch.
 
-Each function for one of them returns its command. The process listens at a socket. Raises LabError.
+The function for a kind of process returns its command. The process listens at a socket. Raises LabError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO, Any
 
-from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
 from ewe_lab.load.child import environment
 from ewe_lab.stacks.programs import PERL, directory_of
@@ -35,11 +35,11 @@ listen = {listen}
 pm = static
 pm.max_children = {children}
 """
-WORKERS = 4  # processes of each, unless more are asked for
+WORKERS = 4  # processes of each kind, by default
 BACKLOG = 1024  # connections that wait for a process
-STARTS_IN = 10.0  # seconds
-ACCEPTS = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
-WARMS_IN = 1.0  # seconds that the warm parents of X-Switch may take to load their modules
+START_TIMEOUT_S = 10.0  # seconds
+LISTENING_FLAG = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
+PRELOAD_TIMEOUT_S = 1.0  # seconds that the preloaded parents of X-Switch may take to load their modules
 
 
 def perl_has(module: str) -> bool:
@@ -51,17 +51,17 @@ def perl_has(module: str) -> bool:
 
 
 def php_fpm() -> str:
-    """Return the path of php-fpm, whose name contains the version on Debian; "" if it is not installed."""
+    """Return the path of php-fpm, "" if it is not installed. On Debian its name contains the version."""
     return shutil.which("php-fpm") or next(map(str, Path("/usr/sbin").glob("php-fpm*")), "")
 
 
-def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
+def fpm(directory: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
     """Return the command of php-fpm. listen: a path, or host and port."""
     root = os.geteuid() == 0
     user = "user = root\ngroup = root" if root else ""
-    text = FPM.format(where=where, user=user, listen=listen, children=children)
-    (where / "fpm.conf").write_text(text)
-    return [php_fpm(), "-y", str(where / "fpm.conf"), "-F", *(["-R"] if root else [])]
+    text = FPM.format(where=directory, user=user, listen=listen, children=children)
+    (directory / "fpm.conf").write_text(text)
+    return [php_fpm(), "-y", str(directory / "fpm.conf"), "-F", *(["-R"] if root else [])]
 
 
 def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
@@ -73,7 +73,7 @@ def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]
 
 
 def backlog() -> str:
-    """Return how many connections may wait: at most what the system allows, or uWSGI would not start."""
+    """Return the length of the backlog. uWSGI does not start with a backlog above the system's limit."""
     return str(min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())))
 
 
@@ -108,22 +108,24 @@ def opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def wait_for_xswitch(server: Running) -> None:
-    """Wait for X-Switch and its warm parents: the first request then measures the start of an engine. Raises
-    LabError."""
+def wait_for_xswitch(server: RunningServer) -> None:
+    """Wait for X-Switch and its preloaded parents. The first request then measures the start of an engine.
+
+    Raises LabError.
+    """
     asking = opener()
-    end = time.monotonic() + STARTS_IN
+    end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
         try:
             with asking.open(f"{server.url}xswitch-status", timeout=5):
-                time.sleep(WARMS_IN)
+                time.sleep(PRELOAD_TIMEOUT_S)
                 return
         except OSError:
             time.sleep(0.05)
     raise LabError("X-Switch does not start")
 
 
-def status_of(server: Running) -> dict[str, Any]:
+def status_of(server: RunningServer) -> dict[str, Any]:
     """Return the status of a server's X-Switch. Raises LabError."""
     try:
         with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
@@ -139,21 +141,21 @@ def switch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tupl
 
     root: the directory of its scripts, those of the lab if it is None.
     """
-    where = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
-    socket = where / "socket"
+    directory = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
+    socket = directory / "socket"
     command = xswitch(socket, root or directory_of(lab), *options)
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "X-Switch")
-        time.sleep(WARMS_IN)
+        time.sleep(PRELOAD_TIMEOUT_S)
         yield started.pid, socket
 
 
 def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
     """Wait until a process listens at a Unix socket. Raises LabError."""
-    end = time.monotonic() + STARTS_IN
+    end = time.monotonic() + START_TIMEOUT_S
     while not listens_at(socket):
         if started.poll() is not None or time.monotonic() > end:
             raise LabError(f"{name} does not start: {one_line(text_of(output))}")
@@ -163,6 +165,6 @@ def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name
 def listens_at(socket: Path) -> bool:
     """Whether a process listens at a Unix socket. Read from /proc, without connecting."""
     for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
-        if line.endswith(f" {socket}") and line.split()[3] == ACCEPTS:
+        if line.endswith(f" {socket}") and line.split()[3] == LISTENING_FLAG:
             return True
     return False

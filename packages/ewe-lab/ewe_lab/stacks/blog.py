@@ -1,4 +1,4 @@
-"""The blog that the lab loads: its posts and comments, the same in WordPress and in pages from SQL.
+"""The blog for load tests: its posts and comments, the same in WordPress and in pages from SQL.
 
 The text is made of a small vocabulary with a fixed seed, so that every run and every machine has the same blog.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 TITLE = "A blog under load"
-POSTS, COMMENTS, ON_MAIN_PAGE = 30, 4, 10
-SEED = 2011
-FIRST = datetime(2011, 7, 13, 8, 0)
+POSTS, COMMENTS, POSTS_ON_MAIN_PAGE = 30, 4, 10
+RANDOM_SEED = 2011
+FIRST_POST_TIME = datetime(2011, 7, 13, 8, 0)
 VOCABULARY = """
 a server process thread event loop queue request answer socket page visitor blog database table index cache waits
 reads writes forks accepts closes keeps serves counts measures quickly slowly often never then again with without
@@ -33,7 +33,7 @@ class Comment:
 
 
 @dataclass(frozen=True)
-class Post:
+class BlogPost:
     """A post. paragraphs: plain text without markup. date: `2011-07-13 08:00:00`."""
 
     number: int
@@ -44,22 +44,22 @@ class Post:
     comments: tuple[Comment, ...]
 
 
-def posts() -> Sequence[Post]:
+def posts() -> Sequence[BlogPost]:
     """Return all posts, the oldest first."""
-    chance = random.Random(SEED)
+    chance = random.Random(RANDOM_SEED)
     found = []
     for number in range(1, POSTS + 1):
-        date = FIRST + timedelta(days=number)
+        date = FIRST_POST_TIME + timedelta(days=number)
         comments = tuple(
             Comment(chance.choice(NAMES), str(date + timedelta(hours=hour)), sentences(chance, 2))
             for hour in range(1, COMMENTS + 1)
         )
         paragraphs = tuple(sentences(chance, 5) for _ in range(4))
         title = " ".join(chance.sample(WORDS, 4)).capitalize()
-        found.append(Post(number, title, str(date), chance.choice(NAMES), paragraphs, comments))
+        found.append(BlogPost(number, title, str(date), chance.choice(NAMES), paragraphs, comments))
     return found
 
 
 def sentences(chance: random.Random, count: int) -> str:
-    """Return so many sentences of twelve words."""
+    """Return `count` sentences of twelve words each."""
     return " ".join(" ".join(chance.choices(WORDS, k=12)).capitalize() + "." for _ in range(count))

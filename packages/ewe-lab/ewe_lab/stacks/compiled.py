@@ -12,7 +12,7 @@ from ewe_lab.bench.processes import LabError, find_tool, one_line
 SOURCES = Path(__file__).with_name("sources")
 LIBCGI_HEADER = Path(ewe.__file__).with_name("libcgi")  # its directory
 COMPILERS = ("gcc", "cc", "clang")
-BUILT_IN = 60.0  # seconds that a compiler may take on a busy machine
+COMPILE_TIMEOUT_S = 60.0  # seconds that a compiler may take on a busy machine
 
 
 def compiler() -> str:
@@ -21,15 +21,15 @@ def compiler() -> str:
 
 
 def missing() -> str:
-    """Return why nothing can be built, "" if it can."""
+    """Return the reason if nothing can be built here, else ""."""
     return "" if compiler() else "no C compiler: apt install gcc libc6-dev"
 
 
-def built(lab: Bench, name: str) -> Path:
+def build_source(lab: Bench, name: str) -> Path:
     """Return the program built of sources/NAME.c, which all accounts may run."""
-    where = lab.directory / "compiled"
-    where.mkdir(exist_ok=True)
-    program = where / name
+    directory = lab.directory / "compiled"
+    directory.mkdir(exist_ok=True)
+    program = directory / name
     if not program.exists():
         build(SOURCES / f"{name}.c", program)
     return program
@@ -41,9 +41,9 @@ def build(source: Path, program: Path, *options: str) -> None:
         raise LabError(lacking)
     command = [compiler(), "-O2", "-o", str(program), *options, str(source)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILT_IN)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise LabError(f"the C compiler took longer than {BUILT_IN:g} s") from None
+        raise LabError(f"the C compiler took longer than {COMPILE_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise LabError(f"the C compiler failed: {one_line(done.stderr)}")
     program.chmod(0o755)

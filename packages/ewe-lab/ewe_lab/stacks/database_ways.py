@@ -1,10 +1,10 @@
-"""All ways from a gateway to a database that the experiments compare: the paper's, and those used today.
+"""All ways from a gateway to a database that the experiments compare: the paper's, and two used today.
 
     for way in WAYS.values():
         if why := way.missing(database): lab.note(why); continue
-        with way.served(lab, database, demon) as (server, path): ...
+        with way.served(lab, database, daemon) as (server, path): ...
 
-ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_peers.py the others.
+ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_servers.py the others.
 Raises LabError.
 """
 
@@ -15,64 +15,65 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench, Contender, Running
-from ewe_lab.stacks import report_peers, reports, servlets
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.stacks import report_servers, reports, servlets
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import LIBCGI
 from ewe_lab.stacks.reports import DYNAMIC, SCENARIOS, STATIC, Scenario
 
-Serving = Callable[[Bench, Database, Asked], AbstractContextManager[tuple[Running, str]]]
+Serving = Callable[[Bench, LabDatabase, RunningDaemon], AbstractContextManager[tuple[RunningServer, str]]]
 EMBEDDED = "1 CGI, embedded SQL"
 ODBC = "2 CGI, ODBC"
 TYPE_2 = "4 servlet, JDBC type 2"
-CGI_DEMON = "7 CGI, demon"
+CGI_DAEMON = "7 CGI, daemon"
 TYPE_4 = "8 servlet, JDBC type 4"
-IN_PROCESS = "in process, demon"
+IN_PROCESS = "in process, daemon"
 KEPT = "X-Switch, kept connection"
 FPM = "php-fpm, persistent PDO"
 DATASETTE = "Datasette, saved query"
-PEERS = (FPM, DATASETTE)  # anchors, which the paper does not have
-ANSWERS_IN = "thread"  # the model of ewe where the scenario leaves the choice
+OTHER_SERVERS = (FPM, DATASETTE)  # rows for comparison that the paper does not have
+SCENARIO_MODEL = "thread"  # the model of ewe for the scenarios; the paper prescribes none
 
 
 @dataclass(frozen=True)
 class DatabaseWay:
-    """A way. why: "" if it can run, else what it lacks, by the database's name. sql: what a request may ask for."""
+    """A way from a gateway to a database. lacks: returns the reason if the way cannot run, else "". sql: the kinds
+    of SQL that a request may use."""
 
     name: str
-    lacks: Callable[[Database], str]
+    lacks: Callable[[LabDatabase], str]
     served: Serving
     sql: tuple[str, ...] = (DYNAMIC,)
 
-    def missing(self, database: Database) -> str:
-        """Return why it cannot run on a database, and what would help; "" if it can."""
+    def missing(self, database: LabDatabase) -> str:
+        """Return the reason if the way cannot run on a database, with the package to install; else ""."""
         lacking = self.lacks(database)
         return f"{self.name} on {database.name} is left out: {lacking}" if lacking else ""
 
 
 @contextmanager
 def by_scenario(
-    scenario: Scenario, lab: Bench, database: Database, demon: Asked
-) -> Iterator[tuple[Running, str]]:
-    """Serve a scenario of ewe_lab.stacks.reports by ewe."""
-    contender = Contender(scenario.name, model=ANSWERS_IN)
+    scenario: Scenario, lab: Bench, database: LabDatabase, daemon: RunningDaemon
+) -> Iterator[tuple[RunningServer, str]]:
+    """Serve a scenario of ewe_lab.stacks.reports with ewe."""
+    tested = ServerUnderTest(scenario.name, model=SCENARIO_MODEL)
     with (
-        reports.ready(lab, scenario, database, demon, contender) as (found, path),
-        lab.start(found, lab.site([])) as server,
+        reports.start_scenario(lab, scenario, database, daemon, tested) as (adapted, path),
+        lab.start(adapted, lab.site([])) as server,
     ):
         yield server, path
 
 
 @contextmanager
 def by_servlet(
-    driver: servlets.Driver, lab: Bench, database: Database, demon: Asked
-) -> Iterator[tuple[Running, str]]:
-    """Serve a servlet, which asks no demon."""
+    driver: servlets.JDBCDriver, lab: Bench, database: LabDatabase, daemon: RunningDaemon
+) -> Iterator[tuple[RunningServer, str]]:
+    """Serve a servlet. It uses no database daemon."""
     with servlets.served(lab, driver, database.jdbc, database.pids) as found:
         yield found
 
 
-def of_scenario(scenario: Scenario) -> DatabaseWay:
+def way_of_scenario(scenario: Scenario) -> DatabaseWay:
     """Return the way of a scenario."""
     return DatabaseWay(
         scenario.name,
@@ -82,37 +83,40 @@ def of_scenario(scenario: Scenario) -> DatabaseWay:
     )
 
 
-def of_servlet(name: str, driver: servlets.Driver, database: str) -> DatabaseWay:
-    """Return the way of a servlet, whose driver is of one database."""
+def way_of_servlet(name: str, driver: servlets.JDBCDriver, database: str) -> DatabaseWay:
+    """Return the way of a servlet. Its driver is for the database `database` only."""
 
-    def lacks(asked: Database) -> str:
+    def lacks(asked: LabDatabase) -> str:
         return servlets.missing() if asked.name == database else f"its driver is that of {database}"
 
     return DatabaseWay(name, lacks, partial(by_servlet, driver), (STATIC,))
 
 
-def of_peer(
+def way_of_server(
     name: str,
-    missing: Callable[[Database], str],
-    served: Callable[[Bench, Database], AbstractContextManager[tuple[Running, str]]],
+    missing: Callable[[LabDatabase], str],
+    served: Callable[[Bench, LabDatabase], AbstractContextManager[tuple[RunningServer, str]]],
 ) -> DatabaseWay:
-    """Return the way of an anchor, which asks no demon."""
-    return DatabaseWay(name, missing, lambda lab, database, demon: served(lab, database), (STATIC,))
+    """Return the way of a server other than ewe, with static SQL only. It uses no database daemon.
+
+    missing: returns the reason if it cannot run on a database, else "". served: starts it.
+    """
+    return DatabaseWay(name, missing, lambda lab, database, daemon: served(lab, database), (STATIC,))
 
 
-def gathered() -> dict[str, DatabaseWay]:
+def all_ways() -> dict[str, DatabaseWay]:
     """Return all ways by name, in the paper's order."""
-    found = [of_scenario(each) for each in SCENARIOS]
-    found.append(of_servlet(TYPE_2, servlets.TYPE_2, SQLITE))
-    found.append(of_servlet(TYPE_4, servlets.TYPE_4, POSTGRESQL))
+    found = [way_of_scenario(each) for each in SCENARIOS]
+    found.append(way_of_servlet(TYPE_2, servlets.TYPE_2, SQLITE))
+    found.append(way_of_servlet(TYPE_4, servlets.TYPE_4, POSTGRESQL))
     numbered = sorted((way for way in found if way.name[:1].isdigit()), key=lambda way: way.name)
     others = [way for way in found if not way.name[:1].isdigit()]
-    peers = [
-        of_peer(FPM, report_peers.fpm_missing, report_peers.php_fpm),
-        of_peer(DATASETTE, report_peers.datasette_missing, report_peers.datasette),
+    other_servers = [
+        way_of_server(FPM, report_servers.fpm_missing, report_servers.php_fpm),
+        way_of_server(DATASETTE, report_servers.datasette_missing, report_servers.datasette),
     ]
-    return {way.name: way for way in (*numbered, *others, *peers)}
+    return {way.name: way for way in (*numbered, *others, *other_servers)}
 
 
-WAYS = gathered()
+WAYS = all_ways()
 SERVER_API = tuple(each.name for each in SCENARIOS if each.gateway == LIBCGI and each.name != IN_PROCESS)

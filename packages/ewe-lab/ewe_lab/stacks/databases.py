@@ -1,9 +1,9 @@
-"""The databases of the RDBMS paper's experiments, with the same 50,000 rows each, and the demon that asks them.
+"""The databases of the RDBMS paper's experiments, with the same 50,000 rows each, and the daemon that queries them.
 
-    SQLITE         a file, which needs nothing
-    POSTGRESQL     a server of the lab's own, at a Unix socket and at a port of 127.0.0.1, on the server's core
+    SQLITE         a file; no server is needed
+    POSTGRESQL     a private server, at a Unix socket and at a port of 127.0.0.1, on the server's core
 
-    with opened(lab, POSTGRESQL) as database, demon(lab, database) as asked: ...
+    with opened(lab, POSTGRESQL) as database, daemon(lab, database) as asked: ...
 
 Raises LabError.
 """
@@ -38,25 +38,26 @@ from ewe_lab.stacks.servers import free_port, wait_for_port
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 DATABASES = (SQLITE, POSTGRESQL)
 DRIVERS = {SQLITE: "sqlite", POSTGRESQL: "postgresql"}
-NAME = "log"  # of the database, in requests to the demon
+DATABASE_NAME = "log"  # of the database, in requests to the daemon
 ACCOUNT = "postgres"  # initdb refuses root
-MADE_IN = 60.0  # seconds that initdb may take
-MOST = 100  # connections of PostgreSQL
-OPTIONS = ("-c", f"max_connections={MOST}", "-c", "jit=off", "-F")  # -F: nothing here must outlive a crash
-COPY = "COPY log FROM STDIN"
-INDEX = "CREATE INDEX log_status ON log (status)"
+INITDB_TIMEOUT_S = 60.0  # seconds that initdb may take
+MAX_CONNECTIONS = 100  # the most connections to PostgreSQL
+# -F: no fsync, since a crash may lose the data
+POSTGRES_OPTIONS = ("-c", f"max_connections={MAX_CONNECTIONS}", "-c", "jit=off", "-F")
+COPY_STATEMENT = "COPY log FROM STDIN"
+INDEX_STATEMENT = "CREATE INDEX log_status ON log (status)"
 
 
 @dataclass(frozen=True)
-class Database:
-    """A database that can be asked.
+class LabDatabase:
+    """A database that answers queries.
 
-    place: a file, or a connection string. port: of PostgreSQL on 127.0.0.1. pids: of its server. digest, length: of
-    the report in the layout TABLE.
+    source: a file, or a connection string. port: of PostgreSQL on 127.0.0.1. pids: of its server. digest, length:
+    of the report in the layout TABLE.
     """
 
     name: str
-    place: str
+    source: str
     digest: str = ""
     length: int = 0
     port: int = 0
@@ -64,25 +65,25 @@ class Database:
 
     @property
     def driver(self) -> str:
-        """What the demon calls its driver."""
+        """The daemon's name of the driver."""
         return DRIVERS[self.name]
 
     @property
     def jdbc(self) -> str:
-        """Its place in the URL of a JDBC driver (ewe_lab.stacks.servlets)."""
-        return self.place if self.name == SQLITE else f"127.0.0.1:{self.port}/postgres?user={ACCOUNT}"
+        """The address of the database in the URL of a JDBC driver (ewe_lab.stacks.servlets)."""
+        return self.source if self.name == SQLITE else f"127.0.0.1:{self.port}/postgres?user={ACCOUNT}"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A demon that answers. address: unix:PATH."""
+class RunningDaemon:
+    """A running database daemon. address: unix:PATH."""
 
     address: str
     pid: int
 
 
 def missing(name: str) -> str:
-    """Return why a database cannot be had here, "" if it can."""
+    """Return the reason if a database cannot be opened here, else ""."""
     if name == SQLITE:
         return ""
     if not programs():
@@ -98,22 +99,22 @@ def programs() -> str:
 
 
 @contextmanager
-def opened(lab: Bench, name: str, pinned: bool = True) -> Iterator[Database]:
-    """Make a database with the sample, and its server if it has one; it has ended when the block is left.
+def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDatabase]:
+    """Make a database with the sample rows. A server, if the database has one, runs until the block is left.
 
-    pinned: its server has the servers' core, else all cores.
+    pinned: the database server runs on the core of the servers under test, else on all cores.
     """
     if lacking := missing(name):
         raise LabError(f"{name} is left out: {lacking}")
     if name == SQLITE:
-        yield described(Database(SQLITE, str(sqlite(lab))))
+        yield with_report(LabDatabase(SQLITE, str(sqlite(lab))))
         return
     with postgresql(lab, pinned) as database:
-        yield described(database)
+        yield with_report(database)
 
 
 def sqlite(lab: Bench) -> Path:
-    """Return the file with the sample, made once; all accounts may read it."""
+    """Return the file with the sample rows. It is made once, and all accounts may read it."""
     path = lab.directory / "access.db"
     if not path.exists():
         try:
@@ -125,28 +126,47 @@ def sqlite(lab: Bench) -> Path:
 
 
 @contextmanager
-def postgresql(lab: Bench, pinned: bool = True) -> Iterator[Database]:
-    """Run a server with the sample."""
-    where = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
-    prefix = as_account(where)
-    made = [*prefix, f"{programs()}/initdb", "-D", f"{where}/data", "-A", "trust", "-U", ACCOUNT, "--no-sync"]
+def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
+    """Run a PostgreSQL server with the sample rows."""
+    directory = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
+    prefix = as_account(directory)
+    made = [
+        *prefix,
+        f"{programs()}/initdb",
+        "-D",
+        f"{directory}/data",
+        "-A",
+        "trust",
+        "-U",
+        ACCOUNT,
+        "--no-sync",
+    ]
     try:
-        done = subprocess.run(made, capture_output=True, text=True, timeout=MADE_IN, cwd="/")
+        done = subprocess.run(made, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/")
     except subprocess.TimeoutExpired:
-        raise LabError(f"initdb has not ended within {MADE_IN:g} s") from None
+        raise LabError(f"initdb has not ended within {INITDB_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise LabError(f"initdb failed: {one_line(done.stderr)}")
     port = free_port()
-    command = [f"{programs()}/postgres", "-D", f"{where}/data", "-k", str(where), "-p", str(port), *OPTIONS]
+    command = [
+        f"{programs()}/postgres",
+        "-D",
+        f"{directory}/data",
+        "-k",
+        str(directory),
+        "-p",
+        str(port),
+        *POSTGRES_OPTIONS,
+    ]
     with (
         tempfile.TemporaryFile() as output,
         running([*prefix, *command], output, core_of(pinned), cwd=Path("/")) as started,
     ):
-        wait_for_socket(started, where / f".s.PGSQL.{port}", output, POSTGRESQL)
+        wait_for_socket(started, directory / f".s.PGSQL.{port}", output, POSTGRESQL)
         wait_for_port(started, port, output, POSTGRESQL)
-        place = f"host={where} port={port} user={ACCOUNT} dbname=postgres"
-        load(place)
-        yield Database(POSTGRESQL, place, port=port, pids=(started.pid,))
+        source = f"host={directory} port={port} user={ACCOUNT} dbname=postgres"
+        load(source)
+        yield LabDatabase(POSTGRESQL, source, port=port, pids=(started.pid,))
 
 
 def core_of(pinned: bool) -> int | None:
@@ -154,25 +174,28 @@ def core_of(pinned: bool) -> int | None:
     return two_cores()[0] if pinned else None
 
 
-def as_account(where: Path) -> Sequence[str]:
-    """Return the prefix of a command that runs as PostgreSQL's account, which owns the directory then."""
-    where.chmod(0o755)
+def as_account(directory: Path) -> Sequence[str]:
+    """Make PostgreSQL's account the owner of a directory; return the prefix of a command that runs as this account.
+
+    If we are not root, our account keeps the directory, and the prefix is empty.
+    """
+    directory.chmod(0o755)
     if os.geteuid():
         return ()
     import pwd
 
     who = pwd.getpwnam(ACCOUNT)
-    os.chown(where, who.pw_uid, who.pw_gid)
+    os.chown(directory, who.pw_uid, who.pw_gid)
     return ("setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups", "--")
 
 
-def load(place: str) -> None:
+def load(source: str) -> None:
     """Fill PostgreSQL's table with the sample."""
     import psycopg
 
-    for _ in range(100):  # it listens before it answers
+    for _ in range(100):  # PostgreSQL listens before it answers
         try:
-            connection = psycopg.connect(place, autocommit=True)
+            connection = psycopg.connect(source, autocommit=True)
             break
         except psycopg.OperationalError as reason:
             if "starting up" not in str(reason):
@@ -181,17 +204,17 @@ def load(place: str) -> None:
         raise LabError(f"{POSTGRESQL} does not start")
     with connection, connection.cursor() as cursor:
         cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
-        with cursor.copy(COPY) as copy:
+        with cursor.copy(COPY_STATEMENT) as copy:
             for row in sample():
                 copy.write_row(row)
-        cursor.execute(INDEX)
+        cursor.execute(INDEX_STATEMENT)
         cursor.execute("VACUUM ANALYZE log")
 
 
-def described(database: Database) -> Database:
-    """Return the database with what the report on it is."""
+def with_report(database: LabDatabase) -> LabDatabase:
+    """Return the database with the digest and the length of its report."""
     try:
-        connection = connect(Named(NAME, database.driver, database.place, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
         try:
             found = connection.execute(REPORT, ())
             body = b"".join(fragments("TABLE", found.columns, found.rows))
@@ -200,25 +223,37 @@ def described(database: Database) -> Database:
     except DatabaseError as reason:
         raise LabError(f"{database.name}: {reason}") from None
     digest = hashlib.sha256(body).hexdigest()
-    return Database(database.name, database.place, digest, len(body), database.port, database.pids)
+    return LabDatabase(database.name, database.source, digest, len(body), database.port, database.pids)
 
 
 @contextmanager
-def demon(
-    lab: Bench, database: Database, *lines: str, name: str = NAME, write: bool = False, pinned: bool = True
-) -> Iterator[Asked]:
-    """Run a demon for the database. lines: more of its settings; name: of the database in requests."""
-    where = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
-    where.chmod(0o755)
-    socket = where / "socket"
+def daemon(
+    lab: Bench,
+    database: LabDatabase,
+    *lines: str,
+    name: str = DATABASE_NAME,
+    write: bool = False,
+    pinned: bool = True,
+    listen: Sequence[str] = (),
+    key: str = "",
+) -> Iterator[RunningDaemon]:
+    """Run a daemon for the database. lines: further settings of the daemon; name: of the database in requests.
+
+    listen: addresses beside its Unix socket; key: of the database, which TCP needs.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
+    directory.chmod(0o755)
+    socket = directory / "socket"
     users = sorted({getpass.getuser(), "nobody"})
-    text = [f'listen = ["unix:{socket}"]', *lines, f"[databases.{name}]", f'place = "{database.place}"']
+    addresses = ", ".join(f'"{each}"' for each in (f"unix:{socket}", *listen))
+    text = [f"listen = [{addresses}]", *lines, f"[databases.{name}]", f'source = "{database.source}"']
     text += [f'driver = "{database.driver}"', f"users = {users!r}", f"write = {str(write).lower()}"]
-    (where / "dbd.toml").write_text("\n".join(text) + "\n")
-    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(where / "dbd.toml")]
+    text += [f'key = "{key}"'] if key else []
+    (directory / "dbd.toml").write_text("\n".join(text) + "\n")
+    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(directory / "dbd.toml")]
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, core_of(pinned), cwd=where, env=environment()) as started,
+        running(command, output, core_of(pinned), cwd=directory, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "ewe-dbd")
-        yield Asked(f"unix:{socket}", started.pid)
+        yield RunningDaemon(f"unix:{socket}", started.pid)

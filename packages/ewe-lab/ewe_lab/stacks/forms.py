@@ -1,4 +1,4 @@
-"""The program of the LibCGI paper's section 5 in every form: it answers with as many bytes as its query says.
+"""The program of the LibCGI paper's section 5 in every form: its query is the number of bytes of the answer.
 
     bytes.cgi, bytes.fcgi, bytes.so      in C: CGI, FastCGI, LibCGI (ewe_lab/stacks/sources)
     bytes.py                             in Python: CGI, and under X-Switch
@@ -41,24 +41,24 @@ async def application(scope, receive, send):
     await send({"type": "http.response.body", "body": b"x" * (size - 1) + b"\\n"})
 """
 TEXTS = {"bytes.py": SCRIPT, "bytes_wsgi.py": WSGI, "bytes_asgi.py": ASGI}
-PROGRAM = "bytes.cgi"  # which has all other forms beside it
+PROGRAM = "bytes.cgi"  # all other forms are in the same directory
 
 
 def forms_of(lab: Bench, sizes: Sequence[int] = ()) -> Path:
-    """Return the directory with all forms, and a file of each size. Without a compiler it has those in Python."""
-    where = lab.directory / "forms"
-    if not where.exists():
-        where.mkdir()
+    """Return the directory with all forms, and a file of each size. Without a compiler there are no forms in C."""
+    directory = lab.directory / "forms"
+    if not directory.exists():
+        directory.mkdir()
         for name, text in TEXTS.items():
-            (where / name).write_text(text)
-            (where / name).chmod(0o755)
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o755)
         if not compiled.missing():
-            compiled.build(compiled.SOURCES / "bytes_cgi.c", where / "bytes.cgi")
-            compiled.build(compiled.SOURCES / "bytes_fcgi.c", where / "bytes.fcgi")
-            compiled.library(compiled.SOURCES / "bytes_lib.c", where / "bytes.so")
+            compiled.build(compiled.SOURCES / "bytes_cgi.c", directory / "bytes.cgi")
+            compiled.build(compiled.SOURCES / "bytes_fcgi.c", directory / "bytes.fcgi")
+            compiled.library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")
     for size in sizes:
-        (where / f"{size}.html").write_bytes(body(size))
-    return where
+        (directory / f"{size}.html").write_bytes(body(size))
+    return directory
 
 
 def body(size: int) -> bytes:

@@ -1,15 +1,15 @@
 """One program behind every gateway of ewe.
 
-    with ready(lab, "fastcgi", Program(directory, "hello.py"), contender) as (contender, path): ...
+    with ready(lab, "fastcgi", CgiProgram(directory, "hello.py"), tested) as (tested, path): ...
 
-A program is a file of a cgi-bin directory, which a URL names as /cgi-bin/hello.py. Each gateway runs it in a form
-that it understands, and the forms stand beside each other in the directory:
+A program is a file of a cgi-bin directory; its URL is /cgi-bin/hello.py. Each gateway needs its own
+form of the program, and all forms are in the same directory:
 
     gateway   form                                          where it runs
     cgi       hello.py                                      a new process for each request
     fastcgi   hello.fcgi, which speaks FastCGI; else .py    processes that the lab starts
     xswitch   hello.py                                      engines of an X-Switch that the lab starts
-    libcgi    hello.so, there or in ../libcgi-bin           in the server, called in place
+    libcgi    hello.so, there or in ../libcgi-bin           in the server's process
     wsgi      hello_wsgi.py, with `application`; else .py   in the server's interpreter
     asgi      hello_asgi.py, with `application`; else .py   in the server's interpreter
 
@@ -27,22 +27,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ewe.config.settings import Config
-from ewe_lab.bench.experiment import Bench, Contender
+from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError, running, two_cores
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends
-from ewe_lab.stacks.script_runner import SCRIPT
+from ewe_lab.stacks.script_runner import SCRIPT_VARIABLE
 
 CGI, FASTCGI, XSWITCH, LIBCGI, WSGI, ASGI = "cgi", "fastcgi", "xswitch", "libcgi", "wsgi", "asgi"
 GATEWAYS = (CGI, FASTCGI, XSWITCH, LIBCGI, WSGI, ASGI)
 IN_INTERPRETER = (WSGI, ASGI)
 URL = "/cgi-bin/"
-UNPRIVILEGED = "nobody"  # root loads no library in place
+UNPRIVILEGED = "nobody"  # ewe under root loads no library into its process
 NOT_BUILT = "LibCGI is not built: make libcgi, or ewe --build-libcgi"
 
 
 @dataclass(frozen=True)
-class Program:
+class CgiProgram:
     """A program. file: its name below /cgi-bin/. query: of its URL."""
 
     directory: Path
@@ -51,11 +51,11 @@ class Program:
 
     @property
     def script(self) -> Path:
-        """The file as CGI runs it."""
+        """The path of the file that CGI runs."""
         return self.directory / self.file
 
     def beside(self, ending: str) -> Path:
-        """Return the path of another form: hello.py and `_wsgi.py` are hello_wsgi.py."""
+        """Return the path of another form: `_wsgi.py` gives hello_wsgi.py for hello.py."""
         return self.directory / (self.file.partition(".")[0] + ending)
 
     def url(self, path: str) -> str:
@@ -63,7 +63,7 @@ class Program:
         return f"{path}?{self.query}" if self.query else path
 
 
-def form_of(gateway: str, program: Program) -> Path | None:
+def form_of(gateway: str, program: CgiProgram) -> Path | None:
     """Return the file that a gateway runs, None if there is none."""
     script = program.script
     own = {
@@ -80,8 +80,14 @@ def form_of(gateway: str, program: Program) -> Path | None:
     return script if script.suffix == ".py" and script.is_file() else None
 
 
-def missing(gateway: str, program: Program) -> str:
-    """Return why a gateway cannot run a program, "" if it can."""
+def other_form(gateway: str, program: CgiProgram) -> str:
+    """Return the name of the file that a gateway runs in place of the program's own, "" if it runs that."""
+    form = form_of(gateway, program)
+    return form.name if form is not None and form != program.script else ""
+
+
+def missing(gateway: str, program: CgiProgram) -> str:
+    """Return the reason if a gateway cannot run a program, else ""."""
     if gateway == LIBCGI and (why := libcgi_lacks()):
         return f"{gateway} is left out: {why}"
     if form_of(gateway, program) is None:
@@ -96,7 +102,7 @@ def missing(gateway: str, program: Program) -> str:
 
 
 def libcgi_lacks() -> str:
-    """Return why libraries cannot be called in place, "" if they can."""
+    """Return the reason if libraries cannot be called in the server's process, else ""."""
     if not hasattr(Config(), "libcgi_path"):
         return "this ewe has no LibCGI"
     from ewe.libcgi import build
@@ -105,60 +111,61 @@ def libcgi_lacks() -> str:
 
 
 @contextmanager
-def ready(
-    lab: Bench, gateway: str, program: Program, contender: Contender, keeps: bool = False
-) -> Iterator[tuple[Contender, str]]:
-    """Start what a gateway needs beside the server; yield the contender for it and the path of the URL.
+def start_gateway(
+    lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, keeps: bool = False
+) -> Iterator[tuple[ServerUnderTest, str]]:
+    """Start the processes that a gateway needs beside the server; yield the server under test and the URL's path.
 
-    keeps: whether connections to a FastCGI program stay open. Each occupies the program, unless it serves several.
+    keeps: whether connections to a FastCGI program stay open. A kept connection occupies a process of the program,
+    unless the process serves several connections at once.
     """
     if why := missing(gateway, program):
         raise LabError(why)
     form = form_of(gateway, program)
     assert form is not None
     if gateway == FASTCGI:
-        with fastcgi(lab, form, contender, keeps) as found:
+        with fastcgi(lab, form, tested, keeps) as found:
             yield found, program.url("/fastcgi")
     elif gateway == XSWITCH:
-        with xswitch(lab, program.directory, contender) as found:
+        with xswitch(lab, program.directory, tested) as found:
             yield found, program.url(URL + program.file)
     elif gateway == LIBCGI:
-        yield in_place(form, contender), program.url(f"/libcgi-bin/{form.name}")
+        yield in_process(form, tested), program.url(f"/libcgi-bin/{form.name}")
     elif gateway in IN_INTERPRETER:
-        yield applied(gateway, form, contender), program.url(f"/{gateway}")
+        yield with_application(gateway, form, tested), program.url(f"/{gateway}")
     else:
-        yield with_options(contender, "--cgi-path", str(program.directory)), program.url(URL + program.file)
+        yield with_options(tested, "--cgi-path", str(program.directory)), program.url(URL + program.file)
 
 
-def with_options(contender: Contender, *options: str) -> Contender:
-    """Return a contender with more options."""
-    return replace(contender, options=(*contender.options, *options))
+def with_options(tested: ServerUnderTest, *options: str) -> ServerUnderTest:
+    """Return a server under test with more options."""
+    return replace(tested, options=(*tested.options, *options))
 
 
-def in_place(library: Path, contender: Contender) -> Contender:
-    """Return the contender that calls a library in place."""
+def in_process(library: Path, tested: ServerUnderTest) -> ServerUnderTest:
+    """Return the server under test that calls a library in its process."""
     options = ["--libcgi-path", str(library.parent)]
     if os.geteuid() == 0:
         options += ["--user", UNPRIVILEGED]
-    return with_options(contender, *options)
+    return with_options(tested, *options)
 
 
-def applied(gateway: str, form: Path, contender: Contender) -> Contender:
-    """Return the contender that runs a Python application, or a CGI script as one."""
+def with_application(gateway: str, form: Path, tested: ServerUnderTest) -> ServerUnderTest:
+    """Return the server under test that runs a Python application, or a CGI script as one."""
     if form.stem.endswith(f"_{gateway}"):
         where, variables = f"{form.stem}:application", (("PYTHONPATH", str(form.parent)),)
     else:
-        where, variables = f"ewe_lab.stacks.script_runner:{gateway}", ((SCRIPT, str(form)),)
-    found = with_options(contender, f"--{gateway}", f"/{gateway}={where}")
-    return replace(found, variables=(*contender.variables, *variables))
+        where, variables = f"ewe_lab.stacks.script_runner:{gateway}", ((SCRIPT_VARIABLE, str(form)),)
+    found = with_options(tested, f"--{gateway}", f"/{gateway}={where}")
+    return replace(found, variables=(*tested.variables, *variables))
 
 
 @contextmanager
-def fastcgi(lab: Bench, form: Path, contender: Contender, keeps: bool) -> Iterator[Contender]:
+def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Iterator[ServerUnderTest]:
     """Run a FastCGI program, or a CGI script as one, in a few processes that share a socket."""
-    where = Path(tempfile.mkdtemp(prefix="fastcgi-", dir=lab.directory))
-    where.chmod(0o755)
-    path = where / "socket"
+    directory = Path(tempfile.mkdtemp(prefix="fastcgi-", dir=lab.directory))
+    directory.chmod(0o755)
+    path = directory / "socket"
     if form.suffix == ".fcgi":
         command = [*backends.fcgi(path, form, 1 if keeps else backends.WORKERS)]
     else:
@@ -173,17 +180,17 @@ def fastcgi(lab: Bench, form: Path, contender: Contender, keeps: bool) -> Iterat
     options = ("--fastcgi", f"/fastcgi=unix:{path}", *(["--fastcgi-keep"] if keeps else []))
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
     ):
         backends.wait_for_socket(started, path, output, form.name)
         path.chmod(0o666)
-        yield replace(with_options(contender, *options), also=(*contender.also, started.pid))
+        yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, started.pid))
 
 
 @contextmanager
-def xswitch(lab: Bench, programs: Path, contender: Contender) -> Iterator[Contender]:
+def xswitch(lab: Bench, programs: Path, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
     """Run an X-Switch for the programs of a directory."""
     with backends.switch(lab, root=programs) as (pid, path):
         path.chmod(0o666)
         options = ("--cgi-path", str(programs), "--xswitch", f"unix:{path}")
-        yield replace(with_options(contender, *options), also=(*contender.also, pid))
+        yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, pid))

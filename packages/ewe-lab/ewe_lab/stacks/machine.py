@@ -1,4 +1,4 @@
-"""Facts that the figures depend on: the machine and the versions. No names of hosts or persons."""
+"""Facts on which the figures depend: the machine and the versions. No names of hosts or persons."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from ewe import __version__
 from ewe_lab.bench.processes import two_cores
-from ewe_lab.stacks import peers
+from ewe_lab.stacks import other_servers
 
 TOOLS = {"wrk": "wrk", "ab": "ab", "httperf": "httperf"}
 
 
 def machine(used: Iterable[str] = ()) -> dict[str, str]:
-    """Return facts by name. used: the peers that are measured."""
+    """Return facts by name. used: the other servers that are measured."""
     facts = {
         "processor": f"{processor()}, {os.cpu_count()} cores",
         "cores": cores(),
@@ -31,10 +31,10 @@ def machine(used: Iterable[str] = ()) -> dict[str, str]:
     for name in ("uvloop", "locust"):
         facts[name] = metadata.version(name) if find_spec(name) else "not installed"
     for name in TOOLS:
-        facts[name] = peers.version_of(name) or "not installed"
+        facts[name] = other_servers.version_of(name) or "not installed"
     for name in used:
-        if name in peers.PEERS and not peers.PEERS[name].missing:
-            facts[name] = peers.PEERS[name].version() or "version unknown"
+        if name in other_servers.OTHER_SERVERS and not other_servers.OTHER_SERVERS[name].missing:
+            facts[name] = other_servers.OTHER_SERVERS[name].version() or "version unknown"
     return facts
 
 
@@ -45,7 +45,7 @@ def processor() -> str:
 
 
 def cores() -> str:
-    """Return which core runs the server and which the load."""
+    """Return in words which core runs the server and which core runs the load."""
     server, load = two_cores()
     if server == load:
         return "server and load on the same core, the only one"

@@ -3,8 +3,9 @@
     with mariadb(lab, "blog") as database:
         connect(database.socket, database.user, database.password, "blog")
 
-The MariaDB that may run on the machine is neither asked nor changed: no file of /etc is read, and the data are new.
-It runs on the server's core, because it is a part of what is measured. Raises LabError.
+A MariaDB that already runs on the machine is neither used nor changed: no file of /etc is read, and the data are
+new. The private MariaDB runs on the server's core, because its CPU time is part of the measurement. Raises
+LabError.
 """
 
 from __future__ import annotations
@@ -25,16 +26,21 @@ from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text
 from ewe_lab.load.child import environment
 from ewe_lab.stacks.backends import listens_at
 
-SERVER, INSTALL = "mariadbd", "mariadb-install-db"
+SERVER_PROGRAM, INSTALL_PROGRAM = "mariadbd", "mariadb-install-db"
 ACCOUNTS = ("mysql", "nobody")  # the first that exists runs it for root; MariaDB refuses to run as root
-STARTS_IN = 60.0  # seconds; each of the two steps writes some 100 MB
-SOCKET_MOST = 100  # bytes in the path of a Unix socket
-OPTIONS = ("--skip-networking", "--skip-log-bin", "--innodb-buffer-pool-size=64M", "--max-connections=500")
+START_TIMEOUT_S = 60.0  # seconds; each of the two steps writes some 100 MB
+MAX_SOCKET_PATH_BYTES = 100  # bytes in the path of a Unix socket
+MARIADB_OPTIONS = (
+    "--skip-networking",
+    "--skip-log-bin",
+    "--innodb-buffer-pool-size=64M",
+    "--max-connections=500",
+)
 
 
 @dataclass(frozen=True)
-class Database:
-    """A database that runs. pid: of its process."""
+class MariaDBServer:
+    """A running database server with one database. pid: of the server's process."""
 
     pid: int
     socket: Path
@@ -45,11 +51,11 @@ class Database:
 
 def missing() -> str:
     """Return the package that is missing, "" if none is."""
-    return "" if find_tool(SERVER) and find_tool(INSTALL) else "mariadb-server"
+    return "" if find_tool(SERVER_PROGRAM) and find_tool(INSTALL_PROGRAM) else "mariadb-server"
 
 
 def account() -> pwd.struct_passwd | None:
-    """Return the account that MariaDB changes to, None if it keeps ours. Raises LabError."""
+    """Return the account to which MariaDB changes, None if it keeps ours. Raises LabError."""
     if os.geteuid():
         return None
     for name in ACCOUNTS:
@@ -61,43 +67,44 @@ def account() -> pwd.struct_passwd | None:
 
 
 @contextmanager
-def mariadb(lab: Bench, name: str) -> Iterator[Database]:
-    """Run MariaDB with one empty database; yield how to reach it."""
-    server, install = find_tool(SERVER), find_tool(INSTALL)
+def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
+    """Run MariaDB with one empty database; yield its socket, name, account and password."""
+    server, install = find_tool(SERVER_PROGRAM), find_tool(INSTALL_PROGRAM)
     if server is None or install is None:
         raise LabError(f"MariaDB is missing: apt install {missing()}")
-    where = Path(tempfile.mkdtemp(prefix="mariadb-", dir=lab.directory))
-    where.chmod(0o755)
-    data, socket = where / "data", where / "socket"
-    if len(str(socket)) > SOCKET_MOST:
+    directory = Path(tempfile.mkdtemp(prefix="mariadb-", dir=lab.directory))
+    directory.chmod(0o755)
+    data, socket = directory / "data", directory / "socket"
+    if len(str(socket)) > MAX_SOCKET_PATH_BYTES:
         raise LabError("the path of MariaDB's socket is too long: set TMPDIR to a shorter directory")
     data.mkdir()
-    options = [f"--datadir={data}", f"--tmpdir={where}"]  # its account may not write into every TMPDIR
+    options = [f"--datadir={data}", f"--tmpdir={directory}"]  # its account may not write into every TMPDIR
     if owner := account():
         options.append(f"--user={owner.pw_name}")
-        for path in (where, data):
+        for path in (directory, data):
             os.chown(path, owner.pw_uid, owner.pw_gid)
     create(install, *options)
-    database = Database(0, socket, name, password=secrets.token_hex(16))
-    first = where / "first.sql"
+    database = MariaDBServer(0, socket, name, password=secrets.token_hex(16))
+    first = directory / "first.sql"
     first.write_text(statements(database))
     first.chmod(0o600)
     if owner:
         os.chown(first, owner.pw_uid, owner.pw_gid)
     command = [
-        server, "--no-defaults", *options, *OPTIONS, f"--socket={socket}", f"--pid-file={where / 'pid'}",
+        server, "--no-defaults", *options, *MARIADB_OPTIONS, f"--socket={socket}",
+        f"--pid-file={directory / 'pid'}",
         f"--init-file={first}",
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
     ):
-        end = time.monotonic() + STARTS_IN
+        end = time.monotonic() + START_TIMEOUT_S
         while not listens_at(socket):
             if started.poll() is not None or time.monotonic() > end:
                 raise LabError(f"MariaDB does not start: {one_line(text_of(output))}")
             time.sleep(0.05)
-        yield Database(started.pid, socket, name, database.user, database.password)
+        yield MariaDBServer(started.pid, socket, name, database.user, database.password)
 
 
 def create(install: str, *options: str) -> None:
@@ -108,15 +115,15 @@ def create(install: str, *options: str) -> None:
     ]  # fmt: skip
     with tempfile.TemporaryFile() as output, running(command, output, env=environment()) as started:
         try:
-            status = started.wait(STARTS_IN)
+            status = started.wait(START_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise LabError(f"{INSTALL} did not end within {STARTS_IN:g} s") from None
+            raise LabError(f"{INSTALL_PROGRAM} did not end within {START_TIMEOUT_S:g} s") from None
         if status:
-            raise LabError(f"{INSTALL} failed: {one_line(text_of(output))}")
+            raise LabError(f"{INSTALL_PROGRAM} failed: {one_line(text_of(output))}")
 
 
-def statements(database: Database) -> str:
-    """Return what MariaDB does before it listens: make the database and its account, and lock root's."""
+def statements(database: MariaDBServer) -> str:
+    """Return the SQL that MariaDB executes before it listens: make the database and its account, lock root's."""
     return (
         f"CREATE DATABASE {database.name} CHARACTER SET utf8mb4;\n"
         f"CREATE USER {database.user}@localhost IDENTIFIED BY '{database.password}';\n"

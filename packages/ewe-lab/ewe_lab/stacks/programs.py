@@ -17,15 +17,16 @@ from ewe_lab.bench.experiment import Bench
 from ewe_lab.stacks.applications import HELLO, PAGE_PYTHON
 from ewe_lab.stacks.tomcat import write_application
 
-LARGE = 43_000  # bytes of random text, as in its figure 4
+LARGE_BYTES = 43_000  # bytes of random text, as in figure 4 of X-Switch
 PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
 PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
 JSP = f'<%@ page contentType="text/plain" %><% for (int i = 1; i < {len(PAGE_JSP)}; i++) out.print("x"); %>\n'
-PARTS, FUNCTIONS = 16, 64  # of the blog: files that its main page includes, and functions in each of them
-PAGE_BLOG = "".join(f"<p>part {part}: 3 words</p>\n" for part in range(PARTS))
+# of the blog: files that its main page includes, and functions in each of them
+INCLUDED_FILES, FUNCTIONS_PER_FILE = 16, 64
+PAGE_BLOG = "".join(f"<p>part {part}: 3 words</p>\n" for part in range(INCLUDED_FILES))
 PYTHON = "#!/usr/bin/python3\n"
-PERL = "/usr/bin/perl"  # named by the first line of our programs, so that another one on PATH does not count
-# Runs hello.py unmodified under WSGI: the least that a server must do to run CGI scripts in its own interpreter.
+PERL = "/usr/bin/perl"  # the first line of our programs names this Perl; another Perl on PATH is not used
+# Runs hello.py unmodified under WSGI, with the least work that runs a CGI script in the server's interpreter.
 WSGI_SCRIPT = """\
 import io, os, sys
 
@@ -53,7 +54,7 @@ PROGRAMS = {
     "hello.pl": f'#!/usr/bin/perl\nprint "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n";\n',
     "hello.php": f'<?php header("Content-Type: text/plain"); echo "{HELLO[:-1]}\\n";\n',
     "large.pl": "#!/usr/bin/perl\nprint \"Content-Type: text/plain\\n\\n\";\n"
-    f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE};\n",
+    f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE_BYTES};\n",
     "hello_wsgi.py": "def application(environ, start_response):\n"
     f"    start_response('200 OK', [('Content-Type', 'text/plain')])\n    return [{HELLO.encode()!r}]\n",
     "hello_wsgi_script.py": WSGI_SCRIPT,
@@ -65,7 +66,7 @@ PROGRAMS = {
     f"    return [b'x' * {len(PAGE_PYTHON) - 1} + b'\\n']\n",
     "hello_fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\nmy $request = FCGI::Request();\n"
     f'while ($request->Accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
-    "blog.php": f"<?php for ($part = 0; $part < {PARTS}; $part++) {{\n"
+    "blog.php": f"<?php for ($part = 0; $part < {INCLUDED_FILES}; $part++) {{\n"
     "    require_once __DIR__ . \"/blog-$part.php\";\n"
     "    echo \"part_{$part}_0\"(array('a', 'blog', 'page'));\n}\n",
 }  # fmt: skip
@@ -90,21 +91,21 @@ PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp":
 
 def directory_of(lab: Bench) -> Path:
     """Return a cgi-bin directory with the programs, which all accounts may read."""
-    where = lab.directory / "programs"
-    if not where.exists():
-        where.mkdir()
+    directory = lab.directory / "programs"
+    if not directory.exists():
+        directory.mkdir()
         for name, text in PROGRAMS.items():
-            (where / name).write_text(text)
-            (where / name).chmod(0o755)
-    return where
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o755)
+    return directory
 
 
 def write_blog(lab: Bench) -> None:
     """Write the files that the blog's main page includes."""
-    where = directory_of(lab)
-    for part in range(PARTS):
-        functions = (BLOG_FUNCTION.format(part=part, number=number) for number in range(FUNCTIONS))
-        (where / f"blog-{part}.php").write_text("<?php\n" + "".join(functions))
+    directory = directory_of(lab)
+    for part in range(INCLUDED_FILES):
+        functions = (BLOG_FUNCTION.format(part=part, number=number) for number in range(FUNCTIONS_PER_FILE))
+        (directory / f"blog-{part}.php").write_text("<?php\n" + "".join(functions))
 
 
 def application_of(lab: Bench) -> str:
@@ -112,9 +113,9 @@ def application_of(lab: Bench) -> str:
 
     Returns its name. Raises LabError.
     """
-    where = directory_of(lab) / "servlets"
-    if not where.exists():
+    directory = directory_of(lab) / "servlets"
+    if not directory.exists():
         library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
-        write_application(where, {"hello": HELLO, "page": PAGE_SERVLET}, library)
-        (where / "page.jsp").write_text(JSP)
-    return where.name
+        write_application(directory, {"hello": HELLO, "page": PAGE_SERVLET}, library)
+        (directory / "page.jsp").write_text(JSP)
+    return directory.name

@@ -1,4 +1,4 @@
-"""Servers written in Python. Those that only run applications get one of ten lines, which answers with files."""
+"""Servers written in Python. A server that only runs applications gets one of ten lines, which sends files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def application(scope, receive, send):
 
 
 def http_server(setup: Setup) -> list[str]:
-    """The standard library's, a thread for each connection, with keep-alive."""
+    """The server of the standard library: a thread for each connection, with keep-alive."""
     return [
         sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--protocol", "HTTP/1.1",
         "--directory", str(setup.root), str(setup.port),

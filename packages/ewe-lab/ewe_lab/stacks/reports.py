@@ -1,16 +1,16 @@
 """The scenarios of the RDBMS paper: the same report on an access log, by every way from a gateway to a database.
 
-    with databases.opened(lab, SQLITE) as database, databases.demon(lab, database) as demon:
+    with databases.open_database(lab, SQLITE) as database, databases.daemon(lab, database) as daemon:
         for scenario in reports.SCENARIOS:
             if why := scenario.missing(database):            "... is left out: apt install ..."
                 lab.note(why)
                 continue
-            contender = Contender(scenario.name, model="thread")
+            tested = ServerUnderTest(scenario.name, model="thread")
             with (
-                reports.ready(lab, scenario, database, demon, contender) as (found, path),
+                reports.start_scenario(lab, scenario, database, daemon, tested) as (found, path),
                 lab.start(found, lab.site([])) as server,
             ):
-                server.url.rstrip("/") + reports.asked(path, DYNAMIC)
+                server.url.rstrip("/") + reports.report_url(path, DYNAMIC)
 
     number      gateway                          database                        connection      SQL
     1           CGI in C                         embedded SQL, or SQLite's C     each request    static, dynamic
@@ -18,32 +18,32 @@
     3           in process (LibCGI)              C interface                     each request    static, dynamic
     5           in process (LibCGI)              C interface                     from a pool     static, dynamic
     6           in process (LibCGI)              C interface                     one, by turns   static, dynamic
-    7           CGI in C                         the demon                       the demon's     dynamic
-    in process  LibCGI                           the demon                       the demon's     dynamic
+    7           CGI in C                         the daemon                      the daemon's    dynamic
+    in process  LibCGI                           the daemon                      the daemon's    dynamic
     FastCGI     four processes in C              C interface                     one each        static, dynamic
     X-Switch    a page in PHP, four engines      PDO, persistent                 one each        dynamic
 
-4 and 8 are servlets (ewe_lab.stacks.servlets). The paper's figure 6, which told what 3, 5 and 6 are, is lost: the
-text says that they are among NSAPI, ISAPI and WAI, that "connections are established by the executing thread",
-and that a connection "could be pre-established and shared among the various threads" with a mutex. 3, 5 and 6 are
-our reading. Figure 3's three scenarios are 1, 7, and in process through the demon, which keeps its connection to
-the demon.
+4 and 8 are servlets (ewe_lab.stacks.servlets). The paper's figure 6, which explained 3, 5 and 6, is lost. The text
+says that they are among NSAPI, ISAPI and WAI, that "connections are established by the executing thread", and that
+a connection "could be pre-established and shared among the various threads" with a mutex. 3, 5 and 6 are our
+interpretation. Figure 3's three scenarios are 1, 7, and a library in process that uses the daemon and keeps its
+connection to the daemon.
 
-X-Switch runs no script in Python or Perl here: its engines close the descriptors that such a script leaves, and
-so its connections. The driver manager of ODBC pools within a process, so a CGI program finds its pool empty:
-scenario 2 pays for a connection each time.
+X-Switch runs no script in Python or Perl here: its engines close the descriptors that such a script leaves open,
+and so its connections. The driver manager of ODBC pools connections within a process. Each CGI program is a new
+process with an empty pool, so scenario 2 opens a connection for each request.
 
-Static SQL is in the program, prepared where the interface prepares; dynamic SQL is a text of the request, in the
-query (`asked()`). The page is what the demon's layout TABLE makes of the result (`Database.digest`), with the
-same bytes from every scenario. Two headers tell the ms that connecting and retrieving took, of the program's CPU
-and by the clock:
+Static SQL is in the program, and is prepared if the interface can prepare statements. Dynamic SQL is a text of the
+request, in the query (`report_url()`). The page is the result in the daemon's layout TABLE (`LabDatabase.digest`),
+with the same bytes from every scenario. Two headers give the ms that connecting and retrieving took, in CPU time
+of the program and by the clock:
 
     Server-Timing: con;dur=1.234, ret;dur=5.678
     Server-Timing: con-wall;dur=1.345, ret-wall;dur=20.123
 
-The CPU time is the program's: SQLite's work is part of it, that of PostgreSQL or of the demon is not. A
-connection that was kept has a `con` of 0. Without a database the answer is 503 and one line.
-ewe_lab/stacks/sources/report.h shows how the programs are made. Raises LabError.
+The CPU time is the program's: it includes the work of SQLite, but not that of PostgreSQL or of the daemon. If the
+connection was kept, `con` is 0. Without a database the answer is 503 and one line.
+ewe_lab/stacks/sources/report.h explains the structure of the programs. Raises LabError.
 """
 
 from __future__ import annotations
@@ -58,18 +58,19 @@ from urllib.parse import quote
 
 import ewe
 from ewe.database.access_log import REPORT
-from ewe_lab.bench.experiment import Bench, Contender
+from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, one_line
 from ewe_lab.stacks import backends, compiled, gateways
-from ewe_lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.databases import DATABASE_NAME, POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
 
 STATIC, DYNAMIC = "static", "dynamic"
-DIRECT, ODBC, DEMON = "direct", "odbc", "demon"  # how a program reaches the database
-NONE, POOL, SHARED = "NONE", "POOL", "SHARED"  # what a program keeps of its connections, as in report_lib.c
-ENGINES = 4  # of X-Switch
-READS = "-c default_transaction_read_only=on"  # PostgreSQL's option for a connection that changes nothing
-CONNECT = 5  # seconds that a program waits for a connection
+DIRECT, ODBC, DAEMON = "direct", "odbc", "daemon"  # how a program reaches the database
+NONE, POOL, SHARED = "NONE", "POOL", "SHARED"  # the connections that a program keeps, as in report_lib.c
+ENGINE_COUNT = 4  # of X-Switch
+# PostgreSQL's option for a connection that changes nothing
+READ_ONLY_OPTION = "-c default_transaction_read_only=on"
+CONNECT_TIMEOUT_S = 5  # seconds that a program waits for a connection
 PROGRAMS = {
     CGI: ("report_cgi.c", "report.cgi"),
     LIBCGI: ("report_lib.c", "report.so"),
@@ -77,7 +78,7 @@ PROGRAMS = {
 }
 PHP_MODULES = {SQLITE: ("pdo_sqlite", "php-sqlite3"), POSTGRESQL: ("pdo_pgsql", "php-pgsql")}
 HEADERS = Path(ewe.__file__).with_name("database")  # the directory of ewe_db.h
-NEEDED = {  # a file of C's includes, and the Debian package that has it
+NEEDED_PACKAGES = {  # a file of C's includes, and the Debian package that has it
     "sqlite": ("/usr/include/sqlite3.h", "libsqlite3-dev"),
     "libpq": ("/usr/include/postgresql/libpq-fe.h", "libpq-dev"),
     "ecpg": ("/usr/include/postgresql/ecpglib.h", "libecpg-dev"),
@@ -97,7 +98,7 @@ Driver = {driver}
 CPTimeout = 60
 """
 XSWITCH_SETTINGS = f"""\
-max-engines-per-user = {ENGINES}
+max-engines-per-user = {ENGINE_COUNT}
 max-queue-per-user = 2000
 max-queue = 2000
 """
@@ -105,7 +106,7 @@ max-queue = 2000
 
 @dataclass(frozen=True)
 class Scenario:
-    """A way from a gateway to a database. number: the paper's, "" where it has none."""
+    """A way from a gateway to a database. number: the paper's, "" for a way that the paper does not have."""
 
     number: str
     name: str
@@ -113,18 +114,18 @@ class Scenario:
     through: str = DIRECT
     keeps: str = NONE
     sql: tuple[str, ...] = (STATIC, DYNAMIC)
-    reading: bool = False  # ours of what the paper says, since its figure is lost
+    reading: bool = False  # whether this is our interpretation of the paper, since its figure is lost
 
-    def part(self, database: Database) -> str:
-        """Return the file that speaks to the database: report_PART.c."""
+    def part(self, database: LabDatabase) -> str:
+        """Return PART of the file report_PART.c, which connects to the database."""
         if self.through != DIRECT:
             return self.through
         if database.name == SQLITE:
             return "sqlite"
         return "ecpg" if self.gateway == CGI else "libpq"
 
-    def missing(self, database: Database) -> str:
-        """Return why this cannot run here, and what would help; "" if it can."""
+    def missing(self, database: LabDatabase) -> str:
+        """Return the reason if the scenario cannot run here, with the package to install; else ""."""
         lacking = ""
         if self.gateway == LIBCGI:
             lacking = gateways.libcgi_lacks()
@@ -141,19 +142,19 @@ SCENARIOS = (
     Scenario("3", "3 in process, a connection each", LIBCGI, reading=True),
     Scenario("5", "5 in process, pool", LIBCGI, keeps=POOL, reading=True),
     Scenario("6", "6 in process, one connection", LIBCGI, keeps=SHARED, reading=True),
-    Scenario("7", "7 CGI, demon", CGI, DEMON, sql=(DYNAMIC,)),
-    Scenario("", "in process, demon", LIBCGI, DEMON, POOL, sql=(DYNAMIC,)),
+    Scenario("7", "7 CGI, daemon", CGI, DAEMON, sql=(DYNAMIC,)),
+    Scenario("", "in process, daemon", LIBCGI, DAEMON, POOL, sql=(DYNAMIC,)),
     Scenario("", "FastCGI, kept connection", FASTCGI, keeps=SHARED),
     Scenario("", "X-Switch, kept connection", XSWITCH, keeps=SHARED, sql=(DYNAMIC,)),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-def packages(part: str, database: Database) -> str:
-    """Return what would install what a program is built with, "" if it is here."""
+def packages(part: str, database: LabDatabase) -> str:
+    """Return the command that installs the missing libraries of a program, "" if none is missing."""
     lacking = []
-    if part in NEEDED:
-        header, package = NEEDED[part]
+    if part in NEEDED_PACKAGES:
+        header, package = NEEDED_PACKAGES[part]
         if not Path(header).exists() or (part == "ecpg" and not find_tool("ecpg")):
             lacking.append(package)
     if part == "odbc" and not driver_of(database.name):
@@ -161,8 +162,8 @@ def packages(part: str, database: Database) -> str:
     return f"apt install {' '.join(lacking)}" if lacking else ""
 
 
-def php_lacks(database: Database) -> str:
-    """Return what PHP needs for a database, "" if it has it."""
+def php_lacks(database: LabDatabase) -> str:
+    """Return the command that installs PHP's missing module for a database, "" if none is missing."""
     if not (php := find_tool("php-cgi")):
         return "apt install php-cgi"
     module, package = PHP_MODULES[database.name]
@@ -176,7 +177,7 @@ def driver_of(name: str) -> str:
     return str(next(iter(Path("/usr/lib").glob(f"*/odbc/{file}")), ""))
 
 
-def asked(path: str, sql: str) -> str:
+def report_url(path: str, sql: str) -> str:
     """Return the path of a URL that asks for the report by static or dynamic SQL."""
     return path if sql == STATIC else f"{path}?sql={quote(REPORT)}"
 
@@ -186,27 +187,29 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def built(lab: Bench, scenario: Scenario, database: Database, demon: Asked) -> Path:
+def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon) -> Path:
     """Return the program of a scenario, in a directory that all accounts may read. Raises LabError."""
-    where = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
-    where.chmod(0o755)
+    directory = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
+    directory.chmod(0o755)
     part = scenario.part(database)
     second = compiled.SOURCES / f"report_{part}.c"
-    defined = {"STATEMENT": REPORT, "DATABASE": database.place}
+    defined = {"STATEMENT": REPORT, "DATABASE": database.source}
     if part == "libpq":
-        defined["DATABASE"] = f"{database.place} connect_timeout={CONNECT} options='{READS}'"
+        defined["DATABASE"] = (
+            f"{database.source} connect_timeout={CONNECT_TIMEOUT_S} options='{READ_ONLY_OPTION}'"
+        )
     elif part == "ecpg":
-        second = embedded(where)
-        words = words_of(database)
-        defined = {"DATABASE": words["dbname"], "PLACE": words["host"], "PORT": words["port"]}
-        defined["ACCOUNT"] = words["user"]
+        second = translate_embedded_sql(directory)
+        parameters = parameters_of(database)
+        defined = {"DATABASE": parameters["dbname"], "PLACE": parameters["host"], "PORT": parameters["port"]}
+        defined["ACCOUNT"] = parameters["user"]
     elif part == ODBC:
-        defined |= {"DATABASE": odbc_string(database), "DRIVERS": str(where)}
+        defined |= {"DATABASE": odbc_string(database), "DRIVERS": str(directory)}
         if database.name == SQLITE:
-            defined["PREPARES"] = "PRAGMA query_only = 1"  # its driver has no word for it
-        (where / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
-    elif part == DEMON:
-        defined |= {"DATABASE": NAME, "DEMON": demon.address}
+            defined["PREPARES"] = "PRAGMA query_only = 1"  # SQLite's ODBC driver has no option for it
+        (directory / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
+    elif part == DAEMON:
+        defined |= {"DATABASE": DATABASE_NAME, "DAEMON": daemon.address}
     options = [f"-D{name}={quoted(text)}" for name, text in defined.items()]
     options += ["-Wl,--no-as-needed", "-I", str(HEADERS), "-I", str(compiled.SOURCES), "-I", POSTGRES_HEADERS]
     options += [str(compiled.SOURCES / "report.c"), str(second)]
@@ -215,33 +218,33 @@ def built(lab: Bench, scenario: Scenario, database: Database, demon: Asked) -> P
     if scenario.gateway == LIBCGI:
         options += ["-shared", "-fPIC", "-I", str(compiled.LIBCGI_HEADER), f"-DKEEPS={scenario.keeps}"]
     source, name = PROGRAMS[scenario.gateway]
-    program = where / name
+    program = directory / name
     compiled.build(compiled.SOURCES / source, program, *options)
     return program
 
 
-def words_of(database: Database) -> dict[str, str]:
+def parameters_of(database: LabDatabase) -> dict[str, str]:
     """Return the words of PostgreSQL's connection string."""
-    return dict(word.partition("=")[::2] for word in database.place.split())
+    return dict(word.partition("=")[::2] for word in database.source.split())
 
 
-def odbc_string(database: Database) -> str:
+def odbc_string(database: LabDatabase) -> str:
     """Return the connection string of ODBC."""
     if database.name == SQLITE:
-        return f"Driver=report;Database={database.place};NoCreat=Yes;Timeout=5000"
-    words = words_of(database)
+        return f"Driver=report;Database={database.source};NoCreat=Yes;Timeout=5000"
+    parameters = parameters_of(database)
     return (
-        f"Driver=report;Servername={words['host']};Port={words['port']};Database={words['dbname']};"
-        f"Username={words['user']};ReadOnly=1"
+        f"Driver=report;Servername={parameters['host']};Port={parameters['port']};Database={parameters['dbname']};"
+        f"Username={parameters['user']};ReadOnly=1"
     )
 
 
-def embedded(where: Path) -> Path:
+def translate_embedded_sql(directory: Path) -> Path:
     """Translate embedded SQL into C; return the file. Raises LabError."""
-    made = where / "report_ecpg.c"
+    made = directory / "report_ecpg.c"
     command = ["ecpg", "-o", str(made), str(compiled.SOURCES / "report_ecpg.pgc")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=compiled.BUILT_IN)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=compiled.COMPILE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as reason:
         raise LabError(f"ecpg: {reason}") from None
     if done.returncode:
@@ -250,56 +253,57 @@ def embedded(where: Path) -> Path:
 
 
 @contextmanager
-def ready(
-    lab: Bench, scenario: Scenario, database: Database, demon: Asked, contender: Contender
-) -> Iterator[tuple[Contender, str]]:
-    """Build a scenario's program and start what it needs; yield the contender and the path of the report.
+def start_scenario(
+    lab: Bench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon, tested: ServerUnderTest
+) -> Iterator[tuple[ServerUnderTest, str]]:
+    """Build a scenario's program and start its processes; yield the server under test and the path of the report.
 
-    The processes of the database and, where it is asked, of the demon count as the contender's.
+    The processes of the database count as the server's, and so does the daemon if the scenario uses it.
     """
     if why := scenario.missing(database):
         raise LabError(why)
-    asked = (demon.pid,) if scenario.through == DEMON else ()
-    contender = replace(contender, also=(*contender.also, *database.pids, *asked))
+    asked = (daemon.pid,) if scenario.through == DAEMON else ()
+    tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *asked))
     if scenario.gateway == XSWITCH:
-        with page(lab, database, contender) as found:
+        with php_page(lab, database, tested) as found:
             yield found, "/cgi-bin/report.php"
         return
-    program = built(lab, scenario, database, demon)
+    program = build_program(lab, scenario, database, daemon)
     if scenario.gateway == LIBCGI:
-        yield gateways.in_place(program, contender), f"/libcgi-bin/{program.name}"
+        yield gateways.in_process(program, tested), f"/libcgi-bin/{program.name}"
     elif scenario.gateway == FASTCGI:
-        with gateways.fastcgi(lab, program, contender, keeps=False) as found:
+        with gateways.fastcgi(lab, program, tested, keeps=False) as found:
             yield found, "/fastcgi"
     else:
-        yield gateways.with_options(contender, "--cgi-path", str(program.parent)), f"/cgi-bin/{program.name}"
+        yield gateways.with_options(tested, "--cgi-path", str(program.parent)), f"/cgi-bin/{program.name}"
 
 
 @contextmanager
-def page(lab: Bench, database: Database, contender: Contender) -> Iterator[Contender]:
-    """Run an X-Switch for the page in PHP."""
-    where = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
-    programs, settings = where / "cgi-bin", where / "xswitch.toml"
+def php_page(lab: Bench, database: LabDatabase, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
+    """Write the page in PHP, and start an X-Switch for it; yield the server under test that uses both."""
+    directory = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
+    programs, settings = directory / "cgi-bin", directory / "xswitch.toml"
     programs.mkdir()
     write_page(programs / "report.php", database)
     settings.write_text(XSWITCH_SETTINGS)
-    for each in (where, *where.rglob("*")):
+    # The script's owner must be able to read them, and the server to connect
+    for each in (directory, *directory.rglob("*")):
         each.chmod(0o755)
     with backends.switch(lab, "--config", str(settings), root=programs) as (pid, path):
         path.chmod(0o666)
-        found = gateways.with_options(contender, "--cgi-path", str(programs), "--xswitch", f"unix:{path}")
-        yield replace(found, also=(*found.also, pid))
+        found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{path}")
+        yield replace(found, other_pids=(*found.other_pids, pid))
 
 
-def write_page(path: Path, database: Database) -> None:
+def write_page(path: Path, database: LabDatabase) -> None:
     """Write the page in PHP for a database."""
-    told = {"SOURCE": f"sqlite:{database.place}", "ACCOUNT": "", "STATEMENT": REPORT}
+    variables = {"SOURCE": f"sqlite:{database.source}", "ACCOUNT": "", "STATEMENT": REPORT}
     if database.name == POSTGRESQL:
-        words = words_of(database)
-        told["ACCOUNT"] = words.pop("user")
-        words["options"] = f"'{READS}'"
-        told["SOURCE"] = "pgsql:" + ";".join(f"{name}={value}" for name, value in words.items())
+        parameters = parameters_of(database)
+        variables["ACCOUNT"] = parameters.pop("user")
+        parameters["options"] = f"'{READ_ONLY_OPTION}'"
+        variables["SOURCE"] = "pgsql:" + ";".join(f"{name}={value}" for name, value in parameters.items())
     text = (compiled.SOURCES / "report.php").read_text()
-    for name, value in told.items():
+    for name, value in variables.items():
         text = text.replace(f"@{name}@", value.replace("\\", "\\\\").replace("'", "\\'"))
     path.write_text(text)

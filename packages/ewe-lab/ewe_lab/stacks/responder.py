@@ -1,8 +1,8 @@
 """A FastCGI program in Python, for experiments: `python -m ewe_lab.stacks.responder SOCKET CHILDREN ANSWER`.
 
 ANSWER is a number of bytes, or a CGI script in Python that is executed for each request.
-It takes the place of flup, with which the thesis ran Python programs: it too is written in Python, and each of its
-children answers one connection at a time. ewe.gateway.records implements the protocol.
+This program replaces flup, with which the thesis ran Python programs. Like flup it is written in Python, and each
+of its children answers one connection at a time. ewe.gateway.records implements the protocol.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
 from ewe_lab.stacks.script_runner import output_of
 
-Answer = Callable[[Mapping[bytes, bytes]], bytes]  # of the parameters
+Answer = Callable[[Mapping[bytes, bytes]], bytes]  # from the parameters of a request to the output
 
-HEAD = b"Content-Type: text/plain\r\n\r\n"
+RESPONSE_HEAD = b"Content-Type: text/plain\r\n\r\n"
 
 
 def serve(listener: socket.socket, answer: Answer) -> None:
@@ -51,9 +51,9 @@ def converse(connection: socket.socket, answer: Answer) -> None:
 
 
 def answer_of(word: str) -> Answer:
-    """Return what answers: so many bytes, or a script."""
+    """Return the function that answers requests. word: the number of bytes, or the path of a script."""
     if word.isdecimal():
-        constant = HEAD + b"x" * (int(word) - 1) + b"\n"
+        constant = RESPONSE_HEAD + b"x" * (int(word) - 1) + b"\n"
         return lambda params: constant
 
     def answer(params: Mapping[bytes, bytes]) -> bytes:

@@ -2,10 +2,10 @@
 
     LAB_SCRIPT=/srv/cgi-bin/hello.py ewe --wsgi /wsgi=ewe_lab.stacks.script_runner:wsgi
 
-The script is compiled once and executed for each request, unmodified, in the server's interpreter: the least that
-a gateway must do to run it without a new process. It is for comparisons. Standard output and the environment
-belong to the whole process, and two threads therefore take turns; what a script leaves behind, the next request
-finds.
+The script is compiled once and executed for each request, unmodified, in the server's interpreter: the least work
+with which a gateway can run it without a new process. This module is for comparisons. Standard output and the
+environment belong to the whole process, so a lock lets one thread run the script at a time. A change that the
+script makes to its modules is visible to the next request.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
-SCRIPT = "LAB_SCRIPT"  # the variable that names the script
-SERVED = os.environ.get(SCRIPT, "")  # read before a script of another thread changes the environment
-ONE = threading.Lock()
+SCRIPT_VARIABLE = "LAB_SCRIPT"  # the variable that names the script
+# read before a script of another thread changes the environment
+SCRIPT_PATH = os.environ.get(SCRIPT_VARIABLE, "")
+SCRIPT_LOCK = threading.Lock()
 
 Head = list[tuple[str, str]]
 
@@ -34,8 +35,8 @@ def code_of(script: str) -> CodeType:
 
 
 def output_of(script: str, variables: Mapping[str, str]) -> bytes:
-    """Execute a script with these variables; return what it wrote. Raises what the script raises."""
-    with ONE:
+    """Execute a script with these variables; return its output. An exception of the script passes."""
+    with SCRIPT_LOCK:
         before, environment = sys.stdout, dict(os.environ)
         os.environ.update(variables)
         written = io.BytesIO()
@@ -52,23 +53,25 @@ def output_of(script: str, variables: Mapping[str, str]) -> bytes:
         return written.getvalue()
 
 
-def parted(output: bytes) -> tuple[str, Head, bytes]:
+def parse_output(output: bytes) -> tuple[str, Head, bytes]:
     """Return the status, the fields and the body of a script's output."""
     head, _, body = output.replace(b"\r\n", b"\n", output.count(b"\r\n", 0, 4096)).partition(b"\n\n")
-    fields = [(name.strip(), value.strip()) for name, _, value in map(split, head.decode().splitlines())]
+    fields = [
+        (name.strip(), value.strip()) for name, _, value in map(split_field, head.decode().splitlines())
+    ]
     status = next((value for name, value in fields if name.lower() == "status"), "200 OK")
     return status, [(name, value) for name, value in fields if name.lower() != "status"], body
 
 
-def split(line: str) -> tuple[str, str, str]:
-    """Return a field line at its colon."""
+def split_field(line: str) -> tuple[str, str, str]:
+    """Split a field line at its first colon."""
     return line.partition(":")
 
 
 def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer with the script that LAB_SCRIPT names: PEP 3333."""
     variables = {name: value for name, value in environ.items() if isinstance(value, str)}
-    status, fields, body = parted(output_of(SERVED, variables))
+    status, fields, body = parse_output(output_of(SCRIPT_PATH, variables))
     start_response(status, fields)
     return [body]
 
@@ -78,7 +81,7 @@ async def asgi(
     receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
     send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
 ) -> None:
-    """Answer with the script that LAB_SCRIPT names: ASGI 3. The script holds the event loop while it runs."""
+    """Answer with the script that LAB_SCRIPT names: ASGI 3. The script blocks the event loop while it runs."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
@@ -89,7 +92,7 @@ async def asgi(
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
         "PATH_INFO": scope["path"],
     }
-    status, fields, body = parted(output_of(SERVED, variables))
+    status, fields, body = parse_output(output_of(SCRIPT_PATH, variables))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": int(status.split()[0]), "headers": headers})
     await send({"type": "http.response.body", "body": body})

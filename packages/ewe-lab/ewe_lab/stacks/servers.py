@@ -1,10 +1,10 @@
-"""Start the servers to measure on 127.0.0.1, with the settings of an experiment and none of the user's.
+"""Start the servers under test on 127.0.0.1, with the settings of an experiment and none of the user's.
 
     with ewe("thread", root=root, directory=scratch, core=0) as server:
         ask(server.url)
 
-directory: where the server may write; the caller removes it. prefix: of the command, for a slow link (see
-ewe_lab.bench.links). Raises LabError if a server does not start.
+directory: the server may write there; the caller removes the directory. prefix: of the command, for a slow link
+(see ewe_lab.bench.links). Raises LabError if a server does not start.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import IO
 
 from ewe_lab.bench.processes import LabError, one_line, running, text_of
 from ewe_lab.load.child import environment
-from ewe_lab.stacks import peers
+from ewe_lab.stacks import other_servers
 from ewe_lab.stacks.webservers import Setup
 
-STARTS_IN = 30.0  # seconds that a server may take to start
-DIRECTORIES = re.compile(
-    r"(?<![\w.])/(?:[^/=:\s]+/){2,}"
-)  # of a path of this machine, which a report leaves out
+TCP_LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
+START_TIMEOUT_S = 30.0  # seconds that a server may take to start
+# The directories in a path of this machine, which a report omits.
+DIRECTORIES = re.compile(r"(?<![\w.])/(?:[^/=:\s]+/){2,}")
 
 
 @dataclass(frozen=True)
-class Server:
+class StartedServer:
     """A running server. url: ends with a slash; command: in short, for a report.
 
-    also: processes that work for it and are not its children.
+    other_pids: processes that work for the server and are not its children.
     """
 
     pid: int
     url: str
     command: str = ""
-    also: tuple[int, ...] = ()
+    other_pids: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -58,18 +58,19 @@ def ewe(
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
     variables: Sequence[tuple[str, str]] = (),
-) -> Iterator[Server]:
+) -> Iterator[StartedServer]:
     """Run ewe. It writes into `directory` only and ignores the settings of the user."""
-    (directory / "cgi-bin").mkdir(exist_ok=True)  # every request is looked up in a cgi-bin, as usual
+    # As usual, ewe looks up every request in a cgi-bin directory
+    (directory / "cgi-bin").mkdir(exist_ok=True)
     command = [
         *prefix, sys.executable, "-m", "ewe", "--host", "127.0.0.1", "--port", "0", "--model", model,
         "--documentroot", str(root), "--cgi-path", str(directory / "cgi-bin"),
         "--access-log", str(access_log or "off"), "--logfile", str(directory / "error.log"), *options,
     ]  # fmt: skip
-    said = ["ewe", "--model", model, *(DIRECTORIES.sub(".../", option) for option in options)]
+    shown_command = ["ewe", "--model", model, *(DIRECTORIES.sub(".../", option) for option in options)]
     if certificate:
         command += ["--tls-cert", str(certificate)]
-        said += ["--tls-cert", certificate.name]
+        shown_command += ["--tls-cert", certificate.name]
     env = environment()
     for name in ("PORT", "WEB_CONCURRENCY"):
         env.pop(name, None)
@@ -81,12 +82,12 @@ def ewe(
         tempfile.TemporaryFile() as output,
         running(command, output, core, cwd=directory, env=env) as started,
     ):
-        yield Server(started.pid, ewe_url(started, output), " ".join(said))
+        yield StartedServer(started.pid, ewe_url(started, output), " ".join(shown_command))
 
 
 def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     """Wait for ewe's banner; return the URL in it. Raises LabError."""
-    end = time.monotonic() + STARTS_IN
+    end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
         over = started.poll() is not None
         if found := re.search(r"https?://127\.0\.0\.1:\d+/", text_of(output)):
@@ -98,7 +99,7 @@ def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
 
 
 @contextmanager
-def peer(
+def other_server(
     name: str,
     /,
     *options: str,
@@ -108,15 +109,15 @@ def peer(
     access_log: Path | None = None,
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
-) -> Iterator[Server]:
-    """Run another server. options: of the server itself, and `--workers N` for one that can have several."""
-    kind = peers.peer(name)
+) -> Iterator[StartedServer]:
+    """Run another server. options: of the server itself, and `--workers N` for a server of SEVERAL."""
+    kind = other_servers.other_server(name)
     lacking = kind.missing or (kind.missing_for_tls() if certificate else "")
     if lacking:
         raise LabError(lacking)
     port = free_port()
     own, processes = without_workers(options)
-    if processes > 1 and name not in peers.SEVERAL:
+    if processes > 1 and name not in other_servers.MULTI_PROCESS_SERVERS:
         raise LabError(f"the lab starts {name} with one process only")
     command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
     scheme = "https" if certificate else "http"
@@ -126,7 +127,7 @@ def peer(
     ):
         wait_for_port(started, port, output, kind.name)
         about = " ".join((kind.about, *options))
-        yield Server(started.pid, f"{scheme}://127.0.0.1:{port}/", about)
+        yield StartedServer(started.pid, f"{scheme}://127.0.0.1:{port}/", about)
 
 
 def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
@@ -143,9 +144,9 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
 @contextmanager
 def nginx(
     *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
-) -> Iterator[Server]:
+) -> Iterator[StartedServer]:
     """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
-    with peer("nginx", root=root, directory=directory, core=core, access_log=access_log) as server:
+    with other_server("nginx", root=root, directory=directory, core=core, access_log=access_log) as server:
         yield server
 
 
@@ -157,7 +158,7 @@ def free_port() -> int:
 
 def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes], name: str) -> None:
     """Wait until a process listens at the port, in the network of `started`. Raises LabError."""
-    end = time.monotonic() + STARTS_IN
+    end = time.monotonic() + START_TIMEOUT_S
     while started.poll() is None and time.monotonic() < end:
         if listens(started.pid, port):
             return
@@ -174,6 +175,6 @@ def listens(pid: int, port: int) -> bool:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+            if fields[3] == TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Where a session's state is kept: a counter of visits, kept in six places, as WSGI applications.
+"""A session's state in six tiers: a counter of visits, as one WSGI application.
 
     none        no state: every visit is the first
     url         in the URL: the page links to itself with the next count (section 3.4 of the RDBMS paper, [22])
@@ -6,9 +6,9 @@
     memory      in the server's memory, by a cookie with a random name: all requests of a visitor must come to the
                 same process (session affinity)
     file        in a file of the server, by such a cookie: any process of this machine can read it
-    demon       in a table of a database, by such a cookie, asked through the demon: any machine can
+    daemon       in a table of a database, by such a cookie, through the daemon: any machine can read it
 
-Environment: LAB_SESSIONS is the directory of the files, LAB_DEMON the demon's address.
+Environment: LAB_SESSIONS is the directory of the files, LAB_DAEMON the daemon's address.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from typing import Any
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest
 
-SESSIONS, DEMON = "LAB_SESSIONS", "LAB_DEMON"
-PLACES = ("none", "url", "cookie", "memory", "file", "demon")
+SESSIONS, DAEMON = "LAB_SESSIONS", "LAB_DAEMON"
+TIERS = ("none", "url", "cookie", "memory", "file", "daemon")
 DATABASE = "sessions"
-SCHEMA = "CREATE TABLE session (name TEXT PRIMARY KEY, visits INTEGER NOT NULL)"
-VISIT = (
+CREATE_TABLE = "CREATE TABLE session (name TEXT PRIMARY KEY, visits INTEGER NOT NULL)"
+VISIT_STATEMENT = (
     "INSERT INTO session VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET visits = session.visits + 1"
     " RETURNING visits"
 )
-KEY = secrets.token_bytes(32)
-NAME = re.compile(r"(?:^|; *)session=([\w.-]{1,200})")
-NAMED = re.compile(r"[0-9a-f]{32}")  # what this server hands out: the name of a file, too
+COOKIE_KEY = secrets.token_bytes(32)
+SESSION_COOKIE = re.compile(r"(?:^|; *)session=([\w.-]{1,200})")
+# a session name that this server has made; it is also the name of a file
+SESSION_NAME = re.compile(r"[0-9a-f]{32}")
 
 lock = threading.Lock()
 visits: dict[str, int] = {}
@@ -48,32 +49,32 @@ Start = Callable[[str, Headers], object]
 
 
 def application(environ: Mapping[str, Any], start_response: Start) -> Iterable[bytes]:
-    """Count a visit in the place that the path names."""
-    place = environ["PATH_INFO"].strip("/")
-    if place not in PLACES:
+    """Count a visit in the tier that the path names."""
+    tier = environ["PATH_INFO"].strip("/")
+    if tier not in TIERS:
         start_response("404 Not Found", [("Content-Type", "text/plain")])
-        return [b"No such place.\n"]
-    count, headers = counted(place, environ)
+        return [b"No such tier.\n"]
+    count, headers = count_visit(tier, environ)
     page = f"<p>Visit {count}. <a href='?visits={count}'>Again</a></p>\n".encode()
     headers += [("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(page)))]
     start_response("200 OK", headers)
     return [page]
 
 
-def counted(place: str, environ: Mapping[str, Any]) -> tuple[int, Headers]:
-    """Return the count with this visit, and the headers that keep it."""
-    if place == "none":
+def count_visit(tier: str, environ: Mapping[str, Any]) -> tuple[int, Headers]:
+    """Return the count that includes this visit, and the headers that store it."""
+    if tier == "none":
         return 1, []
-    if place == "url":
+    if tier == "url":
         found = re.fullmatch(r"visits=(\d{1,9})", environ.get("QUERY_STRING", ""))
         return (int(found[1]) if found else 0) + 1, []
-    cookie = NAME.search(environ.get("HTTP_COOKIE", ""))
+    cookie = SESSION_COOKIE.search(environ.get("HTTP_COOKIE", ""))
     value = cookie[1] if cookie else ""
-    if place == "cookie":
+    if tier == "cookie":
         count = unsigned(value) + 1
         return count, cookie_of(signed(count))
-    name = value if NAMED.fullmatch(value) else secrets.token_hex(16)
-    store = {"memory": in_memory, "file": in_file, "demon": in_demon}[place]
+    name = value if SESSION_NAME.fullmatch(value) else secrets.token_hex(16)
+    store = {"memory": in_memory, "file": in_file, "daemon": in_daemon}[tier]
     return store(name), cookie_of(name) if name != value else []
 
 
@@ -84,7 +85,7 @@ def cookie_of(value: str) -> Headers:
 
 def signed(count: int) -> str:
     """Return a count with its signature."""
-    return f"{count}.{hmac.new(KEY, b'%d' % count, hashlib.sha256).hexdigest()}"
+    return f"{count}.{hmac.new(COOKIE_KEY, b'%d' % count, hashlib.sha256).hexdigest()}"
 
 
 def unsigned(value: str) -> int:
@@ -116,13 +117,13 @@ def in_file(name: str) -> int:
         return count
 
 
-def in_demon(name: str) -> int:
-    """Count in a table; this thread keeps its connection to the demon."""
+def in_daemon(name: str) -> int:
+    """Count in a table. This thread keeps its connection to the daemon."""
     if not hasattr(kept, "client"):
-        kept.client = Client(os.environ[DEMON])
+        kept.client = Client(os.environ[DAEMON])
     try:
-        answer = b"".join(kept.client.ask(ClientRequest(DATABASE, VISIT, "JSON", [name])))
+        answer = b"".join(kept.client.ask(ClientRequest(DATABASE, VISIT_STATEMENT, "JSON", [name])))
     except BaseException:
-        del kept.client  # the rest of an answer may still come over it
+        del kept.client  # the rest of an answer may still come over this connection
         raise
     return int(json.loads(answer)[0]["visits"])

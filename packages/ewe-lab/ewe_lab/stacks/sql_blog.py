@@ -2,7 +2,7 @@
 
     with BLOGS[0].served(lab) as (server, database, paths): ...
 
-The database demon is a process beside ewe, so that its CPU time is known by itself. Raises LabError.
+The database daemon is a process beside ewe, so that its CPU time is measured separately. Raises LabError.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import ewe
-from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.blog import posts
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Database
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase
 
-NAME = "blog"  # of the database, in the pages
+DATABASE_NAME = "blog"  # of the database, in the pages
 PACKAGE = Path(ewe.__file__).resolve().parent
-POST = "INSERT INTO posts (id, title, author, written, body) VALUES (?, ?, ?, ?, ?)"
-COMMENT = "INSERT INTO comments (post, author, written, body) VALUES (?, ?, ?, ?)"
+INSERT_POST = "INSERT INTO posts (id, title, author, written, body) VALUES (?, ?, ?, ?, ?)"
+INSERT_COMMENT = "INSERT INTO comments (post, author, written, body) VALUES (?, ?, ?, ?)"
 
 
 @dataclass(frozen=True)
-class Blog:
+class BlogSetup:
     """A way to serve the blog: a model of ewe with its options, and a database. full: in a full run only."""
 
     model: str
@@ -45,17 +45,17 @@ class Blog:
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here, and what would help; "" if it can."""
+        """The reason if the blog cannot be served here, with the package to install; else ""."""
         lacking = databases.missing(self.database)
         if find_spec("jinja2") is None:
             lacking = "pip install 'ewe-server[pages]'"
         return f"{self.name} is left out: {lacking}" if lacking else ""
 
     @contextmanager
-    def served(self, lab: Bench) -> Iterator[tuple[Running, tuple[int, ...], tuple[str, ...]]]:
-        """Serve the blog; yield the server, the processes of its database, and what a visitor looks at.
+    def served(self, lab: Bench) -> Iterator[tuple[RunningServer, tuple[int, ...], tuple[str, ...]]]:
+        """Serve the blog; yield the server, the processes of its database, and the paths that a visitor requests.
 
-        The demon is `also` of the server.
+        The database daemon is in `other_pids` of the server.
         """
         if self.missing:
             raise LabError(self.missing)
@@ -63,59 +63,59 @@ class Blog:
         root.parent.chmod(0o755)
         shutil.copytree(sample() / "htdocs", root)
         with (
-            filled(lab, self.database, root.parent) as database,
-            databases.demon(lab, database, name=NAME) as asked,
+            fill_database(lab, self.database, root.parent) as database,
+            databases.daemon(lab, database, name=DATABASE_NAME) as asked,
         ):
             options = ("--dbd", asked.address, *self.options)
-            contender = Contender(self.name, model=self.model, options=options, also=(asked.pid,))
-            with lab.start(contender, root) as server:
+            tested = ServerUnderTest(self.name, model=self.model, options=options, other_pids=(asked.pid,))
+            with lab.start(tested, root) as server:
                 yield server, database.pids, ("/", f"/post?id={posts()[-1].number}")
 
 
-PREFORK = Blog("prefork", options=("--workers", "64"))  # a visitor keeps a worker while reading
-BLOGS = (PREFORK, Blog("pool", full=True), Blog("asyncio"), Blog("asyncio", POSTGRESQL))
+PREFORK = BlogSetup("prefork", options=("--workers", "64"))  # a visitor keeps a worker while reading
+BLOGS = (PREFORK, BlogSetup("pool", full=True), BlogSetup("asyncio"), BlogSetup("asyncio", POSTGRESQL))
 
 
 def sample() -> Path:
     """Return the directory of the sample: in an installed package, or beside the package in a clone."""
-    for place in (PACKAGE / "sample", PACKAGE.parent):
-        if (found := place / "samples" / "blog").is_dir():
+    for directory in (PACKAGE / "sample", PACKAGE.parent):
+        if (found := directory / "samples" / "blog").is_dir():
             return found
     raise LabError("ewe's sample blog is missing: install ewe again")
 
 
 @contextmanager
-def filled(lab: Bench, database: str, where: Path) -> Iterator[Database]:
+def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDatabase]:
     """Make a database with the blog."""
     if database == SQLITE:
-        path = where / "blog.db"
+        path = directory / "blog.db"
         connection = sqlite3.connect(path)
         with connection:
             connection.executescript((sample() / "schema.sql").read_text())
-            for statement, rows in contents():
+            for statement, rows in insert_statements():
                 connection.executemany(statement, rows)
         connection.close()
         path.chmod(0o644)
-        yield Database(SQLITE, str(path))
+        yield LabDatabase(SQLITE, str(path))
         return
     import psycopg
 
     with databases.postgresql(lab) as server:
-        with psycopg.connect(server.place, autocommit=True) as filling, filling.cursor() as cursor:
+        with psycopg.connect(server.source, autocommit=True) as filling, filling.cursor() as cursor:
             cursor.execute((sample() / "schema-postgresql.sql").read_bytes())
-            for statement, rows in contents():
+            for statement, rows in insert_statements():
                 cursor.executemany(statement.replace("?", "%s").encode(), rows)
             cursor.execute("ANALYZE")
         yield server
 
 
-def contents() -> Iterator[tuple[str, Sequence[Sequence[object]]]]:
+def insert_statements() -> Iterator[tuple[str, Sequence[Sequence[object]]]]:
     """Yield the statements that write the posts and their comments, with the values of each row."""
     yield (
-        POST,
+        INSERT_POST,
         [(each.number, each.title, each.author, each.date, "\n\n".join(each.paragraphs)) for each in posts()],
     )
     yield (
-        COMMENT,
+        INSERT_COMMENT,
         [(post.number, each.author, each.date, each.text) for post in posts() for each in post.comments],
     )

@@ -3,8 +3,8 @@
     command = serves_files(Setup(directory, port, root))
     command = serves_programs(directory, port, servlets={"hello": "hello\\n"}, pages={"page.jsp": "..."})
 
-Tomcat runs from a directory of its run; the configuration that is installed is not read. Servlets are compiled from
-source, which needs the JDK. Raises LabError.
+Tomcat runs from a directory of the lab and does not read the installed configuration. Servlets are compiled from
+source, so the JDK is required. Raises LabError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ewe_lab.bench.processes import LabError, find_tool, one_line, tool
 from ewe_lab.stacks.webservers import Setup
 
 TOMCAT = Path("/usr/share/tomcat10")
-TOMCAT_THREADS = 200  # as by default
+TOMCAT_THREADS = 200  # Tomcat's default
 TOMCAT_SERVER = """\
 <Server port="-1">
   <Service name="Catalina">
@@ -46,23 +46,24 @@ TOMCAT_FILES = """\
 
 
 def server_xml(port: int, root: Path, pages: bool = False) -> str:
-    """Return conf/server.xml for one web application. pages: it has JSP pages.
+    """Return conf/server.xml for one web application. pages: whether it has JSP pages.
 
-    No library is searched for tags, nor for classes that want to be told of the start but those of JSP: there are
-    none, and the search takes seconds.
+    Tomcat does not search the libraries for tags, and without JSP pages not for classes to call at its start. The
+    application has none of them, and the search takes seconds.
     """
-    told = "" if pages else 'containerSciFilter=".*"'
-    context = f'<Context path="" docBase="{root}" {told}><JarScanner scanClassPath="false"/></Context>'
+    attribute = "" if pages else 'containerSciFilter=".*"'
+    context = f'<Context path="" docBase="{root}" {attribute}><JarScanner scanClassPath="false"/></Context>'
     return TOMCAT_SERVER.format(port=port, threads=TOMCAT_THREADS, context=context)
 
 
-def command(where: Path) -> list[str]:
+def command(directory: Path) -> list[str]:
     """Return the command that runs Tomcat from a directory with conf/server.xml. Raises LabError."""
     for name in ("temp", "logs"):
-        (where / name).mkdir(exist_ok=True)
+        (directory / name).mkdir(exist_ok=True)
     jars = ":".join(str(TOMCAT / "bin" / name) for name in ("bootstrap.jar", "tomcat-juli.jar"))
     return [
-        tool("java"), f"-Dcatalina.home={TOMCAT}", f"-Dcatalina.base={where}", f"-Djava.io.tmpdir={where}/temp",
+        tool("java"), f"-Dcatalina.home={TOMCAT}", f"-Dcatalina.base={directory}",
+        f"-Djava.io.tmpdir={directory}/temp",
         "-Xmx256m", "-cp", jars, "org.apache.catalina.startup.Bootstrap", "start",
     ]  # fmt: skip
 
@@ -77,7 +78,7 @@ def serves_files(setup: Setup) -> list[str]:
 
 
 def version() -> str:
-    """Return Tomcat's version, which its library holds."""
+    """Return Tomcat's version, from a file in its library."""
     with zipfile.ZipFile(TOMCAT / "lib" / "catalina.jar") as library:
         about = library.read("org/apache/catalina/util/ServerInfo.properties").decode()
     found = re.search(r"^server.number=([\d.]+)", about, re.M)
@@ -86,7 +87,7 @@ def version() -> str:
 
 # Servlets and JSP pages
 
-COMPILES_IN = 60  # seconds
+COMPILE_TIMEOUT_S = 60  # seconds
 JSP = """\
 <web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0">
   <servlet>
@@ -97,16 +98,16 @@ JSP = """\
   <servlet-mapping><servlet-name>jsp</servlet-name><url-pattern>*.jsp</url-pattern></servlet-mapping>
 </web-app>
 """
-APPLICATION = """\
+WEB_XML = """\
 <web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0" metadata-complete="true">
 {servlets}
 </web-app>
 """
-SERVLET = """\
+WEB_XML_SERVLET = """\
   <servlet><servlet-name>{name}</servlet-name><servlet-class>{name}</servlet-class></servlet>
   <servlet-mapping><servlet-name>{name}</servlet-name><url-pattern>/{path}</url-pattern></servlet-mapping>
 """
-CODE = """\
+SERVLET_CODE = """\
 import jakarta.servlet.http.*;
 import java.io.IOException;
 
@@ -145,18 +146,20 @@ def serves_programs(
 
 
 def write_application(root: Path, servlets: Mapping[str, str], library: Path) -> None:
-    """Write a web application. servlets: what each path answers; library: their interface. Raises LabError."""
+    """Write a web application. servlets: the answer of each path; library: the servlet API. Raises LabError."""
     classes = root / "WEB-INF" / "classes"
     classes.mkdir(parents=True)
     names = {path: f"Servlet{number}" for number, path in enumerate(servlets)}
-    entries = (SERVLET.format(name=name, path=path) for path, name in names.items())
-    (root / "WEB-INF" / "web.xml").write_text(APPLICATION.format(servlets="".join(entries)))
-    sources = {name: CODE.format(name=name, text=java_bytes(servlets[path])) for path, name in names.items()}
+    entries = (WEB_XML_SERVLET.format(name=name, path=path) for path, name in names.items())
+    (root / "WEB-INF" / "web.xml").write_text(WEB_XML.format(servlets="".join(entries)))
+    sources = {
+        name: SERVLET_CODE.format(name=name, text=java_bytes(servlets[path])) for path, name in names.items()
+    }
     compile_classes(sources, classes, library)
 
 
 def java_bytes(text: str) -> str:
-    """Return a text as Java's bytes."""
+    """Return a Java expression for the bytes of a text."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}".getBytes()'
 
@@ -170,6 +173,6 @@ def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) ->
         (classes / f"{name}.java").write_text(text)
         files.append(str(classes / f"{name}.java"))
     compiler = [tool("javac"), "-cp", str(library), "-d", str(classes), *files]
-    done = subprocess.run(compiler, capture_output=True, text=True, timeout=COMPILES_IN)
+    done = subprocess.run(compiler, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
     if done.returncode:
         raise LabError(f"javac: {one_line(done.stdout + done.stderr)}")

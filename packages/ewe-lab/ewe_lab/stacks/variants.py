@@ -1,12 +1,14 @@
 """Processors for experiments only: `ewe --model ewe_lab.stacks.variants:BuildingThread`.
 
-They do on purpose what the EWE of 2006 did, to measure what that costs. Do not use them for a site.
+They repeat decisions of the EWE of 2006 in order to measure their cost. Do not use them for a site.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
+import selectors
 import signal
 import time
 from collections.abc import Coroutine
@@ -25,23 +27,23 @@ from ewe.streams.base import Stream
 from ewe.streams.blocking import BlockingStream
 from ewe.streams.listener import Accepted, Listener
 
-TIMES = "LAB_TIMES"  # the variable that names the file for the times of requests
-REAPS_EVERY = 0.005  # seconds between two checks for ended children at a stop
-NOTHING = b"hello world, from a handler that has nothing to do.\n"  # 52 bytes, as programs.HELLO
+TIMES_VARIABLE = "LAB_TIMES"  # the variable that names the file for the times of requests
+REAP_EVERY_S = 0.005  # seconds between two checks for ended children at a stop
+HELLO_BODY = b"hello world, from a handler that has nothing to do.\n"  # 52 bytes, as programs.HELLO
 
 
 class BuildingThread(Thread):
     """A thread per connection that builds its own Site, as each thread of EWE built a baseProcessor."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        return converse(stream, make_site(self.config, holds_idle=True))
+        return converse(stream, make_site(self.config, idle_occupies_worker=True))
 
 
 class BuildingFork(Fork):
     """A process per connection that builds its own Site, although it inherited one."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        return converse(stream, make_site(self.config, holds_idle=True))
+        return converse(stream, make_site(self.config, idle_occupies_worker=True))
 
 
 class Null(Event):
@@ -50,6 +52,39 @@ class Null(Event):
     def __init__(self, site: Site, config: Config) -> None:
         super().__init__(site, config)
         site.respond = Nothing().respond
+
+
+class Selecting(Event):
+    """An event loop of asyncio that asks the kernel by select()."""
+
+    selector: type[selectors.BaseSelector] = selectors.SelectSelector
+
+    def make_loop(self, config: Config) -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(self.selector())
+
+
+class Polling(Selecting):
+    """An event loop of asyncio that asks the kernel by poll()."""
+
+    selector = selectors.PollSelector
+
+
+class EPolling(Selecting):
+    """An event loop of asyncio that asks the kernel by epoll."""
+
+    selector = selectors.EpollSelector
+
+
+class Crash:
+    """A handler that ends its process at once, as a segmentation fault does: `--mount /crash=...:Crash`."""
+
+    def __init__(self, config: Config, path: str) -> None:
+        self.path = path
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        if request.path == self.path:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
 
 class TimedStream(BlockingStream):
@@ -71,7 +106,7 @@ class TimedStream(BlockingStream):
 
     def close(self) -> None:
         """Write the times into the file that LAB_TIMES names, a line of seconds for each request."""
-        with open(os.environ[TIMES], "a") as file:
+        with open(os.environ[TIMES_VARIABLE], "a") as file:
             file.writelines(f"{each:.9f}\n" for each in self.times)
         self.times.clear()
         super().close()
@@ -80,7 +115,7 @@ class TimedStream(BlockingStream):
 class Timed(Thread):
     """A thread per connection that notes the time of each request."""
 
-    def meet(self, accepted: Accepted) -> Stream:
+    def stream_of(self, accepted: Accepted) -> Stream:
         stream = TimedStream(accepted.socket, accepted.client, accepted.server, self.config)
         return self.register(stream)
 
@@ -89,11 +124,11 @@ class Nothing:
     """A handler with a constant answer: it takes the place of mod_x in table 1 of X-Switch."""
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        return Response(200, (("Content-Type", "text/plain"),), NOTHING)
+        return Response(200, (("Content-Type", "text/plain"),), HELLO_BODY)
 
 
 class LazyFork(Fork):
-    """A process per connection, reaped when the next connection comes: the way of EWE, without signals."""
+    """A process per connection. It is reaped when the next connection comes, without signals, as in EWE."""
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
@@ -105,11 +140,11 @@ class LazyFork(Fork):
                 self.start(accepted)
         while self.children:
             self.reap()
-            time.sleep(REAPS_EVERY)
+            time.sleep(REAP_EVERY_S)
 
 
 class PidfdFork(Fork):
-    """A process per connection, whose end shows on a pidfd instead of by a signal."""
+    """A process per connection. A pidfd reports the end of a child, instead of a signal."""
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

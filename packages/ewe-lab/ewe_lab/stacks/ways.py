@@ -1,12 +1,12 @@
-"""Ways to serve a program: a web server, and how it has the program run.
+"""Ways to serve a program: a web server, and a way to run the program behind it.
 
-    with served(lab, Way("nginx", "php-fpm", "php")) as (server, path): ...
+    with served(lab, ServingStack("nginx", "php-fpm", "php")) as (server, path): ...
     with served(lab, technology("xswitch python")) as (server, path): ...
-    with served(lab, Way("ewe", "wsgi", "python", model="thread")) as (server, path): ...
+    with served(lab, ServingStack("ewe", "wsgi", "python", model="thread")) as (server, path): ...
 
-The experiments of the thesis name their ways one by one. Those of X-Switch compare the technologies of
-`TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and beside them stand the
-native technologies of each language. Raises LabError.
+The experiments of the thesis name their ways one by one. The experiments of X-Switch compare the technologies of
+`TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and each language has its
+native technology for comparison. Raises LabError.
 """
 
 from __future__ import annotations
@@ -21,53 +21,55 @@ from pathlib import Path
 from typing import IO
 
 from ewe.xswitch.engine_kinds import JAVA
-from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
 from ewe_lab.stacks.applications import HELLO
 from ewe_lab.stacks.backends import WORKERS, php_fpm
-from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE, PAGES, application_of, directory_of
-from ewe_lab.stacks.servers import Server, free_port, wait_for_port
+from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, directory_of
+from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
 from ewe_lab.stacks.tomcat import missing as tomcat_lacks
 from ewe_lab.stacks.tomcat import serves_programs
-from ewe_lab.stacks.webservers import KEPT, Behind, Setup
+from ewe_lab.stacks.webservers import KEPT_CONNECTIONS, BackendProgram, Setup
 
-SPOKEN = {  # what runs the program is a process before the web server starts: by, the protocol between the two
+PROTOCOLS = {  # `by` of a program in a process that starts before the web server: the protocol between the two
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
     "uwsgi": "uwsgi", "uwsgi-script": "uwsgi",
 }  # fmt: skip
-PACKAGES = {  # a front or a by: the program that has to be there, and its package
+PACKAGES = {  # a value of `front` or `by` (ServingStack): the program that it requires, and its package
     "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
     "php-cgi": ("php-cgi", "php-cgi"), "uwsgi": ("uwsgi_python3", "uwsgi-plugin-python3"),
     "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
 }  # fmt: skip
-IN_PROCESS = ("wsgi", "asgi")  # by: in a process of the server
-MODULES = ("gunicorn", "uvicorn")  # fronts that pip installs
-APPLICATIONS = "ewe_lab.stacks.applications"  # a module that any of our processes can import
-MOST_PROCESSES = 10  # clients at once where each request starts a process
-MOST = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
+IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
+MODULES = ("gunicorn", "uvicorn")  # values of `front` that pip installs
+APPLICATIONS = "ewe_lab.stacks.applications"  # a module that each of our processes can import
+MAX_PROCESSES = 10  # the most clients at once if each request starts a process
+MAX_KEPT_CONNECTIONS = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to serve a program, with how many processes of each part."""
+class ServingStack:
+    """A way to serve a program, with the number of processes of each part.
 
-    front: (
-        str  # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn or ewe
-    )
-    # mod_php, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-script (a CGI script under WSGI), fastcgi (the lab's own
-    # program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
+    front: the web server. by: the gateway or the interpreter that runs the program.
+    """
+
+    # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn or ewe
+    front: str
+    # mod_php, mod_perl, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-script (a CGI script under WSGI), fastcgi (the
+    # lab's own program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
     by: str
     language: str  # php, python, perl or java
     processes: int = 1  # of the web server
-    children: int = WORKERS  # processes that run the program; 0: as many as X-Switch starts by itself
-    tcp: bool = False  # between the two, where possible
+    children: int = WORKERS  # processes that run the program; 0: as many as X-Switch starts by default
+    tcp: bool = False  # a TCP connection between the two instead of a Unix socket, for php-fpm and php-cgi
     keeps: bool = False  # the connections between the two stay open
     backlog: int = 0  # connections that may wait for php-cgi; 0: as many as the system allows
     label: str = ""  # its name in tables
     program: str = "page"  # page, hello, large, blog (PHP) or jsp (of ewe's Java)
-    model: str = "asyncio"  # of ewe, where X-Switch does not run the program
+    model: str = "asyncio"  # of ewe, if X-Switch does not run the program
     options: tuple[str, ...] = ()  # of ewe, gunicorn or uvicorn
     opcache: bool | None = None  # of PHP, on or off; None: as installed
 
@@ -78,7 +80,7 @@ class Way:
 
     @property
     def page(self) -> str:
-        """What the program answers."""
+        """The body of the program's answer; for `large`, that of `hello`."""
         if self.program in ("hello", "large"):
             return HELLO
         if self.language == "java":
@@ -87,23 +89,23 @@ class Way:
 
     @property
     def length(self) -> int:
-        """The bytes of the answer."""
-        return LARGE if self.program == "large" else len(self.page)
+        """The length of the answer in bytes."""
+        return LARGE_BYTES if self.program == "large" else len(self.page)
 
     @property
     def is_backed(self) -> bool:
         """Whether a separate process runs the program, behind the web server."""
-        return self.by in SPOKEN and (self.front, self.by) != ("ewe", "xswitch")
+        return self.by in PROTOCOLS and (self.front, self.by) != ("ewe", "xswitch")
 
     def most(self, keep_alive: bool) -> int:
-        """Return how many clients at once it can have."""
+        """Return the most clients that the way can have at once."""
         if self.by == "cgi":
-            return MOST_PROCESSES
-        return MOST.get(self.front, 1_000_000) if keep_alive else 1_000_000
+            return MAX_PROCESSES
+        return MAX_KEPT_CONNECTIONS.get(self.front, 1_000_000) if keep_alive else 1_000_000
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here, and what would help; "" if it can."""
+        """The reason if the way cannot run here, with the package to install; else ""."""
         if (self.by, self.language) == ("xswitch", "java") and not Path(JAVA).exists():
             return f"{self.name} is left out: ewe-xswitch java builds the engine"
         needs = [self.front.partition("-")[0], self.by, self.language]
@@ -116,6 +118,8 @@ class Way:
             lacking.append("php-fpm")
         if self.by == "mod_php" and not webservers.mod_php():
             lacking.append("libapache2-mod-php")
+        if self.by == "mod_perl" and not webservers.has_mod_perl():
+            lacking.append("libapache2-mod-perl2")
         if self.by == "fcgi" and not backends.perl_has("FCGI"):
             lacking.append("libfcgi-perl")
         if self.front in MODULES and find_spec(self.front) is None:
@@ -128,7 +132,7 @@ class Way:
 
     @property
     def missing_for_tls(self) -> str:
-        """Why it cannot run over HTTPS here, and what would help; "" if it can."""
+        """The reason if the way cannot run over HTTPS here, with the package to install; else ""."""
         if self.front == "tomcat":
             return "the lab starts tomcat without TLS only"
         if self.front == "lighttpd" and not os.path.exists(f"{webservers.LIGHTTPD_MODULES}/mod_openssl.so"):
@@ -137,25 +141,26 @@ class Way:
 
 
 TECHNOLOGIES = {  # by the name that X-Switch's experiments give them
-    "nginx+xswitch python": Way("nginx", "xswitch", "python", keeps=True),
-    "nginx+xswitch php": Way("nginx", "xswitch", "php", keeps=True),
-    "uwsgi python": Way("nginx", "uwsgi", "python"),
-    "uwsgi-script python": Way("nginx", "uwsgi-script", "python"),
-    "fcgi perl": Way("nginx", "fcgi", "perl", children=KEPT, keeps=True),
-    "mod_php php": Way("apache-prefork", "mod_php", "php"),
-    "php-fpm php": Way("nginx", "php-fpm", "php", children=KEPT, keeps=True),
-    "tomcat java": Way("tomcat", "servlet", "java"),
-    "xswitch java": Way("ewe", "xswitch", "java", children=0),
+    "nginx+xswitch python": ServingStack("nginx", "xswitch", "python", keeps=True),
+    "nginx+xswitch php": ServingStack("nginx", "xswitch", "php", keeps=True),
+    "uwsgi python": ServingStack("nginx", "uwsgi", "python"),
+    "uwsgi-script python": ServingStack("nginx", "uwsgi-script", "python"),
+    "fcgi perl": ServingStack("nginx", "fcgi", "perl", children=KEPT_CONNECTIONS, keeps=True),
+    "mod_php php": ServingStack("apache-prefork", "mod_php", "php"),
+    "mod_perl perl": ServingStack("apache-prefork", "mod_perl", "perl"),
+    "php-fpm php": ServingStack("nginx", "php-fpm", "php", children=KEPT_CONNECTIONS, keeps=True),
+    "tomcat java": ServingStack("tomcat", "servlet", "java"),
+    "xswitch java": ServingStack("ewe", "xswitch", "java", children=0),
     **{
-        f"{by} {language}": Way("ewe", by, language, children=0)
+        f"{by} {language}": ServingStack("ewe", by, language, children=0)
         for by in ("xswitch", "cgi")
         for language in EXTENSIONS
     },
 }
 
 
-def technology(name: str, program: str = "hello") -> Way:
-    """Return the way that a name of X-Switch's experiments means."""
+def technology(name: str, program: str = "hello") -> ServingStack:
+    """Return the way for a name of X-Switch's experiments."""
     return replace(TECHNOLOGIES[name], label=name, program=program)
 
 
@@ -165,8 +170,8 @@ def technology(name: str, program: str = "hello") -> Way:
 
 @contextmanager
 def served(
-    lab: Bench, way: Way, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[Running, str]]:
+    lab: Bench, way: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[tuple[RunningServer, str]]:
     """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
 
     root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI.
@@ -184,76 +189,78 @@ def served(
             yield found
         return
     programs = directory_of(lab)
-    where = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
-    where.chmod(0o755)
+    directory = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
+    directory.chmod(0o755)
     script = None if root else programs / script_of(way)
     path, site = (f"/{script.name}", programs) if script else ("/", root or programs)
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
-        address, also = stack.enter_context(backend(way, where, programs, output))
+        address, other_pids = stack.enter_context(backend(way, directory, programs, output))
         if way.front == "ewe":
-            backed = [f"--{SPOKEN[way.by]}", f".{EXTENSIONS[way.language]}={address}"]
+            backed = [f"--{PROTOCOLS[way.by]}", f".{EXTENSIONS[way.language]}={address}"]
             if root:
                 backed += ["--defaultindex", "index.php"]
-            contender = Contender(way.name, model=way.model, options=(*backed, *way.options, *options))
-            server = stack.enter_context(lab.start(contender, site, tls=tls))
-            assert isinstance(server, Server)
-            yield replace(server, also=also), path
+            tested = ServerUnderTest(way.name, model=way.model, options=(*backed, *way.options, *options))
+            server = stack.enter_context(lab.start(tested, site, tls=tls))
+            assert isinstance(server, StartedServer)
+            yield replace(server, other_pids=other_pids), path
             return
-        behind = Behind(script, address, SPOKEN.get(way.by, way.by), way.keeps)
+        behind = BackendProgram(script, address, PROTOCOLS.get(way.by, way.by), way.keeps)
         certificate = lab.certificate() if tls else None
-        setup = Setup(where, free_port(), site, certificate, processes=way.processes, behind=behind)
-        env = environment() | php_settings(where, way.opcache)
-        with running(command_of(way, setup), output, two_cores()[0], cwd=where, env=env) as web:
+        setup = Setup(directory, free_port(), site, certificate, processes=way.processes, behind=behind)
+        env = environment() | php_settings(directory, way.opcache)
+        with running(command_of(way, setup), output, two_cores()[0], cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield Server(web.pid, url, way.name, also), path
+            yield StartedServer(web.pid, url, way.name, other_pids), path
 
 
-def script_of(way: Way) -> str:
+def script_of(stack: ServingStack) -> str:
     """Return the file of the program, as a URL names it."""
-    if way.by == "cgi" and way.language == "php" and way.program == "page":
+    if stack.by == "cgi" and stack.language == "php" and stack.program == "page":
         return "page-cgi.php"  # its first line names its interpreter
-    return f"{way.program}.{EXTENSIONS[way.language]}"
+    return f"{stack.program}.{EXTENSIONS[stack.language]}"
 
 
 @contextmanager
 def by_ewe(
-    lab: Bench, way: Way, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[Running, str]]:
+    lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[tuple[RunningServer, str]]:
     """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch. root: as in served()."""
     options = (
-        (*way.options, *options) if root else ("--cgi-path", str(directory_of(lab)), *way.options, *options)
+        (*stack.options, *options)
+        if root
+        else ("--cgi-path", str(directory_of(lab)), *stack.options, *options)
     )
-    path, model = "/" if root else f"/cgi-bin/{path_of(lab, way)}", way.model
-    if way.by == "xswitch":
+    path, model = "/" if root else f"/cgi-bin/{path_of(lab, stack)}", stack.model
+    if stack.by == "xswitch":
         model = "xswitch"
-        options += ("--xswitch-status", *xswitch_settings(lab, way))
-    elif way.by in IN_PROCESS:
-        path = f"/{way.program}"
-        options += (f"--{way.by}", f"{path}={APPLICATIONS}:{way.by}_{way.program}")
+        options += ("--xswitch-status", *xswitch_settings(lab, stack))
+    elif stack.by in IN_PROCESS:
+        path = f"/{stack.program}"
+        options += (f"--{stack.by}", f"{path}={APPLICATIONS}:{stack.by}_{stack.program}")
     site = root or lab.site([])
-    with lab.start(Contender(way.name, model=model, options=options), site, tls=tls) as server:
-        if way.by == "xswitch":
+    with lab.start(ServerUnderTest(stack.name, model=model, options=options), site, tls=tls) as server:
+        if stack.by == "xswitch":
             backends.wait_for_xswitch(server)
         yield server, path
 
 
-def path_of(lab: Bench, way: Way) -> str:
+def path_of(lab: Bench, stack: ServingStack) -> str:
     """Return the path of a program below the cgi-bin."""
-    if way.language != "java":
-        return script_of(way)
-    return f"{application_of(lab)}/{'page.jsp' if way.program == 'jsp' else way.program}"
+    if stack.language != "java":
+        return script_of(stack)
+    return f"{application_of(lab)}/{'page.jsp' if stack.program == 'jsp' else stack.program}"
 
 
-def xswitch_settings(lab: Bench, way: Way) -> tuple[str, ...]:
+def xswitch_settings(lab: Bench, stack: ServingStack) -> tuple[str, ...]:
     """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache."""
     lines = []
-    if way.children:
-        lines += [f"max-engines-per-user = {way.children}", "max-queue-per-user = 2000", "max-queue = 2000"]
-    if way.opcache is not None:
+    if stack.children:
+        lines += [f"max-engines-per-user = {stack.children}", "max-queue-per-user = 2000", "max-queue = 2000"]
+    if stack.opcache is not None:
         variables = {"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"}
-        variables |= php_settings(lab.directory, way.opcache)
+        variables |= php_settings(lab.directory, stack.opcache)
         pairs = ", ".join(f'{name} = "{value}"' for name, value in variables.items())
         lines += ["[engines.php]", f"environment = {{ {pairs} }}"]
     if not lines:
@@ -265,7 +272,10 @@ def xswitch_settings(lab: Bench, way: Way) -> tuple[str, ...]:
 
 
 def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
-    """Return the variable that has PHP load its opcache and no other extension, or none; {}: as installed."""
+    """Return the variable of the environment that makes PHP load the opcache alone, or no extension.
+
+    {} if `opcache` is None: PHP as installed.
+    """
     if opcache is None:
         return {}
     directory = where / f"php-{'with' if opcache else 'without'}-opcache"
@@ -276,65 +286,67 @@ def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
 
 
 @contextmanager
-def by_tomcat(lab: Bench, way: Way) -> Iterator[tuple[Running, str]]:
+def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
     """Serve a servlet or a JSP page by Tomcat, on the server's core."""
-    where = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
+    directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
-    servlets = {way.program: PAGES["servlet"] if way.program == "page" else way.page}
-    command = serves_programs(where, port, servlets, {"page.jsp": JSP} if way.by == "jsp" else {})
+    servlets = {stack.program: PAGES["servlet"] if stack.program == "page" else stack.page}
+    command = serves_programs(directory, port, servlets, {"page.jsp": JSP} if stack.by == "jsp" else {})
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where) as started,
+        running(command, output, two_cores()[0], cwd=directory) as started,
     ):
         wait_for_port(started, port, output, "tomcat")
-        path = "/page.jsp" if way.by == "jsp" else f"/{way.program}"
-        yield Server(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path
+        path = "/page.jsp" if stack.by == "jsp" else f"/{stack.program}"
+        yield StartedServer(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path
 
 
-def command_of(way: Way, setup: Setup) -> list[str]:
+def command_of(stack: ServingStack, setup: Setup) -> list[str]:
     """Return the command of a web server."""
-    if way.front == "nginx":
+    if stack.front == "nginx":
         return webservers.nginx(setup)
-    if way.front == "lighttpd":
+    if stack.front == "lighttpd":
         return webservers.lighttpd(setup)
-    if way.front in MODULES:
-        return pythons.COMMANDS[way.front](setup, f"{APPLICATIONS}:{way.by}_{way.program}", *way.options)
-    return webservers.apache(way.front.removeprefix("apache-"))(setup)
+    if stack.front in MODULES:
+        return pythons.COMMANDS[stack.front](
+            setup, f"{APPLICATIONS}:{stack.by}_{stack.program}", *stack.options
+        )
+    return webservers.apache(stack.front.removeprefix("apache-"))(setup)
 
 
 @contextmanager
 def backend(
-    way: Way, where: Path, programs: Path, output: IO[bytes]
+    stack: ServingStack, directory: Path, programs: Path, output: IO[bytes]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Start the process that runs the program; yield its address and its pid. "" if the web server runs it."""
-    if not way.is_backed:
+    if not stack.is_backed:
         yield "", ()
         return
-    socket = where / "program"
+    socket = directory / "program"
     port = free_port()
-    address = f"127.0.0.1:{port}" if way.tcp else f"unix:{socket}"
-    listen = f"127.0.0.1:{port}" if way.tcp else str(socket)
-    env = environment() | php_settings(where, way.opcache)
-    if way.by == "php-fpm":
-        command = list(backends.fpm(where, listen, way.children))
-    elif way.by == "php-cgi":
-        env |= {"PHP_FCGI_CHILDREN": str(way.children), "PHP_FCGI_MAX_REQUESTS": "0"}
-        env["PHP_FCGI_BACKLOG"] = str(way.backlog or backends.backlog())
+    address = f"127.0.0.1:{port}" if stack.tcp else f"unix:{socket}"
+    listen = f"127.0.0.1:{port}" if stack.tcp else str(socket)
+    env = environment() | php_settings(directory, stack.opcache)
+    if stack.by == "php-fpm":
+        command = list(backends.fpm(directory, listen, stack.children))
+    elif stack.by == "php-cgi":
+        env |= {"PHP_FCGI_CHILDREN": str(stack.children), "PHP_FCGI_MAX_REQUESTS": "0"}
+        env["PHP_FCGI_BACKLOG"] = str(stack.backlog or backends.backlog())
         command = ["php-cgi", "-b", listen]
-    elif way.by == "uwsgi":
-        command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi.py", way.children))
-    elif way.by == "uwsgi-script":
-        command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi_script.py", way.children))
-    elif way.by == "fcgi":
-        command = list(backends.fcgi(socket, programs / f"{way.program}_fcgi.pl", way.children))
-    elif way.by == "xswitch":
+    elif stack.by == "uwsgi":
+        command = list(backends.uwsgi(socket, programs / f"{stack.program}_wsgi.py", stack.children))
+    elif stack.by == "uwsgi-script":
+        command = list(backends.uwsgi(socket, programs / f"{stack.program}_wsgi_script.py", stack.children))
+    elif stack.by == "fcgi":
+        command = list(backends.fcgi(socket, programs / f"{stack.program}_fcgi.pl", stack.children))
+    elif stack.by == "xswitch":
         command = backends.xswitch(socket, programs)
     else:
-        command = backends.responder(socket, way.children, way.length)
-    with running(command, output, two_cores()[0], cwd=where, env=env) as started:
-        if way.tcp:
-            wait_for_port(started, port, output, way.by)
+        command = backends.responder(socket, stack.children, stack.length)
+    with running(command, output, two_cores()[0], cwd=directory, env=env) as started:
+        if stack.tcp:
+            wait_for_port(started, port, output, stack.by)
         else:
-            backends.wait_for_socket(started, socket, output, way.by)
+            backends.wait_for_socket(started, socket, output, stack.by)
             os.chmod(socket, 0o666)
         yield address, (started.pid,)

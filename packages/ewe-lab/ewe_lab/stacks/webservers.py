@@ -3,10 +3,10 @@
     command = nginx(Setup(directory, port, root))
     command = nginx(Setup(directory, port, root, behind=Behind(script, "unix:/run/php.sock")))
 
-A function writes the configuration into a directory of its run and returns the command. nginx, Apache and lighttpd
-can also lead every URL to one program, or run each PHP file of the directory (`behind`). Nothing that is installed
-is read or changed. Each server has one worker process where it would start one for each core, since all have one
-core here; no access log; and it never closes a connection because of its age.
+A function writes the configuration into a directory of the lab and returns the command. nginx, Apache and lighttpd
+can also send every URL to one program, or run each PHP file of the directory (`behind`). The installed
+configuration is neither read nor changed. A server that would start one worker process for each core starts only
+one, since all servers have one core here. No server writes an access log or closes a connection because of its age.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from pathlib import Path
 
 from ewe_lab.bench.processes import tool
 
-KEPT = 16  # connections that nginx keeps open to a program: each occupies one of the program's processes
+# Connections that nginx keeps open to a program: each occupies one of the program's processes
+KEPT_CONNECTIONS = 16
 PHP_MODULES = "libphp*.so"  # the file's name contains PHP's version
 
 
 @dataclass(frozen=True)
-class Behind:
-    """A program behind a web server, and how the server reaches it.
+class BackendProgram:
+    """A program behind a web server, and the way from the server to the program.
 
     script: the program's file; None: each PHP file of the document root, and index.php for a directory.
-    address: `unix:PATH` or `HOST:PORT` of the process that runs it, "" if the server itself does. by: the
-    protocol (fastcgi, uwsgi), or how the server runs it (cgi, mod_php). keeps: whether connections to the
+    address: `unix:PATH` or `HOST:PORT` of the process that runs it, "" if the server itself does. gateway: the
+    protocol (fastcgi, uwsgi), or how the server runs it (cgi, mod_php, mod_perl). keeps: whether connections to the
     program stay open.
     """
 
     script: Path | None
     address: str = ""
-    by: str = "fastcgi"
+    gateway: str = "fastcgi"
     keeps: bool = False
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a server serves, where, and the directory that it may write to.
+    """The files and the port of a server, and the directory to which it may write.
 
     certificate: PEM with key and chain, for HTTPS. access_log: nginx only. processes: nginx and lighttpd only.
     """
@@ -51,7 +52,7 @@ class Setup:
     certificate: Path | None = None
     access_log: Path | None = None
     processes: int = 1
-    behind: Behind | None = None
+    behind: BackendProgram | None = None
 
     def write(self, name: str, text: str) -> str:
         """Write a file into the directory; return its path."""
@@ -60,7 +61,7 @@ class Setup:
         return str(path)
 
 
-def root() -> bool:
+def is_root() -> bool:
     """Whether we are the superuser: the servers would then change to another account."""
     return os.geteuid() == 0
 
@@ -95,7 +96,7 @@ location {match} {{
     {by}_pass behind; {keep_conn}
 {params}
   }}"""
-PARAMS = {
+FASTCGI_PARAMS = {
     "REQUEST_METHOD": "$request_method", "QUERY_STRING": "$query_string", "CONTENT_LENGTH": "$content_length",
     "CONTENT_TYPE": "$content_type", "SCRIPT_FILENAME": '"{script}"', "SCRIPT_NAME": "$uri", "PATH_INFO": '""',
     "DOCUMENT_ROOT": "$document_root", "DOCUMENT_URI": "$document_uri",
@@ -114,7 +115,7 @@ def nginx(setup: Setup) -> list[str]:
         port=setup.port,
         processes=setup.processes,
         access_log=f'"{setup.access_log}" combined' if setup.access_log else "off",
-        user="user root;" if root() else "",  # the worker would be nobody otherwise
+        user="user root;" if is_root() else "",  # the worker would be nobody otherwise
         tls=NGINX_TLS.format(certificate=setup.certificate) if setup.certificate else "",
         ssl=" ssl" if setup.certificate else "",
         upstream=upstream,
@@ -124,15 +125,15 @@ def nginx(setup: Setup) -> list[str]:
     return [tool("nginx"), "-p", str(setup.directory), "-c", configuration]
 
 
-def nginx_behind(behind: Behind, port: int) -> tuple[str, str]:
+def nginx_behind(behind: BackendProgram, port: int) -> tuple[str, str]:
     """Return the blocks `upstream` and `location` for a program."""
     upstream = NGINX_UPSTREAM.format(
-        address=behind.address, keepalive=f"keepalive {KEPT};" if behind.keeps else ""
+        address=behind.address, keepalive=f"keepalive {KEPT_CONNECTIONS};" if behind.keeps else ""
     )
-    params = (f"    {behind.by}_param {name} {value};" for name, value in PARAMS.items())
+    params = (f"    {behind.gateway}_param {name} {value};" for name, value in FASTCGI_PARAMS.items())
     location = NGINX_LOCATION.format(
         match="/" if behind.script else "~ \\.php$",
-        by=behind.by,
+        by=behind.gateway,
         keep_conn="fastcgi_keep_conn on;" if behind.keeps else "",
         params="\n".join(params).format(script=behind.script or "$document_root$uri", port=port),
     )
@@ -177,7 +178,7 @@ SSLCertificateFile "{certificate}"
 SSLCertificateKeyFile "{certificate}"
 SSLSessionCache none
 """
-LIMITS = {
+APACHE_LIMITS = {
     "prefork": "ServerLimit 256\nMaxRequestWorkers 256",
     "worker": "ThreadsPerChild 25\nMaxRequestWorkers 400",
     "event": "ThreadsPerChild 25\nMaxRequestWorkers 400\nAsyncRequestWorkerFactor 20",
@@ -198,6 +199,10 @@ APACHE_HANDLERS = {  # by: the modules and the handler that it needs
     "uwsgi": (("proxy", "proxy_uwsgi"), '"proxy:{target}|uwsgi://localhost/"'),
     "cgi": (("cgid",), "cgi-script"),
     "mod_php": (("php",), "application/x-httpd-php"),
+    "mod_perl": (
+        ("perl",),
+        "perl-script\n  PerlResponseHandler ModPerl::Registry\n  PerlOptions +ParseHeaders",
+    ),
 }
 
 
@@ -206,15 +211,21 @@ def mod_php() -> str:
     return next((str(path) for path in sorted(Path(APACHE_MODULES).glob(PHP_MODULES))), "")
 
 
+def has_mod_perl() -> bool:
+    """Whether Perl's module for Apache is installed."""
+    return Path(APACHE_MODULES, "mod_perl.so").exists()
+
+
 def apache(mpm: str) -> Callable[[Setup], list[str]]:
     """Apache httpd under one of its three models, with their usual limits.
 
-    Programs: fastcgi, uwsgi, cgi, mod_php. mod_php needs prefork, because PHP is not thread-safe.
+    Programs: fastcgi, uwsgi, cgi, mod_php, mod_perl. mod_php needs prefork, because PHP is not thread-safe.
+    mod_perl runs an unmodified CGI script in an interpreter of the server, compiled once (ModPerl::Registry).
     """
 
     def prepare(setup: Setup) -> list[str]:
         behind = setup.behind
-        names, handler = APACHE_HANDLERS[behind.by] if behind else ((), "")
+        names, handler = APACHE_HANDLERS[behind.gateway] if behind else ((), "")
         files = {"php": mod_php()}
         lines = [
             f"LoadModule {name}_module {files.get(name) or f'{APACHE_MODULES}/mod_{name}.so'}"
@@ -227,7 +238,7 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
             location = APACHE_LOCATION.format(
                 script=behind.script.name.replace(".", "\\."),
                 handler=handler.format(target=behind.address),
-                more=f'ScriptSock "{setup.directory}/cgisock"' if behind.by == "cgi" else "",
+                more=f'ScriptSock "{setup.directory}/cgisock"' if behind.gateway == "cgi" else "",
             )
         tls = ""
         if setup.certificate:
@@ -238,9 +249,9 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
             port=setup.port,
             modules="\n".join(lines),
             options="Options +ExecCGI" if behind else "",
-            limits=LIMITS[mpm],
+            limits=APACHE_LIMITS[mpm],
             tls=tls,
-            user="User www-data\nGroup www-data" if root() else "",
+            user="User www-data\nGroup www-data" if is_root() else "",
             location=location,
         )
         return [tool("apache2"), "-DFOREGROUND", "-f", setup.write("apache.conf", text)]
@@ -289,10 +300,10 @@ def lighttpd(setup: Setup) -> list[str]:
     return [tool("lighttpd"), "-D", "-f", setup.write("lighttpd.conf", text)]
 
 
-def lighttpd_behind(behind: Behind) -> str:
+def lighttpd_behind(behind: BackendProgram) -> str:
     """Return the module and the handler for a program."""
     extension = behind.script.suffix if behind.script else ".php"
-    if behind.by == "cgi":
+    if behind.gateway == "cgi":
         handler = f'cgi.assign = ( "{extension}" => "" )'  # the script's first line names its interpreter
     else:
         host, _, rest = behind.address.rpartition(":")
@@ -300,7 +311,7 @@ def lighttpd_behind(behind: Behind) -> str:
         options = f'{where}, "check-local" => "disable"'
         handler = f'fastcgi.server = ( "{extension}" => (( {options} )) )'
     index = "" if behind.script else '\nindex-file.names += ( "index.php" )'
-    return f'server.modules += ( "mod_{behind.by}" )\n{handler}{index}'
+    return f'server.modules += ( "mod_{behind.gateway}" )\n{handler}{index}'
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -336,7 +347,7 @@ def h2o(setup: Setup) -> list[str]:
         directory=setup.directory,
         root=setup.root,
         port=setup.port,
-        user="user: root" if root() else "",
+        user="user: root" if is_root() else "",
         tls=H2O_TLS.format(certificate=setup.certificate) if setup.certificate else "",
     )
     return [tool("h2o"), "-m", "worker", "-c", setup.write("h2o.yaml", text)]

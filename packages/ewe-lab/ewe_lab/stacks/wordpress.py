@@ -7,8 +7,8 @@
     configure  wp-config.php: the private database, no request to any other machine, no cron jobs of visitors
     install    WordPress's own installer, run by PHP's command line; then the posts and comments
 
-The address of a post is `/?p=NUMBER`, as in the thesis: WordPress's plain permalinks, which need no rewriting of
-URLs by the web server. The site's address is that of each request, so one copy serves behind any server and port.
+The address of a post is `/?p=NUMBER`, as in the thesis: WordPress's plain permalinks, for which the web server need
+not rewrite URLs. The site's address is taken from each request, so one copy works behind any server and port.
 Raises LabError.
 """
 
@@ -28,12 +28,12 @@ from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import mariadb
-from ewe_lab.stacks.blog import ON_MAIN_PAGE, TITLE, posts
+from ewe_lab.stacks.blog import POSTS_ON_MAIN_PAGE, TITLE, posts
 
 PACKAGE = Path("/usr/share/wordpress")
 THEMES = PACKAGE / "wp-content" / "themes"
 DRIVER = "mysqli"
-INSTALLS_IN = 120.0  # seconds
+INSTALL_TIMEOUT_S = 120.0  # seconds
 ADMINISTRATOR = "admin"
 
 CONFIGURATION = """<?php
@@ -52,6 +52,12 @@ define('WP_SITEURL', WP_HOME);
 $table_prefix = 'wp_';
 if (!defined('ABSPATH')) define('ABSPATH', __DIR__ . '/');
 require_once ABSPATH . 'wp-settings.php';
+"""
+# A plug-in that allows a cache to keep a visitor's page. Without it WordPress says nothing, and ewe keeps nothing.
+MAY_BE_CACHED = """<?php
+add_action('send_headers', function () {
+    if (!is_user_logged_in() && $_SERVER['REQUEST_METHOD'] === 'GET') header('Cache-Control: public, max-age=60');
+});
 """
 KEYS = [
     f"{kind}_{part}" for part in ("KEY", "SALT") for kind in ("AUTH", "SECURE_AUTH", "LOGGED_IN", "NONCE")
@@ -82,12 +88,12 @@ echo "post $number\\n";
 
 
 @dataclass(frozen=True)
-class Blog:
-    """A WordPress that is installed. root: its document root. post: the path of one post. also: of its database."""
+class WordPressSite:
+    """An installed WordPress. root: its document root. post: the path of a post. other_pids: of its database."""
 
     root: Path
     post: str
-    also: tuple[int, ...]
+    other_pids: tuple[int, ...]
     password: str = ""  # of the administrator
 
 
@@ -113,7 +119,7 @@ def modules(php: str) -> list[str]:
 
 
 @contextmanager
-def wordpress(lab: Bench) -> Iterator[Blog]:
+def wordpress(lab: Bench) -> Iterator[WordPressSite]:
     """Install WordPress for the block."""
     if packages := missing():
         raise LabError(f"WordPress is left out: apt install {packages}")
@@ -125,11 +131,14 @@ def wordpress(lab: Bench) -> Iterator[Blog]:
     root.chmod(0o755)
     with mariadb.mariadb(lab, "blog") as database:
         (root / "wp-config.php").write_text(configuration(database))
+        plugins = root / "wp-content" / "mu-plugins"
+        plugins.mkdir(exist_ok=True)
+        (plugins / "cache.php").write_text(MAY_BE_CACHED)
         password = secrets.token_hex(12)
-        yield Blog(root, f"/?p={install(root, password)}", (database.pid,), password)
+        yield WordPressSite(root, f"/?p={install(root, password)}", (database.pid,), password)
 
 
-def configuration(database: mariadb.Database) -> str:
+def configuration(database: mariadb.MariaDBServer) -> str:
     """Return the text of wp-config.php."""
     keys = "\n".join(f"define('{name}', '{secrets.token_hex(32)}');" for name in KEYS)
     return CONFIGURATION.format(
@@ -141,22 +150,22 @@ def configuration(database: mariadb.Database) -> str:
 def install(root: Path, password: str) -> int:
     """Run WordPress's installer, then write the blog's posts; return the number of the newest. Raises LabError."""
     order = {
-        "root": str(root), "title": TITLE, "password": password, "most": ON_MAIN_PAGE,
+        "root": str(root), "title": TITLE, "password": password, "most": POSTS_ON_MAIN_PAGE,
         "posts": [asdict(post) for post in posts()],
     }  # fmt: skip
     installer = root.with_name(f"{root.name}.php")
     installer.write_text(INSTALLER)
-    # WordPress writes a letter to its new administrator: no program may send it
+    # WordPress writes an email to its new administrator: no program may send it.
     command = ["php", "-d", "sendmail_path=/bin/true", "-d", "display_errors=stderr", str(installer)]
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
         with running(command, output, cwd=root, env=environment(), stdin=stdin) as started:
             try:
-                status = started.wait(INSTALLS_IN)
+                status = started.wait(INSTALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                raise LabError(f"WordPress's installer did not end within {INSTALLS_IN:g} s") from None
-            said = one_line(text_of(output))
-            if status or not said.startswith("post "):
-                raise LabError(f"WordPress could not be installed: {said}")
-            return int(said.removeprefix("post "))
+                raise LabError(f"WordPress's installer did not end within {INSTALL_TIMEOUT_S:g} s") from None
+            output_text = one_line(text_of(output))
+            if status or not output_text.startswith("post "):
+                raise LabError(f"WordPress could not be installed: {output_text}")
+            return int(output_text.removeprefix("post "))

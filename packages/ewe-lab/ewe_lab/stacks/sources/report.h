@@ -6,7 +6,7 @@
  *     report_fcgi.c    FastCGI, keeps its connection            report_libpq.c    PostgreSQL's C interface
  *     report_lib.c     LibCGI; KEEPS says which connections     report_ecpg.pgc   PostgreSQL, embedded SQL
  *                      it keeps                                 report_odbc.c     any database with an ODBC driver
- *                                                               report_demon.c    the database demon, by ewe_db.h
+ *                                                               report_daemon.c   the database daemon, by ewe_db.h
  *
  *     cc -DDATABASE='"/tmp/access.db"' -DSTATEMENT='"SELECT ..."' report_cgi.c report_sqlite.c -lsqlite3
  *
@@ -15,7 +15,7 @@
  * SQL, where the database has to understand the statement for each request. Without it the SQL is static, where the
  * interface has such a thing. (A program that runs a visitor's SQL is for measuring only.)
  *
- * The answer, from every program with the same bytes, is what the demon's layout TABLE makes of the result. Its header
+ * The answer, from every program with the same bytes, is what the daemon's layout TABLE makes of the result. Its header
  * tells how many ms the program took to connect and to have the result: first of its CPU, then by the clock.
  *
  *     Server-Timing: con;dur=1.234, ret;dur=5.678

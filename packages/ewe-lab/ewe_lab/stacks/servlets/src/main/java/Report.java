@@ -73,7 +73,7 @@ public class Report extends HttpServlet {
         return String.format(Locale.ROOT, "con%s;dur=%.3f, ret%s;dur=%.3f", kind, con, kind, ret);
     }
 
-    /** Write what the database demon's layout TABLE writes. */
+    /** Write what the database daemon's layout TABLE writes. */
     private static void write(ResultSet rows, StringBuilder page) throws SQLException {
         ResultSetMetaData columns = rows.getMetaData();
         int count = columns.getColumnCount();

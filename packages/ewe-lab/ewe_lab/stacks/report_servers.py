@@ -1,6 +1,6 @@
-"""The report of the RDBMS paper by what people use today: PHP with a persistent PDO connection, and Datasette.
+"""The report of the RDBMS paper by software of today: PHP with a persistent PDO connection, and Datasette.
 
-    php-fpm     nginx and php-fpm; each of its processes keeps its connection (PDO::ATTR_PERSISTENT)
+    php-fpm     nginx and php-fpm; each process of php-fpm keeps its connection (PDO::ATTR_PERSISTENT)
     Datasette   a saved query, with a template that writes the table and nothing else. SQLite only
 
 All send the same bytes as the scenarios. Raises LabError.
@@ -18,13 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.database.access_log import REPORT
-from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import find_tool, running, two_cores
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, reports, webservers
-from ewe_lab.stacks.databases import NAME, SQLITE, Database
-from ewe_lab.stacks.servers import Server, free_port, wait_for_port
-from ewe_lab.stacks.webservers import KEPT, Behind, Setup
+from ewe_lab.stacks.databases import DATABASE_NAME, SQLITE, LabDatabase
+from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
+from ewe_lab.stacks.webservers import KEPT_CONNECTIONS, BackendProgram, Setup
 
 TEMPLATE = """\
 <table>
@@ -35,18 +35,18 @@ TEMPLATE = """\
 {% endfor %}</tbody>
 </table>
 
-"""  # jinja2 drops the last line's end
+"""  # jinja2 drops the last newline
 SETTINGS = ("sql_time_limit_ms", "20000"), ("max_returned_rows", "1000"), ("default_cache_ttl", "0")
 
 
-def fpm_missing(database: Database) -> str:
+def fpm_missing(database: LabDatabase) -> str:
     """Return why php-fpm behind nginx cannot run here, "" if it can."""
     if not find_tool("nginx"):
         return "apt install nginx-light"
     return reports.php_lacks(database) if backends.php_fpm() else "apt install php-fpm"
 
 
-def datasette_missing(database: Database) -> str:
+def datasette_missing(database: LabDatabase) -> str:
     """Return why Datasette cannot run here, "" if it can."""
     if database.name != SQLITE:
         return "it is for SQLite alone"
@@ -54,56 +54,61 @@ def datasette_missing(database: Database) -> str:
 
 
 def own_directory(lab: Bench) -> Path:
-    """Return a new directory, which all accounts may enter."""
-    where = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
-    where.chmod(0o755)
-    return where
+    """Make a directory that all accounts may enter."""
+    directory = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
+    directory.chmod(0o755)
+    return directory
 
 
 @contextmanager
-def php_fpm(lab: Bench, database: Database) -> Iterator[tuple[Running, str]]:
+def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
     """Run nginx, and php-fpm on the same core."""
-    where = own_directory(lab)
-    script, socket, core = where / "report.php", where / "socket", two_cores()[0]
+    directory = own_directory(lab)
+    script, socket, core = directory / "report.php", directory / "socket", two_cores()[0]
     reports.write_page(script, database)
     script.chmod(0o644)
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
-        fpm = stack.enter_context(running(backends.fpm(where, str(socket)), output, core, cwd=where))
+        fpm = stack.enter_context(running(backends.fpm(directory, str(socket)), output, core, cwd=directory))
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
         os.chmod(socket, 0o666)
-        behind = Behind(script, f"unix:{socket}", "fastcgi", keeps=KEPT > 0)
-        setup = Setup(where, free_port(), where, behind=behind)
+        behind = BackendProgram(script, f"unix:{socket}", "fastcgi", keeps=KEPT_CONNECTIONS > 0)
+        setup = Setup(directory, free_port(), directory, behind=behind)
         command = [*lab.prefix, *webservers.nginx(setup)]
-        web = stack.enter_context(running(command, output, core, cwd=where, env=environment()))
+        web = stack.enter_context(running(command, output, core, cwd=directory, env=environment()))
         wait_for_port(web, setup.port, output, "nginx")
         yield (
-            Server(web.pid, f"http://127.0.0.1:{setup.port}/", "nginx, php-fpm", (fpm.pid, *database.pids)),
+            StartedServer(
+                web.pid, f"http://127.0.0.1:{setup.port}/", "nginx, php-fpm", (fpm.pid, *database.pids)
+            ),
             "/report.php",
         )
 
 
 @contextmanager
-def datasette(lab: Bench, database: Database) -> Iterator[tuple[Running, str]]:
+def datasette(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
     """Run Datasette on the servers' core."""
-    where = own_directory(lab)
-    templates = where / "templates"
+    directory = own_directory(lab)
+    templates = directory / "templates"
     templates.mkdir()
-    (templates / f"query-{NAME}-report.html").write_text(TEMPLATE)
-    metadata = {"databases": {NAME: {"queries": {"report": {"sql": REPORT}}}}}
-    (where / "metadata.json").write_text(json.dumps(metadata))
-    copy = where / f"{NAME}.db"
-    copy.symlink_to(database.place)  # the file's name is the database's
+    (templates / f"query-{DATABASE_NAME}-report.html").write_text(TEMPLATE)
+    metadata = {"databases": {DATABASE_NAME: {"queries": {"report": {"sql": REPORT}}}}}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    copy = directory / f"{DATABASE_NAME}.db"
+    copy.symlink_to(database.source)  # Datasette names the database after the file
     port = free_port()
     settings = [word for pair in SETTINGS for word in ("--setting", *pair)]
     command = [
         *lab.prefix, sys.executable, "-m", "datasette", "serve", str(copy), "--host", "127.0.0.1",
-        "--port", str(port), "--metadata", str(where / "metadata.json"), "--template-dir", str(templates),
+        "--port", str(port), "--metadata", str(directory / "metadata.json"), "--template-dir", str(templates),
         *settings,
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
     ):
         wait_for_port(started, port, output, "Datasette")
-        yield Server(started.pid, f"http://127.0.0.1:{port}/", "datasette serve"), f"/{NAME}/report"
+        yield (
+            StartedServer(started.pid, f"http://127.0.0.1:{port}/", "datasette serve"),
+            f"/{DATABASE_NAME}/report",
+        )

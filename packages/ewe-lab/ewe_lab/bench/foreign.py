@@ -1,0 +1,152 @@
+"""The CPU time that other programs take while an experiment runs: the one clock on which every verdict depends.
+
+    with OtherProgramsWatch(cores) as watch:
+        ...                     # the experiment
+    watch.share()               # of the cores, 0 to 1
+
+A rate or a time that was measured beside a compiler is the compiler's too. Most experiments have their own client.
+None of them should have to remember to look at the cores, so the lab looks around every experiment alike: a thread
+reads /proc once a second. The busy time of the cores, less that of the lab and of all its descendants, is that of
+other programs.
+
+                 busy time of the cores (user, nice, system, steal)
+    foreign  =  - CPU time of the lab and of all its descendants
+
+Possible failures. A process that ends takes its CPU time with it: to its parent, which has waited for it, or to
+nobody, if its parent ended first. `ProcessTreeClock` therefore keeps the last reading of each process. A program
+that becomes a daemon leaves the tree: a process that was once in the tree stays in it. The interrupts of the kernel
+are left out, because the load itself causes most of them. With more than two cores the lab's own processes may also
+run elsewhere: only those count that were last seen on a watched core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ewe_lab.bench.processes import TICKS_PER_S, ProcessStat, own_seconds, processes
+
+READ_EVERY_S = 1.0  # seconds between two readings
+# Of one core: if other programs had more, rates and times are no longer the server's
+MAX_FOREIGN_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """CPU seconds of a process: its own, and of the children that it waited for."""
+
+    own: float
+    waited: float
+
+
+class ProcessTreeClock:
+    """The CPU seconds of a process and all its descendants, those included that have ended."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.members: dict[tuple[int, int], CpuReading] = {}  # by pid and start time
+
+    def cpu_seconds_since_last_call(self, everyone: Iterable[ProcessStat], cores: Sequence[int]) -> float:
+        """Return the CPU seconds that the process tree used on the cores since the last call.
+
+        A child that was waited for is in its parent's `waited`. What the ended processes had used by the last call
+        was counted then.
+        """
+        family = self.family(list(everyone))
+        readings = {key: CpuReading(own_seconds(each), each.waited) for key, each in family.items()}
+        ours = waited = 0.0
+        for key, reading in readings.items():
+            before = self.members.get(key)
+            on_cores = family[key].core in cores
+            if before is None:
+                ours += (reading.own + reading.waited) * on_cores
+                continue
+            ours += max(reading.own - before.own, 0.0) * on_cores
+            waited += reading.waited - before.waited
+        ended = sum(each.own + each.waited for key, each in self.members.items() if key not in readings)
+        self.members = readings
+        return ours + max(waited - ended, 0.0)
+
+    def family(self, everyone: Sequence[ProcessStat]) -> dict[tuple[int, int], ProcessStat]:
+        """Return the root and its descendants, and those of an earlier reading with their descendants."""
+        children: dict[int, list[ProcessStat]] = {}
+        for process in everyone:
+            children.setdefault(process.parent, []).append(process)
+        earlier_members = self.members
+        to_visit = [
+            process
+            for process in everyone
+            if process.pid == self.root or (process.pid, process.started) in earlier_members
+        ]
+        found: dict[tuple[int, int], ProcessStat] = {}
+        while to_visit:
+            process = to_visit.pop()
+            if (process.pid, process.started) not in found:
+                found[process.pid, process.started] = process
+                to_visit += children.get(process.pid, ())
+        return found
+
+
+def busy_seconds(cores: Sequence[int]) -> float:
+    """Return the seconds that cores have been busy with programs since the machine started, without interrupts."""
+    found = 0.0
+    for line in Path("/proc/stat").read_text(errors="replace").splitlines():
+        name, *ticks = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
+            user, nice, system, *_, steal = map(int, ticks[:8])
+            found += (user + nice + system + steal) / TICKS_PER_S
+    return found
+
+
+class OtherProgramsWatch:
+    """Watches the cores until the block is left. busy, everyone: the readings, for tests."""
+
+    def __init__(
+        self,
+        cores: Iterable[int],
+        busy: Callable[[Sequence[int]], float] = busy_seconds,
+        everyone: Callable[[], Iterable[ProcessStat]] = processes,
+    ) -> None:
+        self.cores = sorted(set(cores))
+        self.read = (busy, everyone)
+        self.tree_clock = ProcessTreeClock(os.getpid())
+        self.all = self.ours = 0.0  # busy seconds of the cores, and those of the lab among them
+        self.before = self.began = self.ended = 0.0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.each_second, daemon=True)
+
+    def __enter__(self) -> OtherProgramsWatch:
+        self.take_reading(first=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.over.set()
+        self.thread.join()
+        self.take_reading()
+
+    def each_second(self) -> None:
+        """Read until the end."""
+        while not self.over.wait(READ_EVERY_S):
+            self.take_reading()
+
+    def take_reading(self, first: bool = False) -> None:
+        """Take a reading. first: the watch begins with it."""
+        busy, everyone = self.read
+        now, ours = busy(self.cores), self.tree_clock.cpu_seconds_since_last_call(everyone(), self.cores)
+        self.ended = time.monotonic()
+        if first:
+            self.began = self.ended
+        else:
+            self.all += now - self.before
+            self.ours += ours
+        self.before = now
+
+    def share(self) -> float:
+        """Return the share of the cores that other programs had."""
+        length = (self.ended - self.began) * len(self.cores)
+        return min(max((self.all - self.ours) / length, 0.0), 1.0) if length > 0 else 0.0

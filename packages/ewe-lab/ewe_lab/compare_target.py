@@ -1,0 +1,155 @@
+"""`ewe-lab compare --target URL`: servers that run already, here or elsewhere, under the loads of `compare`.
+
+The lab starts and stops nothing there. A first request shows that the target answers, before any load. CPU time and
+memory are read on the target's machine (ewe_lab.machines), or are unknown, with the reason as a note.
+"""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from ewe_lab.bench.experiment import Load, ServerUnderTest, in_words
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, ExperimentTable
+from ewe_lab.invocation import PlannedTable
+from ewe_lab.lab_bench import CellJob, LabBench, expected_s
+from ewe_lab.machines import session
+from ewe_lab.machines.watch import LOOPBACK, TargetServer
+from ewe_lab.machines.workers import LoadHosts
+from ewe_lab.options import CommandError
+
+NOWHERE = "none"  # the word of --target-ssh for a machine that ssh does not reach
+LOCAL = ("models", "against", "root", "cgi", "gateways", "tls")  # options about servers that the lab starts
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target with the path that is asked for."""
+
+    name: str
+    server: TargetServer
+    path: str
+    tls: bool
+
+
+def split_url(url: str, path: str) -> tuple[str, str]:
+    """Return (`http://host:port/`, path) of a target's URL. path: of --path, for a URL without one. Raises
+    CommandError."""
+    wrong = CommandError(f"--target {session.printable(url)!r} is no URL: write http://HOST:PORT/PATH")
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise wrong
+    except ValueError:
+        raise wrong from None
+    if (
+        parts.username is not None
+        or parts.fragment
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+    ):
+        raise wrong
+    own = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return f"{parts.scheme}://{parts.netloc}/", path if own == "/" and path else own
+
+
+def target(url: str, where: str, options: Namespace) -> Target:
+    """Return a target. where: the word of --target-ssh, "" to derive it from the URL. Raises CommandError."""
+    base, path = split_url(url, options.path if options.path != options.default_path else "")
+    ssh = ssh_words(options)
+    name = urlsplit(base).hostname or ""
+    if where == NOWHERE:
+        server = TargetServer(base, None, "--target-ssh none", ssh)
+    elif where:
+        server = TargetServer(base, ssh_host(where, "--target-ssh"), ssh=ssh)
+    elif name in LOOPBACK:
+        server = TargetServer(base, session.SshHost(""), ssh=ssh)
+    else:
+        try:
+            server = TargetServer(base, session.host(f"[{name}]" if ":" in name else name), ssh=ssh)
+        except LabError as reason:
+            server = TargetServer(base, None, str(reason), ssh)
+    return Target(urlsplit(base).netloc, server, path, base.startswith("https"))
+
+
+def ssh_words(options: Namespace) -> tuple[str, ...]:
+    """Return the words of --ssh. Raises CommandError."""
+    try:
+        words = tuple(shlex.split(options.ssh))
+    except ValueError:
+        words = ()
+    if not words:
+        raise CommandError(f"--ssh {options.ssh!r} is not a command")
+    return words
+
+
+def ssh_host(text: str, option: str) -> session.SshHost:
+    """Return the host that an option names. Raises CommandError."""
+    try:
+        return session.host(text)
+    except LabError as reason:
+        raise CommandError(f"{option}: {reason}") from None
+
+
+def load_hosts(options: Namespace) -> LoadHosts | None:
+    """Return the machines of --load-from, None for this one. Raises CommandError."""
+    if not options.load_from:
+        return None
+    if not options.target:
+        raise CommandError(
+            "--load-from needs --target URL: a server that the lab starts listens at 127.0.0.1, which other"
+            " machines do not reach"
+        )
+    hosts = [ssh_host(text, "--load-from") for text in options.load_from]
+    return LoadHosts(hosts, ssh_words(options), options.load_python)
+
+
+def announcement(targets: list[Target], load: Load, repeats: int, hosts: LoadHosts | None) -> str:
+    """Return the sentence that says, before any load, where it goes, how much it is, and how long it lasts."""
+    much = f"{load.rate:g} requests/s" if load.shape == "arrivals" else f"{load.users} users"
+    urls = ", ".join(each.server.url for each in targets)
+    times = f", {repeats} times" if repeats > 1 else ""
+    origin = f" from {', '.join(map(str, hosts.hosts))}" if hosts else ""
+    return f"Load goes to {urls}{origin}: {much} for {in_words(load.warm_up + load.seconds)}{times}."
+
+
+def part(options: Namespace, load: Load, command: str) -> PlannedTable:
+    """Return the table of targets. Raises CommandError."""
+    for name in LOCAL:
+        if getattr(options, name):
+            raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
+    machines = options.target_ssh or [""] * len(options.target)
+    if len(machines) != len(options.target):
+        raise CommandError("write --target-ssh once for each --target, or not at all")
+    targets = [target(url, where, options) for url, where in zip(options.target, machines, strict=True)]
+    hosts = load_hosts(options)
+
+    def run(lab: LabBench) -> Iterator[Cell]:
+        lab.load_hosts = hosts
+        if hosts:
+            lab.progress.say("clocks")
+            hosts.check()
+            for note in hosts.notes:
+                lab.note(note)
+        lab.progress.note(announcement(targets, load, lab.repeats, hosts))
+        jobs = []
+        for each in targets:
+            own = replace(load, path=each.path, tls="default" if each.tls else "")
+            tested = ServerUnderTest(each.name, "target")
+            jobs.append(CellJob(tested, own, Cell(each.name), lab.directory, target=each.server))
+        yield from lab.measure_all(jobs)
+
+    paths = ", ".join(dict.fromkeys(each.path for each in targets))
+    origin = f", from {', '.join(map(str, hosts.hosts))}" if hosts else ""
+    table = ExperimentTable("compare", f"{load.description()}, {paths}{origin}", command=command)
+    return PlannedTable(table, run, len(targets) * options.repeats * expected_s(load))
+
+
+def option_of(name: str) -> str:
+    """Return the option of a setting."""
+    return "the models" if name == "models" else f"--{name}"

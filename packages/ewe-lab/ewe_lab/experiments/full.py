@@ -1,0 +1,52 @@
+"""Full load: as many kept connections as a browser-heavy site has, and every model with its default settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
+from ewe_lab.bench.results import Cell, ExperimentTable
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import measure_once
+from ewe_lab.experiments.tested_servers import APACHE_PREFORK, ASYNCIO, FORK, NGINX, POOL, THREAD
+
+PREFORK = ServerUnderTest("prefork", model="prefork")  # with its own range of workers
+SERVERS = (FORK, PREFORK, THREAD, POOL, ASYNCIO, APACHE_PREFORK, NGINX)
+CLIENTS = 64
+MAX_WAIT_S = 1.0
+MAX_P99_TO_MEDIAN = 10.0  # the slowest hundredth takes at most so many times the median
+MODELS_OF_EWE = ("fork", "prefork", "thread", "pool", "asyncio")
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure each server with clients that keep their connections and ask without a pause."""
+    root = lab.site([])
+    for tested in lab.servers((*SERVERS[:5], NGINX) if lab.quick else SERVERS):
+        load = Load("closed", users=CLIENTS, seconds=lab.seconds(1.5, 4), warm_up=0, reopens=True)
+        cell = measure_once(lab, tested, load, Cell(tested.name, value="extra.longest", unit="s"), root)
+        for sample in cell.samples:
+            if sample.service is not None:
+                sample.extra["longest"] = sample.service.max
+                sample.extra["tail"] = sample.service.p99 / max(sample.service.p50, 1e-6)
+        yield cell
+
+
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds if under each model no request waited for MAX_WAIT_S, and p99 stays small.
+
+    p99 is small if it is below MAX_P99_TO_MEDIAN times the median.
+    """
+    found = {
+        cell.server: cell.samples[0].extra
+        for cell in table.cells
+        if cell.server in MODELS_OF_EWE and cell.samples and "tail" in cell.samples[0].extra
+    }
+    if not found:
+        return Finding(NOT_TESTABLE, "No model was measured.")
+    holds = all(
+        each["longest"] <= MAX_WAIT_S and each["tail"] <= MAX_P99_TO_MEDIAN for each in found.values()
+    )
+    summary = "; ".join(
+        f"{name} {1000 * each['longest']:,.0f} ms, {each['tail']:.1f} times" for name, each in found.items()
+    )
+    return Finding(HOLDS if holds else FAILS, f"The longest wait, and p99 beside p50: {summary}.")

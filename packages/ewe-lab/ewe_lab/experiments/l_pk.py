@@ -1,0 +1,115 @@
+"""LibCGI, section 4.3: a library that shares the server's address space and cannot reach the interpreter's heap."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding, with_capital
+from ewe_lab.load.child import environment
+from ewe_lab.load.protected_calls import DEEDS, ENDED, KEYS, METHODS, MPROTECT, PROCESS, STOPPED, UNPROTECTED
+from ewe_lab.stacks import compiled
+
+CALL_COUNTS = {  # of a round, by method; quick and full
+    UNPROTECTED: (1_000_000, 10_000_000),
+    KEYS: (1_000_000, 10_000_000),
+    MPROTECT: (100, 1_000),
+    PROCESS: (5_000, 50_000),
+}
+MAX_RUN_S = 300.0  # seconds for all methods
+TIME, STOPS = "time of a call", "stopped by {}"
+MISTAKES = list(DEEDS)[:3]  # the damage of a mistake, which the boundary is there for
+REMARKS = (
+    "In place: a call through a pointer, as ewe calls a library, with a point to which a fault jumps back. The "
+    "library writes 28 bytes. Protection keys, mprotect: the heap is closed before the call and opened after it. "
+    "Process: the same call by another process on the same core, over a pair of sockets.",
+    "1: the damage was stopped, and the server goes on. 0: it was not. The heap is that of the interpreter, "
+    "pymalloc's arenas; the stack, and the memory of malloc(), which library and libc share, stay open.",
+    "Not stopped by any boundary in one address space: exit(), an endless loop, a leak. L-F1 has those.",
+    "mprotect closes the heap for all threads of the process, so no other thread may run Python meanwhile. A "
+    "protection key closes it for the calling thread alone.",
+)
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure each method, then let the library do each kind of damage under it."""
+    try:
+        found = measure(lab)
+    except LabError as reason:
+        yield Cell(KEYS, TIME, None, "extra.nanos", "ns", failure=str(reason))
+        return
+    for method in METHODS:
+        yield from cells_of(lab, method, found["methods"][method])
+    size = f"{found['bytes'] / 1024:,.0f} KB in {found['pieces']} pieces"
+    lab.notes += [f"Closed: {size}.", *REMARKS]
+
+
+def measure(lab: Bench) -> dict[str, Any]:
+    """Build the library, and return the figures of ewe_lab.load.protected_calls. Raises LabError."""
+    library = lab.directory / "protection.so"
+    compiled.library(compiled.SOURCES / "protection.c", library)
+    counts = [str(int(lab.seconds(*CALL_COUNTS[method]))) for method in METHODS]
+    command = [sys.executable, "-m", "ewe_lab.load.protected_calls", str(library), *counts]
+    with (
+        tempfile.TemporaryFile() as error_output,
+        tempfile.TemporaryFile() as output,
+        running(command, error_output, two_cores()[0], env=environment(), stdout=output) as started,
+    ):
+        if not wait_for_end(started, MAX_RUN_S):
+            raise LabError(f"the calls took longer than {MAX_RUN_S:g} s")
+        output.seek(0)
+        try:
+            found: dict[str, Any] = json.loads(output.read())
+        except ValueError:
+            reason = one_line(text_of(error_output)) or "it ended without a word"
+            raise LabError(f"the calls could not be measured: {reason}") from None
+    return found
+
+
+def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[Cell]:
+    """Yield the cells of a method. found: its figures, or the reason why there are none."""
+    load = f"{lab.seconds(*CALL_COUNTS[method]):,.0f} calls a round"
+    cell = Cell(method, TIME, None, "extra.nanos", "ns", load=load)
+    if isinstance(found, str):
+        cell.failure = found
+        yield cell
+        return
+    cell.samples = [Sample("calls", 0.0, extra={"nanos": nanos}) for nanos in found["nanos"]]
+    yield cell
+    for deed, outcome in found["outcomes"].items():
+        sample = Sample("calls", 0.0, extra={"stopped": float(outcome == STOPPED)})
+        cell = Cell(deed, STOPS.format(method), None, "extra.stopped", "of 1", samples=[sample])
+        cell.remark = outcome if outcome == ENDED else ""
+        yield cell
+
+
+def check(table: ExperimentTable) -> Finding:
+    """The claim holds if keys stop the damage of mistakes, for less than a process costs.
+
+    What a library does on purpose is named, and is no part of the claim: the paper trusts who installs libraries.
+    """
+    times = {cell.server: cell.median for cell in table.cells if cell.column == TIME and cell.median}
+    summary = ", ".join(f"{method} {nanos:,.0f} ns" for method, nanos in times.items())
+    stopped = {
+        cell.server: cell.median == 1
+        for cell in table.cells
+        if cell.column == STOPS.format(KEYS) and cell.samples
+    }
+    if KEYS not in times or PROCESS not in times or not stopped:
+        reason = next((cell.failure for cell in table.cells if cell.server == KEYS and cell.failure), "")
+        reason = with_capital(reason or "nothing was measured")
+        return Finding(NOT_TESTABLE, f"{reason}. A call takes: {summary or 'unknown'}.")
+    part_holds = [stopped.get(deed, False) for deed in MISTAKES]
+    part_holds.append(times[KEYS] * LEVEL_RATIO < times[PROCESS])
+    passed = ", ".join(f"“{deed}”" for deed, held in stopped.items() if not held) or "nothing"
+    return Finding(
+        HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,
+        f"Keys stop {sum(stopped.values())} of {len(stopped)} kinds of damage, {sum(part_holds[:-1])} of "
+        f"{len(MISTAKES)} that a mistake does. Not stopped: {passed}. A call takes: {summary}.",
+    )

@@ -1,0 +1,161 @@
+"""The order in which a pool serves waiting requests: which requests gain by it, and which ones wait (lab 7).
+
+A pool of one thread serves one client at a time. One client occupies it with a download that it does not read. Then
+requests come, a large file first, and many small ones; all of them wait. The first client leaves, and the queue
+empties by the policy:
+
+    occupied ── large, small, small, ... wait ──▶ the thread is free: t = 0 ──▶ each response ends at its own t
+
+The response times therefore differ by the order alone: there are no arrivals meanwhile, and no idle time. The
+access log has the order, because the kernel may have several responses when the clients look.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import address, measure_cells
+
+SMALL_BYTES = 16 * 1024
+TIMES = (1, 100, 4000)  # the size of the large file, in those of a small one
+SMALL_ONES = 40
+AGEING = 8  # the default of schedule-ageing
+OCCUPIES_BYTES = 16 * 1024 * 1024  # more than the buffers of both sockets
+BUFFER_BYTES = 64 * 1024  # of the client that does not read
+TIMEOUT_S = 20.0
+SETTLE_S = 0.3  # seconds until the server has seen all heads
+MEAN, BEFORE = "mean response time", "small files before the large one"
+ONE_THREAD = ("--parking", "idle", "--poolthreads", "1")
+SFF = (*ONE_THREAD, "--schedule", "sff")
+FIFO, AGEING_SFF, PURE_SFF = "fifo", f"sff, ageing {AGEING}", "sff, no ageing"
+SERVERS = (
+    ServerUnderTest(FIFO, model="pool", options=ONE_THREAD),
+    ServerUnderTest(AGEING_SFF, model="pool", options=SFF),
+    ServerUnderTest(PURE_SFF, model="pool", options=(*SFF, "--schedule-ageing", "1000000")),
+)
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Empty a queue by each policy, with a large file of different sizes."""
+    root = lab.site([])
+    for name, size in (("occupies", OCCUPIES_BYTES), ("small", SMALL_BYTES)):
+        (root / name).write_bytes(bytes(size))
+    for times in TIMES:
+        (root / f"large-{times}").write_bytes(bytes(SMALL_BYTES * times))
+    log = lab.directory / "order.log"
+    for tested in lab.servers(SERVERS):
+        logging = replace(tested, options=(*tested.options, "--access-log", str(log)))
+        for times in TIMES:
+            cells = [
+                Cell(tested.name, MEAN, times, value="extra.mean", unit="ms"),
+                Cell(tested.name, BEFORE, times, value="extra.before", unit="requests"),
+            ]
+            measure = partial(emptied, large=f"/large-{times}", log=log)
+            yield from measure_cells(lab, logging, root, cells, measure, lab.repeats)
+
+
+def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
+    """Connect and send a request. buffer: bytes of the receive buffer; 0: the system's. Raises OSError."""
+    sock = socket.socket()
+    sock.settimeout(TIMEOUT_S)
+    if buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.connect(address(server.url))
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    return sock
+
+
+def emptied(server: RunningServer, large: str, log: Path) -> Sample:
+    """Let requests wait, and then be served; return their mean response time, and the place of the large file.
+
+    log: the server's access log. Raises LabError.
+    """
+    opened: list[socket.socket] = []
+    try:
+        occupies = asking(server, "/occupies", BUFFER_BYTES)
+        opened.append(occupies)
+        occupies.recv(1)  # the thread serves this client
+        for path in (large, *["/small"] * SMALL_ONES):
+            opened.append(asking(server, path))
+        time.sleep(SETTLE_S)
+        served = len(targets(log))
+        began = time.monotonic()
+        occupies.close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
+        ends = [end - began for end in ends_of(opened[1:])]
+        order = settled_targets(log, served + 2 + SMALL_ONES)[served:]
+    except OSError as reason:
+        raise LabError(f"a client got no response: {reason.strerror or reason}") from None
+    finally:
+        for sock in opened:
+            sock.close()
+    before = order[: order.index(large)].count("/small")
+    extra = {"mean": 1000 * statistics.mean(ends), "before": float(before)}
+    return Sample("sockets", max(ends), requests=len(ends), replies=len(ends), extra=extra)
+
+
+def targets(log: Path) -> list[str]:
+    """Return the targets of the requests in an access log."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line.split('"')[1].split()[1] for line in lines if line.count('"') >= 2]
+
+
+def settled_targets(log: Path, number: int) -> list[str]:
+    """Return the targets in an access log once it has so many lines. Raises LabError."""
+    end = time.monotonic() + TIMEOUT_S
+    while len(found := targets(log)) < number:
+        if time.monotonic() > end:
+            raise LabError(f"the access log has {len(found)} of {number} lines")
+        time.sleep(0.01)
+    return found
+
+
+def ends_of(clients: list[socket.socket]) -> list[float]:
+    """Read all responses; return the time.monotonic() of the end of each. Raises OSError, LabError."""
+    ends: dict[int, float] = {}
+    poll = select.poll()
+    by_descriptor = {sock.fileno(): sock for sock in clients}
+    for sock in clients:
+        sock.setblocking(False)
+        poll.register(sock, select.POLLIN)
+    while len(ends) < len(clients):
+        found = poll.poll(TIMEOUT_S * 1000)
+        if not found:
+            raise LabError(f"a client got no response within {TIMEOUT_S:g} s")
+        for descriptor, _ in found:
+            if not by_descriptor[descriptor].recv(1 << 20):
+                ends[descriptor] = time.monotonic()
+                poll.unregister(descriptor)
+    return [ends[sock.fileno()] for sock in clients]
+
+
+def check(table: ExperimentTable) -> Finding:
+    """The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file."""
+    found = {
+        (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
+    }
+    most = TIMES[-1]
+    try:
+        fifo, aged, pure = (found[name, MEAN, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        alike = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
+        first, bounded, last = (found[name, BEFORE, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+    except KeyError:
+        return Finding(NOT_TESTABLE, "Not all policies were measured.")
+    parts = (pure <= fifo / 2, 0.5 < alike < 2, first == 0 and bounded == AGEING and last == SMALL_ONES)
+    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    return Finding(
+        verdict,
+        f"With a file {most:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with ageing,"
+        f" {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file came"
+        f" {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
+    )

@@ -1,0 +1,70 @@
+"""Thesis, section 2.4.3: select(), poll() and epoll under more and more connections, most of them idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.results import Cell, ExperimentTable
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_once
+
+ACTIVE_USERS = 4  # users beside the idle connections
+QUIET_S = 1.0  # seconds without an answer: by then every connection has had its answer
+VARIANTS = "ewe_lab.stacks.variants"
+SELECT, POLL, EPOLL = "select", "poll", "epoll"
+SERVERS = (
+    # select() knows no descriptor from 1,024 on, and the server needs some for itself.
+    ServerUnderTest(SELECT, model=f"{VARIANTS}:Selecting", most=1000),
+    ServerUnderTest(POLL, model=f"{VARIANTS}:Polling"),
+    ServerUnderTest(EPOLL, model=f"{VARIANTS}:EPolling"),
+)
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure each call of the kernel beside 10 to 9,000 idle connections."""
+    load = Load("closed", users=ACTIVE_USERS, seconds=lab.seconds(1, 3), warm_up=0.3)
+    for tested in lab.servers(SERVERS):
+        for count in (10, 900, 9000) if lab.quick else (10, 100, 300, 900, 3000, 9000):
+            if count > tested.most:
+                lab.notes.append(
+                    f"{tested.name}: at most {tested.most} connections, because of its 1,024 descriptors."
+                )
+                break
+
+            def idle(server: RunningServer, count: int = count) -> Iterator[None]:
+                with connections(server.url, count, COMPLETE_HEAD) as opened:
+                    count_answered(opened, QUIET_S)
+                    yield
+
+            yield measure_once(
+                lab, tested, load, Cell(tested.name, "", count, value="micros", unit="µs"), lab.site([]), idle
+            )
+
+
+def check(table: ExperimentTable) -> Finding:
+    """The claim has a part for each other call: epoll needs less CPU time for a reply than it.
+
+    The times are those with the most connections that both calls had.
+    """
+    by_server = {
+        name: {cell.x: cell.median for cell in table.cells if cell.server == name and cell.median}
+        for name in (SELECT, POLL, EPOLL)
+    }
+    part_holds, pieces = [], []
+    for name in (POLL, SELECT):
+        both = [x for x in by_server[name] if x in by_server[EPOLL] and x is not None]
+        if not both:
+            continue
+        other, epoll = by_server[name][max(both)] or 0.0, by_server[EPOLL][max(both)] or 0.0
+        part_holds.append(epoll * LEVEL_RATIO < other)
+        least = (
+            f"{by_server[name][min(both)]:,.0f} and {by_server[EPOLL][min(both)]:,.0f} with {min(both):,.0f}"
+        )
+        pieces.append(
+            f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {max(both):,.0f} connections ({least})"
+        )
+    if not by_server[POLL] or not part_holds:
+        return Finding(NOT_TESTABLE, "poll and epoll were not both measured.")
+    word = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    return Finding(word, f"CPU time for a reply: {'; '.join(pieces)}.")

@@ -1,0 +1,262 @@
+"""The kinds of IPC between two processes: `python -m ewe_lab.load.ipc_kinds COUNT ROUNDS` prints JSON.
+
+A client process and a server process exchange messages. The client sends a request of 64 bytes, which says how many
+messages of which size it wants back:
+
+    exchange    64 bytes there, 64 bytes back             the price of a call
+    answer      64 bytes there, 5,605 bytes back          the paper's page
+    stream      64 bytes there, many times 5,605 back     throughput
+
+Five kinds carry them: a pair of pipes, a pair of Unix sockets, a TCP connection over loopback, two message queues
+of POSIX and two of System V. A pipe and a socket carry bytes, so the reader counts them; a queue carries messages.
+The functions of the queues are the C library's. They are called by ctypes, which adds a microsecond or two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ewe_lab.bench.processes import own_seconds, read_process
+
+REQUEST_BYTES = 64
+ANSWER_BYTES = 5605  # the page of the RDBMS paper
+MAX_QUEUED_MESSAGES = 8  # messages of a POSIX queue, below Linux's default limit of 10
+MAX_MESSAGE_BYTES = 8192  # bytes of a message, Linux's default limit for both kinds of queues
+EXCHANGES_PER_STREAM = 8  # exchanges of which a stream has the messages
+EXCHANGE, ANSWER, STREAM = "exchange", "answer", "stream"
+REQUEST_FORMAT = struct.Struct(f"<II{REQUEST_BYTES - 8}x")  # bytes of a message, messages; 0 messages: end
+Send = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class ChannelEnd:
+    """One end of a channel between two processes. receive(size): take a message of `size` bytes."""
+
+    send: Send
+    receive: Callable[[int], bytes]
+
+
+def stream_end(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> ChannelEnd:
+    """Return the end of a byte stream. Its receive() calls `read` until a message is complete."""
+
+    def receive(size: int) -> bytes:
+        found = read(size)
+        while len(found) < size:
+            more = read(size - len(found))
+            if not more:
+                raise EOFError
+            found += more
+        return found
+
+    return ChannelEnd(write, receive)
+
+
+def writer(descriptor: int) -> Callable[[bytes], None]:
+    """Return a function that writes all bytes to a pipe."""
+
+    def write(data: bytes) -> None:
+        while (written := os.write(descriptor, data)) < len(data):
+            data = data[written:]
+
+    return write
+
+
+@contextmanager
+def pipes() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
+    """Two pipes, one for each direction."""
+    (there, to_server), (back, to_client) = os.pipe(), os.pipe()
+    yield (
+        stream_end(lambda size: os.read(back, size), writer(to_server)),
+        stream_end(lambda size: os.read(there, size), writer(to_client)),
+    )
+
+
+@contextmanager
+def unix_sockets() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
+    """A pair of connected Unix sockets."""
+    client, server = socket.socketpair()
+    with client, server:
+        yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
+
+
+@contextmanager
+def tcp() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
+    """A TCP connection over loopback, without Nagle's delay."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    with client, server:
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
+
+
+def checked(result: int) -> int:
+    """Return the result of a function of the C library. Raises OSError for a negative one."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+class QueueAttributes(ctypes.Structure):
+    """struct mq_attr of mq_open(3)."""
+
+    _fields_ = [
+        ("flags", ctypes.c_long),
+        ("most", ctypes.c_long),
+        ("size", ctypes.c_long),
+        ("queued", ctypes.c_long),
+        ("unused", ctypes.c_long * 4),
+    ]
+
+
+@contextmanager
+def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
+    """Two message queues of POSIX. Their names are removed at once. Raises OSError."""
+    library = ctypes.CDLL("librt.so.1", use_errno=True)
+    attributes = ctypes.byref(QueueAttributes(0, MAX_QUEUED_MESSAGES, MAX_MESSAGE_BYTES))
+    names = [f"/ewe-lab-{os.getpid()}-{number}".encode() for number in range(2)]
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    there, back = (checked(library.mq_open(name, flags, 0o600, attributes)) for name in names)
+    for name in names:
+        library.mq_unlink(name)
+
+    def channel_end(sending: int, receiving: int) -> ChannelEnd:
+        buffer = ctypes.create_string_buffer(MAX_MESSAGE_BYTES)
+
+        def receive(size: int) -> bytes:
+            length = checked(library.mq_receive(receiving, buffer, MAX_MESSAGE_BYTES, None))
+            return buffer.raw[:length]
+
+        return ChannelEnd(lambda data: checked(library.mq_send(sending, data, len(data), 0)), receive)
+
+    try:
+        yield channel_end(there, back), channel_end(back, there)
+    finally:
+        for each in (there, back):
+            library.mq_close(each)
+
+
+@contextmanager
+def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
+    """Two message queues of System V, removed at the end. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
+    there, back = (checked(library.msgget(private, 0o600)) for _ in range(2))
+    kind = struct.pack("l", 1)  # the type of all messages
+
+    def channel_end(sending: int, receiving: int) -> ChannelEnd:
+        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)
+
+        def receive(size: int) -> bytes:
+            length = checked(
+                library.msgrcv(receiving, buffer, ctypes.c_size_t(MAX_MESSAGE_BYTES), ctypes.c_long(0), 0)
+            )
+            return buffer.raw[len(kind) : len(kind) + length]
+
+        def send(data: bytes) -> None:
+            checked(library.msgsnd(sending, kind + data, ctypes.c_size_t(len(data)), 0))
+
+        return ChannelEnd(send, receive)
+
+    try:
+        yield channel_end(there, back), channel_end(back, there)
+    finally:
+        for each in (there, back):
+            library.msgctl(each, remove, None)
+
+
+KINDS = {
+    "Unix socket": unix_sockets,
+    "pipe": pipes,
+    "POSIX queue": posix_queues,
+    "System V queue": system_v_queues,
+    "TCP loopback": tcp,
+}
+
+
+def serve(end: ChannelEnd) -> None:
+    """Answer requests until one asks for no message."""
+    while True:
+        size, count = REQUEST_FORMAT.unpack(end.receive(REQUEST_BYTES))
+        if not count:
+            return
+        message = bytes(size)
+        for _ in range(count):
+            end.send(message)
+
+
+def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
+    """Return, for each kind of call, the µs of each round, and the CPU time of both processes as `... cpu`."""
+    with KINDS[kind]() as (client, server):
+        child = os.fork()
+        if not child:
+            try:
+                serve(server)
+            finally:
+                os._exit(0)
+        try:
+            return measure_calls(client, child, count, rounds)
+        finally:
+            client.send(REQUEST_FORMAT.pack(0, 0))
+            os.waitpid(child, 0)
+
+
+def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> dict[str, list[float]]:
+    """Make all calls, round by round."""
+    found: dict[str, list[float]] = {}
+    for number in range(rounds + 1):  # the first one is not counted
+        for name, size, back, times in (
+            (EXCHANGE, REQUEST_BYTES, 1, count),
+            (ANSWER, ANSWER_BYTES, 1, count),
+            (STREAM, ANSWER_BYTES, count * EXCHANGES_PER_STREAM, 1),
+        ):
+            wall, cpu = one_round(client, child, REQUEST_FORMAT.pack(size, back), size, back, times)
+            if number:
+                found.setdefault(name, []).append(wall / (back * times) * 1e6)
+                found.setdefault(f"{name} cpu", []).append(cpu / (back * times) * 1e6)
+    return found
+
+
+def one_round(
+    client: ChannelEnd, child: int, request: bytes, size: int, back: int, times: int
+) -> tuple[float, float]:
+    """Make `times` calls; return their seconds, and the CPU seconds of client and server."""
+    began, cpu = time.perf_counter(), cpu_of(child)
+    for _ in range(times):
+        client.send(request)
+        for _ in range(back):
+            client.receive(size)
+    return time.perf_counter() - began, cpu_of(child) - cpu
+
+
+def cpu_of(child: int) -> float:
+    """Return the CPU seconds of this process and of the other one."""
+    other = read_process(child)
+    return time.process_time() + (own_seconds(other) if other else 0.0)
+
+
+def main() -> None:
+    """Measure all kinds. A kind that the system refuses has a text in place of figures."""
+    count, rounds = map(int, sys.argv[1:3])
+    found: dict[str, object] = {}
+    for kind in KINDS:
+        try:
+            found[kind] = measure_kinds(kind, count, rounds)
+        except OSError as reason:
+            found[kind] = f"{kind}: {reason.strerror}"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

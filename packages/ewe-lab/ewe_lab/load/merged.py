@@ -1,0 +1,85 @@
+"""The counts of all workers as one Recorder: each worker packs its Recorder into plain data, the master adds them.
+
+A histogram has the same buckets on every machine, so the master adds histograms before it takes a percentile. The
+result is the percentile of all requests, as if one client had sent them. A mean of the workers' percentiles would
+not be a percentile. Each worker counts the seconds from its own begin, so its clock does not matter. The mean of
+the first answers (Sample.running) belongs to one client, and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ewe_lab.load.histogram import Histogram
+from ewe_lab.load.recorder import Recorder
+
+COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
+
+
+def packed(recorder: Recorder) -> dict[str, Any]:
+    """Return the counts of a recorder that has ended. Requests under way count as never answered."""
+    if not recorder.scheduled:
+        recorder.give_up()
+    return {
+        "length": recorder.end - recorder.begin,
+        "client": recorder.cpu / recorder.measured if recorder.measured > 0 else 0.0,
+        **{name: getattr(recorder, name) for name in COUNTS},
+        "errors": dict(recorder.errors),
+        "service": packed_times(recorder.service),
+        "response": packed_times(recorder.response),
+        "seconds": [
+            [number, second.replies, second.errors, second.due] for number, second in recorder.seconds.items()
+        ],
+        "each": [[number, packed_times(times)] for number, times in recorder.times_by_second.items()],
+    }
+
+
+def packed_times(times: Histogram) -> dict[str, Any]:
+    """Return a histogram as plain data."""
+    return {
+        "buckets": list(times.counts.items()),
+        "total": times.total,
+        "max": times.max,
+        "in_vain": times.in_vain,
+        "at_least": times.at_least if math.isfinite(times.at_least) else None,
+    }
+
+
+def add_times(to: Histogram, found: dict[str, Any]) -> None:
+    """Add a packed histogram."""
+    for bucket, count in found["buckets"]:
+        to.counts[int(bucket)] += int(count)
+        to.count += int(count)
+    to.total += float(found["total"])
+    to.max = max(to.max, float(found["max"]))
+    to.in_vain += int(found["in_vain"])
+    if found["at_least"] is not None:
+        to.at_least = min(to.at_least, float(found["at_least"]))
+
+
+def merged(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
+    """Return one recorder with the counts of all workers. Its share of a core is that of the busiest worker.
+
+    Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of packed().
+    """
+    whole = Recorder(scheduled)
+    whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))
+    whole.measured = 1.0
+    for part in parts:
+        whole.cpu = max(whole.cpu, float(part["client"]))
+        for name in COUNTS:
+            setattr(whole, name, getattr(whole, name) + int(part[name]))
+        whole.errors.update({str(name): int(count) for name, count in part["errors"].items()})
+        add_times(whole.service, part["service"])
+        add_times(whole.response, part["response"])
+        for number, replies, errors, due in part["seconds"]:
+            second = whole.seconds[int(number)]
+            second.at, second.replies = int(number), second.replies + int(replies)
+            for name, count in errors.items():
+                second.errors[str(name)] = second.errors.get(str(name), 0) + int(count)
+            if due is not None:
+                second.due = (second.due or 0) + int(due)
+        for number, times in part["each"]:
+            add_times(whole.times_by_second[int(number)], times)
+    return whole

@@ -1,0 +1,224 @@
+"""Calls of a library that must not reach the interpreter's heap: `python -m ewe_lab.load.protected_calls`.
+
+The LibCGI paper (section 4.3) asks for a boundary between a server and a library in the same address space. This
+module is the server: a Python process that closes its heap before it calls the library, and opens it afterwards.
+`ewe_lab/stacks/sources/protection.c` is the other half. The module prints JSON: for each method the nanoseconds
+of a call, and for each kind of damage what became of it.
+
+    in place           nothing is closed
+    protection keys    the pages of the heap have a key, and an instruction closes it for the calling thread
+    mprotect           a system call closes each piece of the heap, for the whole process
+    process            the library runs in a process, which has a copy of the heap
+
+The heap is where CPython keeps its objects of up to 512 bytes: pymalloc's arenas. `protection.c` notes
+each new arena. Of the arenas that are older, the pages with an object of the garbage collector are found by
+the objects' addresses. Memory that malloc() gave stays open: the library and libc need the same malloc().
+
+A kind of damage is done in a child process, since it may end that process. The answer is a word of OUTCOMES.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+CLOCK_ROUNDS = 5  # rounds of calls; each gives one figure
+PAGE_BYTES = 4096
+KEPT_OBJECTS = 10_000  # objects that make the interpreter ask for new arenas
+OBJECT_BYTES = 200  # of each, so that it is pymalloc's
+LARGE_BYTES = 4_000  # of an object that is malloc()'s
+UNPROTECTED, KEYS, MPROTECT, PROCESS = "in place", "protection keys", "mprotect", "process"
+METHODS = {UNPROTECTED: 0, KEYS: 1, MPROTECT: 2, PROCESS: 0}  # with the method of protection.c
+STOPPED, NOT_STOPPED, ENDED = "stopped", "not stopped", "the server ended"
+OUTCOMES = (STOPPED, NOT_STOPPED, ENDED)
+DEEDS = {  # kinds of damage by the library, and their numbers in protection.c
+    "writes to an object": 1,
+    "reads an object": 2,
+    "read() into an object": 3,
+    "writes malloc() memory": 4,
+    "writes caller's stack": 5,
+    "writes /proc/self/mem": 6,
+    "reopens, then writes": 7,
+    "unmaps a page": 8,
+}
+READ_DEED, MALLOC_DEED = "reads an object", "writes malloc() memory"
+FRAME_CHANGED = 2  # the result of call_library() if the library wrote to its frame
+CHILD_FAILED = 9  # exit status of a child that could not do its work
+FIRST_BYTE = ord("s")  # of the objects that the library attacks
+CPU_FLAGS = ("pku", "ospke")  # of a processor with protection keys, and of a system that uses them
+NO_KEYS = (
+    "no protection keys: /proc/cpuinfo names no {}. Needed: an Intel or AMD processor with them (Skylake-SP, "
+    "Zen 3, or later), and a hypervisor that passes them on"
+)
+KEY_REFUSED = "no protection keys: pkey_alloc: {}. A container's filter of system calls may refuse it"
+Range = tuple[int, int]  # the first address, and the first one behind it
+
+
+def keys_lacking(cpuinfo: str) -> str:
+    """Return the reason if the processor or the system has no protection keys, else ""."""
+    line = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    lacking = [flag for flag in CPU_FLAGS if flag not in line.split()]
+    return NO_KEYS.format(lacking[0]) if lacking else ""
+
+
+class ProtectedLibrary:
+    """protection.c, loaded. Its functions hold the interpreter's lock, so that no thread meets a closed heap."""
+
+    def __init__(self, path: str) -> None:
+        self.functions = ctypes.PyDLL(path)
+        self.functions.add_piece.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.functions.piece.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        self.functions.piece.restype = ctypes.c_void_p
+        self.functions.call_library.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        self.functions.time_calls.restype = self.functions.time_exchanges.restype = ctypes.c_double
+
+    def close_heap(self) -> None:
+        """Name the pages of the heap. Raises OSError if this interpreter has none that can be closed."""
+        if not self.functions.watch_arenas():
+            raise OSError(0, "this interpreter has no arenas")
+        self.kept = [bytes([FIRST_BYTE]) * OBJECT_BYTES for _ in range(KEPT_OBJECTS)]
+        self.large = bytes([FIRST_BYTE]) * LARGE_BYTES
+        for start, end in without(pages_of_objects(), [*self.pieces(), *named_ranges()]):
+            if not self.functions.add_piece(start, end - start):
+                raise OSError(0, "the heap has too many pieces")
+
+    def pieces(self) -> Iterator[Range]:
+        """Yield the pieces that are closed."""
+        end = ctypes.c_void_p()
+        number = 0
+        while start := self.functions.piece(number, ctypes.byref(end)):
+            yield start, end.value or start
+            number += 1
+
+    def object_inside(self) -> int:
+        """Return the address of the bytes of an object whose memory is closed. Raises OSError."""
+        ranges = list(self.pieces())
+        for each in self.kept:
+            address = address_of(each)
+            if any(start <= address and address + OBJECT_BYTES <= end for start, end in ranges):
+                return address
+        raise OSError(0, "no object lies in the memory that is closed")
+
+    def choose(self, method: str) -> None:
+        """Choose the method of the next calls. Raises OSError if the heap cannot get a protection key."""
+        if method == KEYS:
+            if reason := keys_lacking(Path("/proc/cpuinfo").read_text(errors="replace")):
+                raise OSError(errno.ENOTSUP, reason)
+            if (key := self.functions.allocate_key()) < 0:
+                raise OSError(-key, KEY_REFUSED.format(os.strerror(-key)))
+        if status := self.functions.choose_method(METHODS[method]):
+            raise OSError(status, f"pkey_mprotect: {os.strerror(status)}")
+
+    def nanoseconds(self, method: str, count: int) -> list[float]:
+        """Return the nanoseconds of a call, in each round of `count` calls. Raises OSError."""
+        self.choose(method)
+        measure = self.functions.time_exchanges if method == PROCESS else self.functions.time_calls
+        found = [measure(count) for _ in range(CLOCK_ROUNDS + 1)][1:]  # the first one warms up
+        if min(found) < 0:
+            raise OSError(int(-min(found)), os.strerror(int(-min(found))))
+        return found
+
+    def outcome(self, method: str, deed: str) -> str:
+        """Let the library do its damage to this process; return how it ended. Raises OSError."""
+        self.choose(method)
+        target = address_of(self.large) if deed == MALLOC_DEED else self.object_inside()
+        result = answered = 0
+        if method == PROCESS:
+            status_of(lambda: self.call(deed, target))
+        else:
+            result = self.call(deed, target)
+            answered = self.functions.first_answered()
+        changed = ctypes.string_at(target, 1)[0] != FIRST_BYTE
+        was_read = deed == READ_DEED and result == 0 and answered == FIRST_BYTE
+        return NOT_STOPPED if changed or was_read or result == FRAME_CHANGED else STOPPED
+
+    def call(self, deed: str, target: int) -> int:
+        """Call the library; return its result."""
+        result: int = self.functions.call_library(DEEDS[deed], target)
+        return result
+
+
+def address_of(value: bytes) -> int:
+    """Return the address of the first byte of an object."""
+    return id(value) + sys.getsizeof(value) - len(value) - 1
+
+
+def pages_of_objects() -> Iterator[Range]:
+    """Yield the pages with an object of the garbage collector, neighbours together."""
+    pages = sorted({id(each) // PAGE_BYTES for each in gc.get_objects()})
+    first = last = -1
+    for page in pages:
+        if page != last + 1:
+            if first >= 0:
+                yield first * PAGE_BYTES, (last + 1) * PAGE_BYTES
+            first = page
+        last = page
+    if first >= 0:
+        yield first * PAGE_BYTES, (last + 1) * PAGE_BYTES
+
+
+def named_ranges() -> list[Range]:
+    """Return the memory that is no arena: that of files, the stack, and malloc()'s heap."""
+    found = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, *_, name = (line + " ").split(" ", 5)
+        if name.strip() or rights != "rw-p":
+            start, end = (int(part, 16) for part in addresses.split("-"))
+            found.append((start, end))
+    return found
+
+
+def without(ranges: Iterator[Range], others: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges that share no byte with the others."""
+    for start, end in ranges:
+        if all(end <= first or last <= start for first, last in others):
+            yield start, end
+
+
+def status_of(act: Callable[[], int]) -> int:
+    """Do something in a child process; return its exit status, negative if a signal ended it."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(act())
+        finally:
+            os._exit(CHILD_FAILED)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def attempt(library: ProtectedLibrary, method: str, deed: str) -> str:
+    """Return the outcome of a kind of damage, done to a copy of this process. Raises OSError."""
+    status = status_of(lambda: OUTCOMES.index(library.outcome(method, deed)))
+    if status == CHILD_FAILED:
+        raise OSError(0, f"{method}: the server could not be made")
+    return OUTCOMES[status] if status >= 0 else ENDED
+
+
+def main() -> None:
+    """Measure all methods. A method that the system refuses has a text in place of figures."""
+    path, counts = sys.argv[1], dict(zip(METHODS, map(int, sys.argv[2:]), strict=True))
+    library = ProtectedLibrary(path)
+    gc.disable()  # an arena that the collector empties would leave the list of pieces
+    library.close_heap()
+    library.functions.catch_faults()
+    found: dict[str, dict[str, object] | str] = {}
+    for method in METHODS:
+        try:
+            nanos = library.nanoseconds(method, counts[method])
+            outcomes = {deed: attempt(library, method, deed) for deed in DEEDS}
+            found[method] = {"nanos": nanos, "outcomes": outcomes}
+        except OSError as reason:
+            found[method] = reason.strerror or str(reason)
+    ranges = list(library.pieces())
+    closed = sum(end - start for start, end in ranges)
+    print(json.dumps({"methods": found, "pieces": len(ranges), "bytes": closed}))
+
+
+if __name__ == "__main__":
+    main()

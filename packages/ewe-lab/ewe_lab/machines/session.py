@@ -1,0 +1,257 @@
+"""A conversation with an agent on another machine, through ssh or, for this machine, through pipes.
+
+    with Session(SshHost("lab7"), ssh=("ssh",)) as session:
+        session.begin({"role": "reader", "port": 80})
+        session.ask("r")
+
+The lab trusts nothing that a machine sends: a line has a greatest length, noise before the first message has one
+too, and every wait has a deadline. Text of another machine is printed without control characters. A host is a word
+of a restricted alphabet that does not begin with `-`, so it cannot become an option of ssh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ewe_lab.bench.processes import LabError, find_tool, one_line, text_of
+
+CONNECT_S = 15.0  # seconds until an agent has answered first
+ANSWER_S = 5.0  # seconds that an agent may take for an answer
+END_S = 5.0  # seconds that ssh may take to end when its input has ended
+NOISE_BYTES = 65536  # that a login shell may print before the agent's first message
+LINE_BYTES = 65536  # the longest message
+SHOWN_CHARACTERS = 200  # characters of another machine's text that are shown
+ALIVE_S = 1.0  # seconds between two lines that tell an agent that the lab is still there
+CLOCK_TRIES = 5
+MARK = b"@ewe-lab "
+NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+HOST = re.compile(rf"(?:({NAME})@)?({NAME}|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+FORWARDED = re.compile(r"Allocated port (\d+) for remote forward")
+# A separate connection, which asks nothing, leaves no master behind and notices a dead network.
+SSH_OPTIONS = (
+    "BatchMode=yes", "ConnectTimeout=8", "ServerAliveInterval=5", "ServerAliveCountMax=3", "ControlMaster=no",
+    "ControlPath=none", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "RequestTTY=no",
+    "LogLevel=INFO", "ExitOnForwardFailure=yes",
+)  # fmt: skip
+ADVICE = (
+    ("Permission denied", "let this account in by a key: ssh-copy-id"),
+    ("Host key verification failed", "connect once by hand, and check and accept its key"),
+    ("forwarding failed", "its sshd must allow TCP forwarding, which carries locust's messages"),
+)
+
+
+@dataclass(frozen=True)
+class SshHost:
+    """A machine as ssh names it. name: "" for this machine. port: 0 for the one that ssh's settings say."""
+
+    name: str
+    user: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.name}" if self.user else self.name or "this machine"
+
+
+def host(text: str) -> SshHost:
+    """Read `[USER@]NAME[:PORT]`, with an IPv6 address in brackets. Raises LabError."""
+    found = HOST.fullmatch(text)
+    if found is None or int(found[3] or 1) not in range(1, 65536):
+        raise LabError(f"{printable(text)!r} is not a host for ssh: write [USER@]NAME[:PORT]")
+    return SshHost(found[2].strip("[]"), found[1] or "", int(found[3] or 0))
+
+
+def printable(text: str) -> str:
+    """Return text of another machine for a line of ours: no control characters, and not too long."""
+    cleaned = "".join(character if character.isprintable() else "?" for character in text.strip())
+    return cleaned if len(cleaned) <= SHOWN_CHARACTERS else cleaned[:SHOWN_CHARACTERS] + "…"
+
+
+def ssh_command(to: SshHost, ssh: Sequence[str], forward: int, command: str) -> list[str]:
+    """Return the command line of ssh. forward: a port of this machine that the other one reaches, 0 for none."""
+    options = [word for option in SSH_OPTIONS for word in ("-o", option)]
+    if to.port:
+        options += ["-p", str(to.port)]
+    if to.user:
+        options += ["-l", to.user]
+    if forward:
+        options += ["-R", f"127.0.0.1:0:127.0.0.1:{forward}"]
+    return [*ssh, "-T", *options, "--", to.name, command]
+
+
+class Session:
+    """An agent, and the lines to and from it. forward: our port that the agent's machine shall reach."""
+
+    def __init__(
+        self, to: SshHost, *, ssh: Sequence[str] = ("ssh",), python: str = "python3", forward: int = 0
+    ) -> None:
+        self.to = to
+        self.forward = forward
+        self.data = b""
+        self.noise = 0  # bytes before the first message
+        self.met = False  # whether a message has come
+        program = Path(__file__).with_name("agent.py").read_bytes()
+        loader = f"import sys;exec(sys.stdin.buffer.read({len(program)}).decode())"
+        if to.name:
+            if not find_tool(ssh[0]):
+                raise LabError(f"{ssh[0]} missing: apt install openssh-client")
+            command = ssh_command(to, ssh, forward, f"exec {shlex.quote(python)} -uc '{loader}'")
+        else:
+            command = [sys.executable, "-uc", loader]
+        self.errors = tempfile.TemporaryFile()
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as reason:
+            raise LabError(f"{ssh[0]} does not start: {reason.strerror}") from None
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self.input, False)
+        self.program = program
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the agent's input, which ends the agent, and wait for ssh."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        for file in (self.process.stdin, self.process.stdout):
+            try:
+                file.close()
+            except OSError:
+                pass
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+
+    def begin(self, order: dict[str, Any], archive: bytes = b"") -> dict[str, Any]:
+        """Send the program and its order; return the first message. Raises LabError."""
+        end = time.monotonic() + CONNECT_S
+        self.send(self.program, end)
+        if self.forward:
+            order["load"]["port"] = self.forwarded(end) if self.to.name else self.forward
+        self.send(json.dumps(order).encode() + b"\n" + archive, end)
+        return self.receive(end)
+
+    def forwarded(self, end: float) -> int:
+        """Return the port of the other machine that leads to `forward`. Raises LabError."""
+        while (found := FORWARDED.search(text_of(self.errors))) is None:
+            if self.process.poll() is not None:
+                raise self.failed()
+            if time.monotonic() > end:
+                raise LabError(f"{self.to}: ssh did not connect within {CONNECT_S:.0f} s")
+            time.sleep(0.02)
+        return int(found[1])
+
+    def send(self, data: bytes, end: float) -> None:
+        """Send bytes until a time of time.monotonic(). Raises LabError."""
+        left = memoryview(data)
+        while left:
+            if not select.select([], [self.input], [], max(end - time.monotonic(), 0))[1]:
+                raise LabError(f"{self.to} takes no more data")
+            try:
+                left = left[os.write(self.input, left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self.failed() from None
+
+    def ask(self, word: str) -> dict[str, Any]:
+        """Send a line and return the answer. Raises LabError."""
+        end = time.monotonic() + ANSWER_S
+        self.send(word.encode() + b"\n", end)
+        return self.receive(end)
+
+    def receive(self, end: float) -> dict[str, Any]:
+        """Return the next message, until a time of time.monotonic(). Raises LabError, also for `failed`."""
+        while True:
+            line, newline, rest = self.data.partition(b"\n")
+            if not newline:
+                if len(line) > LINE_BYTES:
+                    raise self.garbage(line)
+                self.fill(end)
+                continue
+            self.data = rest
+            if (found := self.message(line)) is not None:
+                return found
+
+    def fill(self, end: float) -> None:
+        """Read more bytes. Raises LabError."""
+        if not select.select([self.output], [], [], max(end - time.monotonic(), 0))[0]:
+            raise LabError(f"{self.to} did not answer in time")
+        piece = os.read(self.output, 65536)
+        if not piece:
+            raise self.failed()
+        self.data += piece
+
+    def message(self, line: bytes) -> dict[str, Any] | None:
+        """Return the message in a line; None for noise of a login shell before the first. Raises LabError."""
+        if not line.startswith(MARK):
+            self.noise += len(line) + 1
+            if self.met or self.noise > NOISE_BYTES:
+                raise self.garbage(line)
+            return None
+        try:
+            found = json.loads(line[len(MARK) :])
+        except (ValueError, RecursionError):
+            raise self.garbage(line) from None
+        if not isinstance(found, dict):
+            raise self.garbage(line)
+        self.met = True
+        if "failed" in found:
+            raise LabError(f"{self.to}: {printable(str(found['failed']))}")
+        return found
+
+    def garbage(self, line: bytes) -> LabError:
+        """Return the error for bytes that are no message."""
+        return LabError(
+            f"{self.to} sent {printable(line[:60].decode(errors='replace'))!r}, and no message of the lab's agent:"
+            " its account's shell must be quiet without a terminal"
+        )
+
+    def failed(self) -> LabError:
+        """Return the error for a conversation that has ended: ssh's own words, and advice."""
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            pass
+        lines = [line for line in text_of(self.errors).splitlines() if not FORWARDED.search(line)]
+        said = one_line("\n".join(lines)) if lines else f"ssh ended with status {self.process.returncode}"
+        advice = next((f" ({advice})" for words, advice in ADVICE if words in said), "")
+        return LabError(f"{self.to}: {printable(said)}{advice}")
+
+    def clock(self) -> tuple[float, float]:
+        """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.
+
+        The answer was written somewhere between our sending and its arrival: half the shortest of CLOCK_TRIES
+        round trips is the error, as in NTP (RFC 5905 section 8). Raises LabError.
+        """
+        found = []
+        for _ in range(CLOCK_TRIES):
+            sent = time.time()
+            answer = self.ask("c").get("clock")
+            came = time.time()
+            if not isinstance(answer, int | float):
+                raise LabError(f"{self.to} has no clock to read")
+            found.append((came - sent, answer - (sent + came) / 2))
+        trip, offset = min(found)
+        return offset, trip / 2

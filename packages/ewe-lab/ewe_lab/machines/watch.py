@@ -1,0 +1,143 @@
+"""The resources of a server on another machine: an agent reads them there while a load runs.
+
+A TargetWatch is a Watch (ewe_lab.bench.watch) that gets its readings from the agent. If a reading fails, all
+figures are unknown, and `why` has the reason: figures of a part of a run would not describe the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Second, Usage
+from ewe_lab.bench.watch import Reading, Watch
+from ewe_lab.load.client import port_of
+from ewe_lab.machines.session import ALIVE_S, Session, SshHost, printable
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+WHOLE = ("processes", "threads", "voluntary", "involuntary")  # the whole numbers of each reading
+
+
+def reading(found: dict[str, object]) -> Reading:
+    """Return the Reading in a message of an agent. Raises LabError."""
+    cpu, memory, descriptors = found.get("cpu"), found.get("memory"), found.get("descriptors")
+    counts = [found.get(name) for name in WHOLE]
+    if (
+        not isinstance(cpu, int | float)
+        or not 0 <= cpu < math.inf
+        or not (memory is None or (isinstance(memory, int | float) and 0 <= memory < math.inf))
+        or not isinstance(descriptors, int | None)
+        or not all(isinstance(each, int) and each >= 0 for each in counts)
+    ):
+        raise LabError("the figures that its agent sent cannot be read")
+    processes, threads, voluntary, involuntary = (int(str(each)) for each in counts)
+    return Reading(
+        time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary
+    )
+
+
+class TargetWatch(Watch):
+    """Watches the server at a port of a machine. core: of the load here. why: the reason if nothing is known."""
+
+    def __init__(self, where: SshHost, port: int, core: int | None, ssh: Sequence[str]) -> None:
+        super().__init__(0, None, core)
+        self.where, self.port, self.ssh = where, port, ssh
+        self.session: Session | None = None
+        self.why = ""
+        self.closed = threading.Event()
+        self.server_names = ""  # the names of the processes that the agent reads
+
+    def __enter__(self) -> TargetWatch:
+        if self.why:
+            return self
+        try:
+            self.session = Session(self.where, ssh=self.ssh)
+            ready = self.session.begin({"role": "reader", "port": self.port})
+            self.server_names = printable(str(ready.get("ready", "")))
+            threading.Thread(target=self.keep_alive, daemon=True).start()
+        except LabError as reason:
+            self.give_up(str(reason))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self.closed.set()
+        with self.lock:
+            if self.session:
+                self.session.close()
+
+    def keep_alive(self) -> None:
+        """Tell the agent that the lab is there, also before and after the readings: a warm-up may be long."""
+        while not self.closed.wait(ALIVE_S):
+            with self.lock:
+                try:
+                    if self.session and not self.closed.is_set():
+                        self.session.send(b"\n", time.monotonic() + ALIVE_S)
+                except LabError as reason:
+                    self.give_up(str(reason))
+                    return
+
+    def give_up(self, why: str) -> None:
+        """Make all figures unknown. why: the reason; the first one counts."""
+        self.why = self.why or why
+
+    def sentence(self) -> str:
+        """Return the note for the table: the processes that are read, or why the figures are unknown."""
+        if self.why:
+            return f"CPU and memory of the server at port {self.port} are unknown: {self.why}."
+        machine = f" on {self.where}" if self.where.name else ""
+        return f"CPU and memory are those of {self.server_names} at port {self.port}{machine}."
+
+    def take_reading(self) -> None:
+        """Add a reading of the agent; a reading of the time alone if the figures are unknown."""
+        with self.lock:
+            if self.session and not self.why:
+                try:
+                    found = reading(self.session.ask("r"))
+                    if self.readings and found.cpu < self.readings[-1].cpu:
+                        raise LabError("a process of the server ended, and its CPU time is lost")
+                    self.readings.append(found)
+                    return
+                except LabError as reason:
+                    self.give_up(str(reason))
+            self.readings.append(Reading(time.monotonic(), 0.0, 0, 0, None, None, 0, 0))
+
+    def usage(self) -> Usage | None:  # type: ignore[override]
+        """Return the resources used from begin() to end(); None if they are unknown."""
+        return None if self.why else super().usage()
+
+    def usage_between(self, start: float, end: float) -> Usage | None:
+        """Return the resources used between two times, None if they are unknown."""
+        return None if self.why else super().usage_between(start, end)
+
+    def fill(self, timeline: list[Second]) -> None:
+        """Add to each second the reading at its end."""
+        if not self.why:
+            super().fill(timeline)
+
+
+@dataclass(frozen=True)
+class TargetServer:
+    """A server that runs already (an experiment.RunningServer). url: ends with a slash.
+
+    where: the machine on which its resources are read; None: nowhere. unread: why they are not read.
+    """
+
+    url: str
+    where: SshHost | None
+    unread: str = ""
+    ssh: Sequence[str] = ("ssh",)
+    pid: int = 0
+    command: str = ""
+    other_pids: tuple[int, ...] = field(default=())
+
+    def watch(self, core: int | None) -> TargetWatch:
+        """Return a watch of its resources."""
+        found = TargetWatch(self.where or SshHost(""), port_of(self.url), core, self.ssh)
+        if self.where is None:
+            found.give_up(self.unread)
+        return found

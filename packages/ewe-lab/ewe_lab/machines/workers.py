@@ -1,0 +1,199 @@
+"""A load from other machines: locust's master here, and a worker of locust on each of them.
+
+    lab ──pipe── master (127.0.0.1:PORT) ◀──locust's protocol── worker, on another machine ──HTTP──▶ server
+     └──pipes── ssh ════ -R 127.0.0.1:N:127.0.0.1:PORT ═══════════ agent ──┘
+
+The worker reaches the master through ssh, so that locust's protocol, which checks nobody, never leaves the machines
+unencrypted, and no firewall needs a hole. The modules of the load travel with the order; the other machine needs
+Python 3.11 and locust. Only the requests to the server take the network directly.
+
+`run()` has the interface of ewe_lab.load.run.run. Each measurement has its own sessions. A session that ends before
+the load does ends the measurement with a line that names the machine and its last words.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import ewe
+import ewe_lab
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, running
+from ewe_lab.bench.results import Sample
+from ewe_lab.load.child import (
+    NoObserver,
+    WindowObserver,
+    child_timeout_s,
+    environment,
+    lines_within,
+    receive_sample,
+)
+from ewe_lab.machines.session import ALIVE_S, Session, SshHost, printable
+
+CLOCK_BOUND_S = 0.1  # seconds by which another clock may differ before the table has a note
+MASTER_S = 30.0  # seconds until the master listens
+EXTRA_S = 40.0  # seconds for workers to connect, and for their counts to come
+WORKER = "ewe_lab.load.worker"
+TRAVELS = (  # the files that a worker imports
+    (ewe, ("__init__.py", "closed_loop.py", "bounded.py", "http/*.py")),
+    (ewe_lab, ("__init__.py", "load/*.py", "bench/__init__.py", "bench/results.py", "bench/experiment.py",
+               "bench/processes.py")),
+)  # fmt: skip
+
+
+@cache
+def archive() -> bytes:
+    """Return a zip file with the modules of a worker."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        for package, patterns in TRAVELS:
+            home = Path(str(package.__file__)).parent
+            for path in sorted(found for pattern in patterns for found in home.glob(pattern)):
+                file.write(path, path.relative_to(home.parent))
+    return data.getvalue()
+
+
+@dataclass
+class LoadHosts:
+    """The machines from which load comes; a machine that is named twice has two workers.
+
+    notes: sentences for the table. offsets: by machine, the seconds of its clock ahead of ours, and their error.
+    """
+
+    hosts: Sequence[SshHost]
+    ssh: Sequence[str] = ("ssh",)
+    python: str = "python3"
+    notes: list[str] = field(default_factory=list)
+    offsets: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def run(
+        self,
+        load: Load,
+        url: str,
+        core: int | None,
+        observer: WindowObserver | None = None,
+        prefix: Sequence[str] = (),
+    ) -> Sample:
+        """Run a load once. core: of the master. prefix: not used. Raises LabError."""
+        with ExitStack() as stack:
+            order = stack.enter_context(tempfile.TemporaryFile())
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            order.write(json.dumps({"url": url, "load": asdict(load), "workers": len(self.hosts)}).encode())
+            order.seek(0)
+            command = [sys.executable, "-m", "ewe_lab.load.master"]
+            master = stack.enter_context(
+                running(command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE)
+            )
+            assert master.stdout is not None
+            answer = stack.enter_context(master.stdout)
+            port = port_of_master(answer)
+            sessions = self.connect(stack, load, url, port)
+            keeper = stack.enter_context(Keeper(sessions, master))
+            try:
+                return receive_sample(
+                    answer, child_timeout_s(load) + EXTRA_S, observer or NoObserver(), errors
+                )
+            except LabError as reason:
+                raise LabError(keeper.failure or f"{reason}{keeper.missing()}") from None
+
+    def connect(self, stack: ExitStack, load: Load, url: str, port: int) -> list[Session]:
+        """Start a worker on each machine, all at the same time. Raises LabError."""
+        sessions = [
+            stack.enter_context(Session(to, ssh=self.ssh, python=self.python, forward=port))
+            for to in self.hosts
+        ]
+        for number, session in enumerate(sessions):
+            words: dict[str, Any] = {"url": url, "load": asdict(load), "number": number, "of": len(sessions)}
+            code = archive()
+            order = {"role": "worker", "bytes": len(code), "module": WORKER, "locust": version("locust")}
+            session.begin(order | {"load": words}, code)
+            for earlier in sessions[:number]:
+                earlier.send(b"\n", time.monotonic() + ALIVE_S)
+        return sessions
+
+    def check(self) -> None:
+        """Connect once to each machine, and compare its clock with ours. Raises LabError."""
+        for to in dict.fromkeys(self.hosts):
+            with Session(to, ssh=self.ssh, python=self.python) as session:
+                session.begin({"role": "clock"})
+                offset, error = self.offsets[str(to)] = session.clock()
+            if abs(offset) - error > CLOCK_BOUND_S:
+                side = "ahead of" if offset > 0 else "behind"
+                self.notes.append(
+                    f"The clock of {to} is {abs(offset):.1f} s {side} ours (± {error * 1000:.1f} ms): the times in"
+                    " its logs do not fit ours. The figures do not suffer: each worker times its own requests."
+                )
+
+
+def port_of_master(answer: IO[bytes]) -> int:
+    """Read the port from the first line of the master. Raises LabError."""
+    for line in lines_within(answer, MASTER_S):
+        word, _, number = line.partition(b" ")
+        if word == b"port" and number.isdigit():
+            return int(number)
+        break
+    raise LabError("locust's master does not start")
+
+
+class Keeper(threading.Thread):
+    """Tells the agents that the lab is there, and ends the master if one of them ends.
+
+    failure: why. connected: the workers that have reached the master.
+    """
+
+    def __init__(self, sessions: Sequence[Session], master: subprocess.Popen[bytes]) -> None:
+        super().__init__(daemon=True)
+        self.sessions, self.master = sessions, master
+        self.failure = ""
+        self.connected: set[Session] = set()
+        self.over = threading.Event()
+
+    def __enter__(self) -> Keeper:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.over.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look after all sessions until the load is over."""
+        while not self.over.wait(ALIVE_S / 5):
+            try:
+                for session in self.sessions:
+                    self.look(session)
+            except LabError as reason:
+                self.failure = str(reason)
+                self.master.terminate()
+                return
+
+    def look(self, session: Session) -> None:
+        """Send a sign of life, and read what the agent said. Raises LabError if its worker has ended."""
+        session.send(b"\n", time.monotonic() + ALIVE_S)
+        while b"\n" in session.data or select.select([session.output], [], [], 0)[0]:
+            found = session.receive(time.monotonic() + ALIVE_S)
+            if found.get("said") == "connected":
+                self.connected.add(session)
+            if "ended" in found and not self.over.is_set():
+                words = printable(str(found.get("error") or f"status {found['ended']}"))
+                raise LabError(f"the load worker on {session.to} ended: {words}")
+
+    def missing(self) -> str:
+        """Return the machines whose worker has not connected, as a part of a sentence."""
+        names = [str(session.to) for session in self.sessions if session not in self.connected]
+        return f" (not connected: {', '.join(names)})" if names else ""

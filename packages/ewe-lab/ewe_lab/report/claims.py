@@ -1,0 +1,233 @@
+"""The page of claims: what each document claims, and what the last run of its experiment here found.
+
+    ewe-lab run EWE X L R T --out runs/one            measure
+    ewe-lab claims runs/one --page docs/claims.md     put the findings on the page
+
+A page has a file beside it, claims.json, with the finding of each experiment, its date and its machine. A run on
+another day may have a few experiments only: the others keep their finding. The reports themselves are many
+megabytes, so they stay where they are.
+
+A finding replaces another one unless it says less: a run without a verdict, beside other programs, does not
+replace a verdict, and a quick run does not replace a full one that has a verdict. Of two that say as much the later
+one counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ewe_lab.bench import verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import BadResults, ExperimentTable, Results, value_from_json
+from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
+from ewe_lab.report import summary
+
+FORMAT = 1  # of the file beside the page
+# The facts by which two machines differ, and those of the programs that were measured
+MACHINE_FACTS = ("processor", "cores", "memory", "system")
+LEFT_OUT_FACTS = ("load before",)  # a fact of a run, not of a machine
+NOT_RUN = "not run yet"
+FIGURE_IN_CLAIM = "in the claim"
+HEAD = """\
+# The claims, one by one
+
+Each claim of the five documents, and of ours, that an experiment of the lab tests, and what its last run here
+found. `ewe-lab show ID` says how it is measured. Figures of different decades are never compared:
+[lab.md](lab.md#how-far-to-trust-it) says how a verdict is made. Where other programs had the cores there is no
+verdict. A claim about settings, events or memory keeps its verdict there, and the row says so.
+
+One command measures everything on a quiet machine, and writes this page:
+
+```
+make claims
+```
+
+It takes about {full_hours:.0f} hours. `make claims ARGS=--quick` takes about {quick_minutes:.0f} minutes: it
+measures shorter, and once. `make claims ROWS="L-T1 R-F5"` measures these rows, and the others keep what they
+have. The reports stay in `.bench/claims-DATE-TIME/`, with every measurement and a description of the machine.
+`ewe-lab claims DIR --page claims.md` puts the findings of any other run on a page.
+"""
+
+
+@dataclass
+class KeptFinding:
+    """The finding of one run of an experiment. since: what changed most since the document. machine: a letter."""
+
+    word: str
+    sentence: str
+    since: str
+    started: str  # ISO 8601, with the zone
+    machine: str
+    quick: bool
+    foreign: float | None  # the share of the cores that other programs had
+
+    @property
+    def date(self) -> str:
+        """The day of the run."""
+        return self.started[:10]
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """How much it says: a verdict of a full run most, then of a quick one, then none. Then the later run."""
+        return (2 - self.quick) if self.word in verdicts.JUDGED else 0, self.started
+
+
+@dataclass
+class KeptFindings:
+    """The findings on a page, by id. machines: the facts of each machine, by its letter."""
+
+    machines: dict[str, dict[str, str]] = field(default_factory=dict)
+    findings: dict[str, KeptFinding] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def machine(self, facts: Mapping[str, str]) -> str:
+        """Return the letter of a machine; a new one gets the next. Newer facts of a machine replace older ones."""
+        kept = {name: text for name, text in facts.items() if name not in LEFT_OUT_FACTS}
+        for letter, known in self.machines.items():
+            if all(known.get(name) == kept.get(name) for name in MACHINE_FACTS):
+                self.machines[letter] = kept
+                return letter
+        letter = chr(ord("A") + len(self.machines))
+        self.machines[letter] = kept
+        return letter
+
+    def take(self, results: Results) -> Iterator[str]:
+        """Take the findings of a run; yield a sentence for each that does not replace an earlier one."""
+        for table in results.tables:
+            experiment = CATALOG.get(table.id)
+            if experiment is None or table.interrupted or table.skipped:
+                continue
+            new, old = self.kept_finding(table, experiment, results), self.findings.get(table.id)
+            if old is not None and new.rank < old.rank:
+                yield f"{table.id}: “{old.word}” of {old.date} stays, and not “{new.word}” of {new.date}"
+                continue
+            self.findings[table.id] = new
+
+    def kept_finding(self, table: ExperimentTable, experiment: Experiment, results: Results) -> KeptFinding:
+        """Return the finding of a table."""
+        found = summary.finding_of(table, experiment)
+        since = ""
+        if found.word in verdicts.JUDGED:
+            since = verdicts.change_since_document(table, experiment)
+        letter = self.machine(results.machine)
+        return KeptFinding(
+            found.word, found.sentence, since, results.started, letter, table.quick, table.foreign
+        )
+
+
+def kept_file(page: Path) -> Path:
+    """Return the file beside a page."""
+    return page.with_suffix(".json")
+
+
+def load(path: Path) -> KeptFindings:
+    """Read the file beside a page; without one there are no findings. Raises OSError, BadResults."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.get("format") != FORMAT:
+            raise BadResults(f"{path}: not findings in format {FORMAT}")
+        kept = value_from_json(KeptFindings, found)
+    except FileNotFoundError:
+        return KeptFindings()
+    except (ValueError, TypeError, KeyError, AttributeError) as reason:
+        raise BadResults(f"{path}: not findings of the lab: {reason}") from None
+    assert isinstance(kept, KeptFindings)
+    return kept
+
+
+def write(kept: KeptFindings, page: Path) -> None:
+    """Write the page, and the file beside it, in the order of the catalogue. Raises OSError."""
+    kept.findings = {id: kept.findings[id] for id in CATALOG if id in kept.findings}
+    text = json.dumps(asdict(kept), ensure_ascii=False, indent=1)
+    kept_file(page).write_text(text + "\n", encoding="utf-8")
+    page.write_text(markdown(kept), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The page
+
+
+def markdown(kept: KeptFindings) -> str:
+    """Return the page."""
+    parts = [
+        HEAD.format(
+            full_hours=sum(each.minutes for each in CATALOG.values()) / 60,
+            quick_minutes=sum(each.quick_seconds for each in CATALOG.values()) / 60,
+        ),
+        *overview(kept),
+    ]
+    for document in DOCUMENTS:
+        parts += section(kept, document)
+    parts += machines(kept)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def overview(kept: KeptFindings) -> Iterator[str]:
+    """Yield the table that counts the claims of each document by their verdict."""
+    words = (*verdicts.JUDGED, verdicts.NO_VERDICT, verdicts.NOT_TESTABLE, verdicts.NO_CLAIM, NOT_RUN)
+    counts = {
+        document: Counter(word_of(kept, id) for id, each in CATALOG.items() if each.document == document)
+        for document in DOCUMENTS
+    }
+    used = [word for word in words if any(count[word] for count in counts.values())]
+    yield f"| document | {' | '.join(used)} | not tested |"
+    yield "|---" * (len(used) + 2) + "|"
+    for document, count in counts.items():
+        cells = [str(count[word] or "") for word in used]
+        yield f"| {TITLES[document]} | {' | '.join(cells)} | {len(UNTESTED[document]) or ''} |"
+    yield ""
+
+
+def word_of(kept: KeptFindings, id: str) -> str:
+    """Return the verdict on a claim."""
+    return kept.findings[id].word if id in kept.findings else NOT_RUN
+
+
+def section(kept: KeptFindings, document: str) -> Iterator[str]:
+    """Yield the lines of a document."""
+    yield f"## {TITLES[document]}\n"
+    yield "| id | claim | the document's figure | here | verdict |"
+    yield "|---|---|---|---|---|"
+    for id, each in CATALOG.items():
+        if each.document == document:
+            claim = f"{in_cell(each.claim)} ({in_cell(each.source)})"
+            figure = in_cell(each.paper_figure) or FIGURE_IN_CLAIM
+            yield f"| {id} | {claim} | {figure} | {here(kept, id)} | {word_of(kept, id)} |"
+    yield ""
+    if UNTESTED[document]:
+        yield "Not tested, or in part:\n"
+        yield "| claim | state | why |"
+        yield "|---|---|---|"
+        for one in UNTESTED[document]:
+            yield f"| {in_cell(one.claim)} ({in_cell(one.source)}) | {one.state} | {in_cell(one.reason)} |"
+        yield ""
+
+
+def here(kept: KeptFindings, id: str) -> str:
+    """Return the finding of the last run, with its date and machine."""
+    found = kept.findings.get(id)
+    if found is None:
+        return ""
+    length = "quick" if found.quick else "full"
+    text = " ".join(filter(None, (found.sentence, found.since)))
+    return f"{in_cell(text)} ({length}, {found.date}, machine {found.machine})"
+
+
+def in_cell(text: str) -> str:
+    """Return a text for a cell of a table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def machines(kept: KeptFindings) -> Iterator[str]:
+    """Yield the lines about the machines of the findings that are shown."""
+    shown = {each.machine for each in kept.findings.values()}
+    if not shown:
+        return
+    yield "## Machines\n"
+    for letter in sorted(shown):
+        facts = [f"{name} {text}" for name, text in kept.machines[letter].items() if text != "not installed"]
+        yield f"- **{letter}**: {in_cell('; '.join(facts))}."

@@ -1,0 +1,159 @@
+"""The rows of IPC kinds, of crashes and of the kernel's calls for events: what they measure, and their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab_bench import quick_lab
+
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.experiments import r_ipc, sff, t_crash, t_poll, t_st1n
+from ewe_lab.lab_bench import LabBench
+from ewe_lab.load import ipc_kinds
+
+
+@pytest.fixture
+def lab() -> Iterator[LabBench]:
+    with quick_lab() as made:
+        yield made
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("Linux")
+@pytest.mark.parametrize("kind", list(ipc_kinds.KINDS))
+def test_each_kind_carries_whole_messages(kind: str) -> None:
+    """A message that is cut or doubled would stop one of the two processes, or leave bytes in the line."""
+    found = ipc_kinds.measure_kinds(kind, 20, 1)
+    assert sorted(found) == sorted(
+        f"{name}{what}" for name in ("exchange", "answer", "stream") for what in ("", " cpu")
+    )
+    assert all(len(values) == 1 and values[0] > 0 for values in found.values())
+
+
+def exchanges(**micros: float) -> ExperimentTable:
+    """Return a table of exchanges; a name has _ for a space."""
+    cells = []
+    for name, each in micros.items():
+        samples = [Sample("x", 0, extra={"micros": each})]
+        cells.append(Cell(name.replace("_", " "), "exchange", value="extra.micros", samples=samples))
+    return ExperimentTable("R-IPC", cells=cells)
+
+
+def test_the_claim_about_queues_can_fail() -> None:
+    queues = {"POSIX_queue": 10.0, "System_V_queue": 11.0}
+    assert r_ipc.check(exchanges(**queues, Unix_socket=15, TCP_loopback=30)).word == "holds"
+    assert r_ipc.check(exchanges(**queues, Unix_socket=8, TCP_loopback=30)).word == "holds in part"
+    assert r_ipc.check(exchanges(**queues, Unix_socket=8, TCP_loopback=9)).word == "does not hold"
+    assert r_ipc.check(exchanges(**queues)).word == "not testable"
+
+
+def crashes(**by_model: tuple[int, int]) -> ExperimentTable:
+    cells = []
+    for model, (lost, again) in by_model.items():
+        sample = Sample("x", 0, extra={"lost": lost, "again": again})
+        cells += [
+            Cell(model, t_crash.LOST_COLUMN, value="extra.lost", samples=[sample]),
+            Cell(model, t_crash.NEW_CLIENT_COLUMN, value="extra.again", samples=[sample]),
+        ]
+    return ExperimentTable("T-CRASH", cells=cells)
+
+
+def test_both_halves_of_the_claim_about_crashes_are_judged() -> None:
+    assert t_crash.check(crashes(fork=(0, 1), asyncio=(6, 0))).word == "holds"
+    assert t_crash.check(crashes(fork=(1, 1), asyncio=(6, 0))).word == "holds in part"
+    assert t_crash.check(crashes(fork=(1, 1), asyncio=(6, 1))).word == "does not hold"
+    assert t_crash.check(crashes(fork=(0, 1))).word == "not testable"
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("model", "lost"), [("fork", 0), ("prefork", 0), ("thread", 6), ("asyncio", 6)])
+def test_a_crash_takes_the_clients_of_its_process(
+    lab: LabBench,
+    model: str,
+    lost: int,
+) -> None:
+    tested = next(each for each in t_crash.SERVERS if each.name == model)
+    with lab.start(tested, lab.site([])) as server:
+        found = t_crash.crash_and_count(server)
+    assert found.extra == {"lost": lost, "again": not lost}
+
+
+def polled(poll: float, epoll: float, select: float = 500, few: float = 50) -> ExperimentTable:
+    """Return a table. poll, epoll: with 9,000 connections. select, few: of select and of epoll, with 900."""
+
+    def cells() -> Iterator[Cell]:
+        for name, count, value in (
+            ("poll", 9000, poll), ("epoll", 9000, epoll), ("select", 900, select), ("epoll", 900, few),
+        ):  # fmt: skip
+            sample = Sample("x", 1, extra={"micros": value})
+            yield Cell(name, "", count, value="extra.micros", samples=[sample])
+
+    return ExperimentTable("T-POLL", cells=list(cells()))
+
+
+def test_the_claim_about_epoll_can_fail() -> None:
+    assert t_poll.check(polled(900, 50)).word == "holds"
+    assert t_poll.check(polled(50, 50)).word == "holds in part"
+    assert t_poll.check(polled(900, 50, select=50)).word == "holds in part"
+    assert t_poll.check(polled(50, 50, select=50)).word == "does not hold"
+    found = t_poll.check(polled(900, 60)).sentence
+    assert "poll 900 and epoll 60 µs with 9,000 connections" in found
+    assert "select 500 and epoll 50 µs with 900 connections" in found
+    assert t_poll.check(replace(polled(50, 50), cells=[])).word == "not testable"
+
+
+def test_the_claim_about_numbers_of_requests_can_fail() -> None:
+    def counted(*rates: int) -> ExperimentTable:
+        cells = [
+            Cell("nginx", f"{number} requests", 10, samples=[Sample("ab", 1, replies=rate)])
+            for number, rate in enumerate(rates)
+        ]
+        return ExperimentTable("T-ST1n", cells=cells)
+
+    assert t_st1n.check(counted(100, 120)).word == "holds"
+    assert t_st1n.check(counted(100, 170)).word == "does not hold"
+    assert t_st1n.check(counted(100)).word == "not testable"
+
+
+def queues(
+    fifo: float, pure: float, before: tuple[float, float, float], alike: float = 1.0
+) -> ExperimentTable:
+    def cells() -> Iterator[Cell]:
+        for name, mean, one, count in zip(
+            (sff.FIFO, sff.AGEING_SFF, sff.PURE_SFF),
+            (fifo, fifo, pure),
+            (1.0, 1.0, alike),
+            before,
+            strict=True,
+        ):
+            for times, extra in ((1, {"mean": one}), (4000, {"mean": mean, "before": count})):
+                sample = [Sample("x", 1, extra=extra)]
+                yield Cell(name, sff.MEAN, times, value="extra.mean", samples=sample)
+                yield Cell(name, sff.BEFORE, times, value="extra.before", samples=sample)
+
+    return ExperimentTable("SFF", cells=list(cells()))
+
+
+def test_the_three_parts_of_the_claim_about_the_shortest_file() -> None:
+    assert sff.check(queues(60, 10, (0, 8, 40))).word == "holds"
+    assert sff.check(queues(60, 50, (0, 8, 40))).word == "holds in part"
+    assert sff.check(queues(60, 10, (0, 9, 40))).word == "holds in part"
+    assert sff.check(queues(60, 50, (0, 9, 40), alike=3)).word == "does not hold"
+    assert sff.check(replace(queues(60, 10, (0, 8, 40)), cells=[])).word == "not testable"
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("policy", "before"), [(sff.FIFO, 0), (sff.AGEING_SFF, 8), (sff.PURE_SFF, 40)])
+def test_the_policy_decides_how_many_small_files_come_first(
+    lab: LabBench, tmp_path: Path, policy: str, before: int
+) -> None:
+    tested = next(each for each in sff.SERVERS if each.name == policy)
+    root = lab.site([])
+    for name, size in (("occupies", sff.OCCUPIES_BYTES), ("small", 100), ("large-9", 1_000_000)):
+        (root / name).write_bytes(bytes(size))
+    log = tmp_path / "order.log"
+    with lab.start(replace(tested, options=(*tested.options, "--access-log", str(log))), root) as server:
+        assert sff.emptied(server, "/large-9", log).extra["before"] == before
