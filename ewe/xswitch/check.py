@@ -1,7 +1,7 @@
 """Checks whether a program speaks the engine protocol: python -m ewe.xswitch.check ENGINE-COMMAND
 
-Starts the engine, gives it small scripts of its language and says of each rule of docs/write-an-engine.md
-whether it is kept. Exit status: 0 all kept, 1 some not, 2 wrong usage.
+Starts the engine, gives it small scripts of its language, and reports for each rule of docs/xswitch-internals.md
+whether the engine keeps it. Exit status: 0 all kept, 1 some not, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -17,112 +17,118 @@ from pathlib import Path
 from ewe.config.command import RaisingParser, entry_point
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.tools.check_scripts import SCRIPTS
-from ewe.xswitch.tools.driver import Answer, Driver
+from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 NAME = "python -m ewe.xswitch.check"
-BIG = 1_000_000  # bytes of the large answer and of the large body
+LARGE_BODY_BYTES = 1_000_000  # bytes of the large answer and of the large body
+MAX_ERROR_BYTES = 2000  # of standard error from which the last line is shown
+MAX_SHOWN_CHARS = 120  # of a value in a message
 HEAD = b"Content-Type: text/plain\n\n"
 
 Check = Callable[[Driver, str, str], str]
 
 
 class Broken(Exception):
-    """A rule is not kept. The text says what was seen."""
+    """A rule is not kept. The text describes the difference."""
 
 
-def same(what: str, found: object, wanted: object) -> None:
-    """Raise Broken where two things differ."""
-    if found != wanted:
-        raise Broken(f"{what} is {shortened(found)}, not {shortened(wanted)}")
+def require_equal(what: str, actual: object, expected: object) -> None:
+    """Raise Broken if two values differ."""
+    if actual != expected:
+        raise Broken(f"{what} is {shortened(actual)}, not {shortened(expected)}")
 
 
 def shortened(value: object) -> str:
     """Return a value as one short piece of text."""
     text = repr(value)
-    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}... ({len(text)} characters)"
 
 
-def echoed(answer: Answer) -> tuple[list[bytes], bytes]:
-    """Return the lines and the body in the answer of the script `echo`."""
+def parse_echo(answer: ScriptResult) -> tuple[list[bytes], bytes]:
+    """Return the lines and the body of the answer of the script `echo`."""
     if not answer.output.startswith(HEAD):
         raise Broken(f"the output begins with {shortened(answer.output[:60])}")
     head, _, body = answer.output[len(HEAD) :].partition(b"\n\n")
     return head.split(b"\n"), body
 
 
-# The rules, in the order of the document
+# The rules, in the order of the document. The output of this program shows their docstrings.
 
 
 def answers(engine: Driver, scripts: str, suffix: str) -> None:
     """a script's output comes, and then the mark with status 0"""
     answer = engine.ask(f"{scripts}/echo{suffix}")
-    echoed(answer)
-    same("the exit status", answer.status, 0)
+    parse_echo(answer)
+    require_equal("the exit status", answer.status, 0)
 
 
 def passes_arguments(engine: Driver, scripts: str, suffix: str) -> None:
     """arguments arrive, also empty ones and those with spaces, tabs and line feeds"""
     words = ["one", "two words", "tab\there", "50%25", "über", ""]
     answer = engine.ask(f"{scripts}/echo{suffix}", words)
-    same("the answer", answer.output, HEAD + "\n".join([*words, "", scripts, "\n"]).encode())
+    require_equal("the answer", answer.output, HEAD + "\n".join([*words, "", scripts, "\n"]).encode())
 
 
 def passes_line_feeds(engine: Driver, scripts: str, suffix: str) -> None:
     """a value with a line feed and a percent sign arrives whole"""
-    lines, _ = echoed(engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "a\nb%0A c\t="}))
-    same("CHECK_VALUE", b"\n".join(lines[:-1]), b"a\nb%0A c\t=")
+    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "a\nb%0A c\t="}))
+    require_equal("CHECK_VALUE", b"\n".join(lines[:-1]), b"a\nb%0A c\t=")
 
 
 def forgets_environment(engine: Driver, scripts: str, suffix: str) -> None:
     """the environment of one request is gone in the next"""
     engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "of another request"})
-    lines, _ = echoed(engine.ask(f"{scripts}/echo{suffix}"))
-    same("CHECK_VALUE", lines[-2], b"")
+    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
+    require_equal("CHECK_VALUE", lines[-2], b"")
 
 
 def changes_directory(engine: Driver, scripts: str, suffix: str) -> None:
     """a script runs in its own directory"""
-    lines, _ = echoed(engine.ask(f"{scripts}/echo{suffix}"))
-    same("the directory", lines[-1], scripts.encode())
+    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
+    require_equal("the directory", lines[-1], scripts.encode())
 
 
 def passes_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a body of any bytes arrives whole on standard input"""
     for body in (b"x", bytes(range(256)) * 8):
-        same("the body", echoed(engine.ask(f"{scripts}/echo{suffix}", body=body))[1], body)
+        require_equal("the body", parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))[1], body)
 
 
 def passes_large_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a large body arrives whole"""
-    body = os.urandom(BIG)
-    found = echoed(engine.ask(f"{scripts}/echo{suffix}", body=body))[1]
-    if found != body:
-        raise Broken(f"{len(found)} bytes came back of {len(body)}, or not the same")
+    body = os.urandom(LARGE_BODY_BYTES)
+    actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))[1]
+    if actual != body:
+        raise Broken(f"{len(actual)} bytes came back of {len(body)}, or not the same")
 
 
 def skips_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a body that the script does not read is gone before the next request"""
     engine.ask(f"{scripts}/count{suffix}", body=b"left over" * 50_000)
-    same("the next body", echoed(engine.ask(f"{scripts}/echo{suffix}", body=b"mine"))[1], b"mine")
+    require_equal(
+        "the next body", parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=b"mine"))[1], b"mine"
+    )
 
 
 def answers_largely(engine: Driver, scripts: str, suffix: str) -> None:
     """a large answer comes whole, before its mark"""
     answer = engine.ask(f"{scripts}/big{suffix}")
-    same("the length of the answer", len(answer.output) - len(HEAD), BIG)
+    require_equal("the length of the answer", len(answer.output) - len(HEAD), LARGE_BODY_BYTES)
 
 
 def forgets_variables(engine: Driver, scripts: str, suffix: str) -> None:
     """a script begins with fresh variables"""
     for _ in range(3):
-        same("a counter that starts at 0", engine.ask(f"{scripts}/count{suffix}").output, HEAD + b"1\n")
+        require_equal(
+            "a counter that starts at 0", engine.ask(f"{scripts}/count{suffix}").output, HEAD + b"1\n"
+        )
 
 
 def reports_status(engine: Driver, scripts: str, suffix: str) -> None:
     """exit(3) is the status in the mark, and the engine lives on"""
     answer = engine.ask(f"{scripts}/exit{suffix}")
-    same("the output", answer.output, HEAD + b"going\n")
-    same("the exit status", answer.status, 3)
+    require_equal("the output", answer.output, HEAD + b"going\n")
+    require_equal("the exit status", answer.status, 3)
 
 
 def survives_failure(engine: Driver, scripts: str, suffix: str) -> None:
@@ -147,10 +153,12 @@ def notices_edits(engine: Driver, scripts: str, suffix: str) -> None:
     file = Path(scripts, f"edited{suffix}")
     original = Path(scripts, f"count{suffix}").read_text()
     for text in ("first", "again", "third"):
-        fresh = file.with_suffix(".new")
-        fresh.write_text(original.replace("text/plain", f"text/{text}"))
-        fresh.replace(file)
-        same("the answer", engine.ask(str(file)).output, HEAD.replace(b"plain", text.encode()) + b"1\n")
+        new_file = file.with_suffix(".new")
+        new_file.write_text(original.replace("text/plain", f"text/{text}"))
+        new_file.replace(file)
+        require_equal(
+            "the answer", engine.ask(str(file)).output, HEAD.replace(b"plain", text.encode()) + b"1\n"
+        )
 
 
 RULES: tuple[Callable[[Driver, str, str], None], ...] = (
@@ -163,14 +171,15 @@ RULES: tuple[Callable[[Driver, str, str], None], ...] = (
 def try_rule(
     command: Sequence[str], rule: Callable[[Driver, str, str], None], scripts: str, suffix: str
 ) -> str:
-    """Return what breaks a rule, "" if it is kept."""
+    """Return how the engine breaks a rule, "" if it keeps the rule."""
     try:
         with Driver(command) as engine:
             try:
                 rule(engine, scripts, suffix)
             except (Broken, TimeoutError, ProtocolError, OSError) as reason:
-                said = os.pread(engine.errors.fileno(), 2000, 0).decode(errors="replace").strip().splitlines()
-                return str(reason) + (f" (it said: {said[-1]})" if said else "")
+                errors = os.pread(engine.errors.fileno(), MAX_ERROR_BYTES, 0)
+                error_lines = errors.decode(errors="replace").strip().splitlines()
+                return str(reason) + (f" (it said: {error_lines[-1]})" if error_lines else "")
     except OSError as reason:
         return f"{command[0]}: {reason.strerror}"
     return ""
@@ -186,12 +195,12 @@ def write_scripts(directory: str, suffix: str) -> None:
     """Write the scripts of a language."""
     for name, text in SCRIPTS[suffix].items():
         file = Path(directory, name + suffix)
-        file.write_text(text.replace("@BIG@", str(BIG)))
+        file.write_text(text.replace("@BIG@", str(LARGE_BODY_BYTES)))
         file.chmod(0o755)
 
 
 def guess_suffix(command: Sequence[str]) -> str:
-    """Return the suffix of the engine program, which is most often in the language that it runs."""
+    """Return the suffix of the engine program: an engine is most often written in the language that it runs."""
     return next((Path(word).suffix for word in reversed(command) if Path(word).suffix in SCRIPTS), "")
 
 
@@ -200,20 +209,26 @@ def main(arguments: list[str]) -> int:
     """Check an engine; print a line for each rule; return the exit status."""
     parser = RaisingParser(prog=NAME, description="Check an engine program.")
     parser.add_argument(
-        "--suffix", choices=sorted(SCRIPTS), help="of the scripts that it runs [the program's own]"
+        "--suffix",
+        choices=sorted(SCRIPTS),
+        help="the suffix of the scripts that the engine runs [the program's own]",
     )
     parser.add_argument(
-        "--scripts", metavar="DIR", help="your own echo, big, count, exit and fail, for any suffix"
+        "--scripts",
+        metavar="DIR",
+        help="a directory with your own scripts echo, big, count, exit and fail, of any suffix",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the engine and its arguments")
     options = parser.parse_args(arguments)
     if not options.command:
-        parser.error("which engine?")
+        parser.error("name the engine: its program and arguments")
     suffix = options.suffix or guess_suffix(options.command)
     if options.scripts:
         suffix = next((each.suffix for each in Path(options.scripts).glob("echo.*")), "")
     if not suffix:
-        parser.error("what do its scripts look like? Say --suffix, or --scripts with an echo in it")
+        parser.error(
+            "the suffix of its scripts is unknown: write --suffix SUFFIX, or --scripts DIR with an echo in it"
+        )
     command = [shutil.which(options.command[0]) or options.command[0], *options.command[1:]]
     command = [os.path.abspath(word) if os.path.exists(word) else word for word in command]
     return report(command, options.scripts, suffix)

@@ -1,4 +1,4 @@
-"""The command `ewe-xswitch`: serve, show the status of a running X-Switch, or build an engine.
+"""The command `ewe-xswitch`: serve, ask a running X-Switch (commands.py), or build an engine.
 
 Exit status: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration, 130 after Ctrl-C in a
 subcommand.
@@ -15,34 +15,51 @@ from dataclasses import replace
 
 from ewe import __version__
 from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt_stops
-from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
-from ewe.config.tables import read_table
+from ewe.config.table_kinds import TableKind
+from ewe.config.tables import by_field
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
+from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, origins_in
 
-SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command line may override
-ASKS_FOR = 5.0  # seconds that `status` waits for each answer of the socket
+SETTINGS = TableKind("settings", GENERAL)
+# Settings that an option of the same name replaces
+OVERRIDING_OPTIONS = ("user", "userdir", "min-uid", "time-limit", "trace")
+COMMANDS = ("status", "limits", "log", "restart", "drain")  # of commands.py
+PACKAGE_COMMANDS = ("pack", "install", "remove", "packages")  # of package_commands.py
 
 DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind any web server that speaks FastCGI.
-`ewe-xswitch status` tells how a running one is; `ewe-xswitch java` builds the engine for Java, and
+`ewe-xswitch status` tells how a running one is, `limits` and `log` show the limits and messages of users, and
+`restart` and `drain` end engines without losing a request. `pack`, `install`, `remove` and `packages` are for
+applications in one file. `ewe-xswitch java` builds the engine for Java, and
 `ewe-xswitch libcgi` the engine for LibCGI libraries."""
 
 
 @entry_point("ewe-xswitch")
 def main(arguments: list[str]) -> int:
     """Run the command, or a subcommand; return the exit status."""
-    subcommands = {"status": status, "java": java, "libcgi": libcgi}
-    subcommand = subcommands.get(arguments[0]) if arguments else None
-    return subcommand(arguments[1:]) if subcommand is not None else run(arguments)
+    name, own_arguments = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name == "java":
+        return java(own_arguments)
+    if name == "libcgi":
+        return libcgi(own_arguments)
+    if name in COMMANDS:
+        from ewe.xswitch import commands
+
+        return commands.run(name, own_arguments)
+    if name in PACKAGE_COMMANDS:
+        from ewe.xswitch import package_commands
+
+        return package_commands.run(name, own_arguments)
+    return run(arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve, or print or check the settings. Raises Failure, ConfigError."""
     options = parser_of_run().parse_args(arguments)
-    command = Command(options)
+    command = CommandLine(options)
     if options.print_config:
         return print_settings(command)
     if options.check_config:
@@ -56,17 +73,25 @@ def parser_of_run() -> RaisingParser:
     """Return the parser of the command without a subcommand."""
     parser = RaisingParser(prog="ewe-xswitch", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument(
-        "--listen", metavar="ADDRESS", action="append", help="unix:PATH, HOST:PORT or fd://N; may be repeated"
+        "--listen",
+        metavar="ADDRESS",
+        action="append",
+        help="unix:PATH, HOST:PORT, tls:HOST:PORT or fd://N; may be repeated",
     )
-    parser.add_argument("--root", metavar="PATH", action="append", help="one more of the settings' roots")
-    for key in SAID:
+    parser.add_argument(
+        "--root",
+        metavar="PATH",
+        action="append",
+        help="a directory of scripts besides the settings' roots; may be repeated",
+    )
+    for key in OVERRIDING_OPTIONS:
         parser.add_argument(f"--{key}", metavar=key.upper(), help=f"instead of the settings' {key}")
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
     parser.add_argument(
         "--default",
         metavar="KEY=VALUE",
         action="append",
-        help="where the settings say nothing; may be repeated",
+        help="a setting that the settings file omits; may be repeated",
     )
     parser.add_argument(
         "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"
@@ -92,7 +117,7 @@ def parser_of_run() -> RaisingParser:
     return parser
 
 
-class Command:
+class CommandLine:
     """The options of the command line, and the settings that they lead to."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -100,21 +125,21 @@ class Command:
         self.options = options
         self.file: str | None = options.config and os.path.abspath(options.config)
         self.roots: Sequence[str] = options.root or ()
-        said = {key: getattr(options, key.replace("-", "_")) for key in SAID}
-        said["listen"] = options.listen or None
-        given = {key: raw for key, raw in said.items() if raw is not None}
-        self.given = read_table(given, GENERAL, "command line")
+        options_given = {key: getattr(options, key.replace("-", "_")) for key in OVERRIDING_OPTIONS}
+        options_given["listen"] = options.listen or None
+        overrides = {key: raw for key, raw in options_given.items() if raw is not None}
+        self.overrides = by_field(SETTINGS.read_at("command line:", overrides))
         self.base = defaults(options.default or ())
         self.settings = self.read()
 
     def read(self) -> Settings:
-        """Return the settings, read from the file again; the command line has the last word. Raises ConfigError."""
+        """Read the file again and return the settings; the command line takes precedence. Raises ConfigError."""
         settings = load(self.file, self.base)
-        return replace(settings, roots=(*settings.roots, *self.roots), **self.given)
+        return replace(settings, roots=(*settings.roots, *self.roots), **self.overrides)
 
     def origins(self) -> dict[str, str]:
-        """Return where each setting came from, if not from the defaults."""
-        command_line = {*self.given, *(("roots",) if self.roots else ())}
+        """Return the origin of each setting that is not a default."""
+        command_line = {*self.overrides, *(("roots",) if self.roots else ())}
         return {
             **{each.partition("=")[0]: "--default" for each in self.options.default or ()},
             **origins_in(self.file),
@@ -122,36 +147,39 @@ class Command:
         }
 
 
-def print_settings(command: Command) -> int:
-    """Print every setting, with where it came from; return the exit status."""
+def print_settings(command: CommandLine) -> int:
+    """Print every setting and its origin; return the exit status."""
     from ewe.xswitch.settings_page import as_toml
 
     print("\n".join(as_toml(command.settings, command.origins())))
     return 0
 
 
-def check_settings(command: Command) -> int:
+def check_settings(command: CommandLine) -> int:
     """Check whether X-Switch could serve with these settings; return the exit status. Raises ConfigError."""
     from ewe.streams import listener
+    from ewe.xswitch.certificates import read_certificates
     from ewe.xswitch.supervisor import StartError, check
 
     where = command.file or "command line"
+    read_certificates(command.settings)
     try:
         check(command.settings)
     except StartError as error:
         raise ConfigError(f"{where}: {error}") from None
     for address in command.settings.listen:
         try:
-            note = listener.try_address(address)
+            note = listener.try_address(address.removeprefix(OVER_TLS))
         except listener.StartError as error:
             raise ConfigError(f"{where}: listen: {error}") from None
         if note:
             print(f"ewe-xswitch: note: {note} (listen)", file=sys.stderr)
     log = command.options.log
     if log.startswith("syslog:"):
+        # Raises ConfigError if the syslog cannot be opened
         log_of(command).file.close()
     elif log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
-        raise ConfigError(f"--log {log}: its directory is not there, or may not be written")
+        raise ConfigError(f"cannot write {log}: its directory does not exist, or is not writable (--log)")
     for doubt in command.settings.doubts():
         print(f"ewe-xswitch: {doubt}", file=sys.stderr)
     print(f"configuration ok ({command.file or 'no file'})")
@@ -159,62 +187,50 @@ def check_settings(command: Command) -> int:
 
 
 @interrupt_stops
-def serve(command: Command) -> int:
+def serve(command: CommandLine) -> int:
     """Serve until a signal ends X-Switch; return the exit status. Raises StartError, ConfigError."""
     from ewe.streams import descriptors
+    from ewe.trace import trace_at, why_not
     from ewe.xswitch.supervisor import Supervisor, log_here
 
     if not command.settings.listen:
-        raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
+        raise UsageError("no address to listen on: write --listen unix:PATH or --listen HOST:PORT")
     options = command.options
     log_file = os.path.abspath(options.log) if names_file(options.log) else options.log
     try:
         log_here(log_file)
     except OSError as reason:
-        raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {options.log}: {reason.strerror} (--log)") from None
     log = log_of(command)
+    path = command.settings.trace
+    try:
+        trace = trace_at(path) if path else None
+    except OSError as reason:
+        raise ConfigError(why_not(path, reason)) from None
     descriptors.allow_all()
-    return Supervisor(command.settings, command.read, log, options.parent, log_file).run()
+    return Supervisor(command.settings, command.read, log, options.parent, log_file, trace).run()
 
 
-def log_of(command: Command) -> ErrorLog:
-    """Return the log: of a file, standard error leads there. Raises ConfigError."""
+def log_of(command: CommandLine) -> ErrorLog:
+    """Return the log; a log file gets all of standard error. Raises ConfigError."""
     path = command.options.log
     try:
         return ErrorLog("-" if names_file(path) else path, command.options.log_level)
     except OSError as reason:
-        raise ConfigError(f"--log {path}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {path}: {reason.strerror} (--log)") from None
     except ValueError:
         raise ConfigError(
             f"--log {path}: expected syslog: or syslog:FACILITY, such as syslog:local3"
         ) from None
 
 
-def defaults(said: Sequence[str]) -> Settings:
-    """Return the settings that hold where a file says nothing. Raises ConfigError."""
-    table: dict[str, object] = dict(each.partition("=")[::2] for each in said)
-    return replace(DEFAULTS, **read_table(table, GENERAL, "--default"))
+def defaults(options_given: Sequence[str]) -> Settings:
+    """Return the settings for keys that the file omits. Raises ConfigError.
 
-
-def status(arguments: Sequence[str]) -> int:
-    """Print the status of a running X-Switch. Raises Failure, ConfigError."""
-    parser = RaisingParser(
-        prog="ewe-xswitch status", description="Engines, queue and counters of a running X-Switch."
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
-    parser.add_argument("--listen", metavar="ADDRESS", help="its address, unix:PATH or HOST:PORT")
-    options = parser.parse_args(arguments)
-    address = options.listen or next(iter(load(options.config).listen), "")
-    if not address:
-        raise UsageError("which X-Switch? Say --listen unix:PATH or --listen HOST:PORT")
-    try:
-        answer = ask(address, b"json" if options.json else b"")
-    except (OSError, ValueError) as reason:
-        text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
-        raise Failure(f"{address}: {text}") from None
-    print(answer.partition("\r\n\r\n")[2], end="")
-    return 0
+    options_given: KEY=VALUE of each --default.
+    """
+    table: dict[str, object] = dict(each.partition("=")[::2] for each in options_given)
+    return replace(DEFAULTS, **by_field(SETTINGS.read_at("--default:", table)))
 
 
 def java(arguments: Sequence[str]) -> int:
@@ -241,24 +257,6 @@ def libcgi(arguments: Sequence[str]) -> int:
 
     print(f"built: {build()}")
     return 0
-
-
-def ask(address: str, query: bytes) -> str:
-    """Return what an X-Switch answers to a request for its status. Raises OSError, ValueError."""
-    from ewe.gateway.records import FastCGIError
-    from ewe.xswitch.tools.client import Client
-
-    params = {
-        b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(),
-        b"XSWITCH_STATUS": b"1",
-        b"QUERY_STRING": query,
-    }
-    try:
-        with Client(address, ASKS_FOR) as client:
-            answer = client.ask(params)
-    except FastCGIError as error:
-        raise ValueError(f"no X-Switch: {error}") from None
-    return answer.decode("utf-8", "backslashreplace")
 
 
 if __name__ == "__main__":

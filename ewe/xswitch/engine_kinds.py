@@ -1,8 +1,7 @@
-"""The kinds of engines: one for each language, those that are built in and those of a settings file.
+"""The kinds of engines: one for each language, built in or from a settings file.
 
 The built-in kinds are Python, Perl, PHP, Java, `libcgi` for shared libraries, and `cgi`, which runs each file as a
-plain CGI program.
-docs/xswitch-internals.md explains warm parents and `isolation`.
+plain CGI program. docs/xswitch-internals.md explains preloaded parents and `isolation`.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ewe.config.defaults import WEB_INF
-from ewe.config.setting_types import size
+from ewe.config.setting_types import one_of, size
 from ewe.config.tables import setting
-from ewe.xswitch.setting_types import COUNT, FROM_ZERO, SUFFIXES, TABLE, TEXTS, one_of
+from ewe.xswitch.setting_types import COUNT, FROM_ZERO, HOST, SUFFIXES, TABLE, TEXTS
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
-JAVA = f"{ENGINES}/java/target/engine"  # what ewe.xswitch.tools.java builds
+JAVA = f"{ENGINES}/java/target/engine"  # ewe.xswitch.tools.java builds it
 LIBCGI = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
-WORK = "{work}"  # in a command: a directory of its user's own, that is there as long as the engine
+FAR_CONNECTIONS = 1000  # requests at once to another machine, whose X-Switch divides its engines among users
+FAR_KEYS = ("address", "connections", "extensions")  # the keys of such a kind of engine
+WORK = "{work}"  # in a command: a private directory of the engine's user; it exists as long as the engine
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """One language, and how its engines are started. The table [engines.NAME] of a settings file makes one."""
+    """One language, and the way to start its engines. A table [engines.NAME] of a settings file makes one."""
 
     name: str
     command: tuple[str, ...] = setting(
@@ -32,13 +33,16 @@ class EngineKind:
         TEXTS,
         "the program and its arguments; `{work}` stands for a private directory of the engine's user",
     )
-    extensions: tuple[str, ...] = setting((), SUFFIXES, "of the files that these engines run")
+    extensions: tuple[str, ...] = setting((), SUFFIXES, "extensions of the files that these engines run")
     interpreters: tuple[str, ...] = setting(
-        (), TEXTS, "on the first line (`#!`) of the files that these engines run"
+        (), TEXTS, "programs on the first line (`#!`) of the files that these engines run"
     )
-    protocol: str = setting("engine", one_of("engine", "fastcgi"), "what an engine speaks")
-    warm: tuple[str, ...] | None = setting(
-        None, TEXTS, "modules that a warm parent loads; only for engines in Python (`.py`) or Perl (`.pl`)"
+    protocol: str = setting("engine", one_of("engine", "fastcgi"), "the protocol of the engine")
+    preload: tuple[str, ...] | None = setting(
+        None,
+        TEXTS,
+        "modules that a preloaded parent loads; only for engines in Python (`.py`) or Perl (`.pl`)",
+        was="warm",
     )
     per_user: int = setting(0, COUNT, "engines of this language for one user; 0: max-engines-per-user")
     memory: int | None = setting(None, size(0), "instead of `memory` under [limits]; 0: no limit")
@@ -53,34 +57,40 @@ class EngineKind:
         one_of("auto", "fork", "none"),
         "how an engine keeps one script from the next; only for `engine`",
     )
+    address: str = setting(
+        "",
+        HOST,
+        "an X-Switch on another machine, which runs these scripts in its engines; instead of `command`",
+    )
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the variables that these engines have besides those of every engine."""
-        told = {"XSWITCH_ISOLATION": self.isolation} if self.protocol == "engine" else {}
-        return {**told, **self.environment}
+        """Return the additional variables of these engines."""
+        isolation = {"XSWITCH_ISOLATION": self.isolation} if self.protocol == "engine" else {}
+        return {**isolation, **self.environment}
 
 
-# Modules that many scripts import, without those whose state the engine would have to reset after every request.
-WARM = (
+# Modules that many scripts import. A module is left out if the engine would have to reset its state after each
+# request.
+PRELOADED = (
     "collections", "csv", "datetime", "functools", "hashlib", "html", "http.cookies", "json", "math", "re",
     "sqlite3", "string", "subprocess", "time", "typing", "urllib.parse",
 )  # fmt: skip
-WARM_PERL = (
+PRELOADED_PERL = (
     "CGI", "Cwd", "Data::Dumper", "Encode", "Fcntl", "File::Basename", "File::Spec", "File::Temp", "JSON::PP",
     "List::Util", "MIME::Base64", "POSIX", "Scalar::Util", "Storable", "Time::HiRes", "Time::Local",
 )  # fmt: skip
-WARM_ENGINES = (".py", ".pl")  # how the program of an engine ends that can have a warm parent
+PRELOADING_ENGINES = (".py", ".pl")  # suffixes of engine programs that can have a preloaded parent
 
 BUILT_IN = {
     "python": EngineKind(
-        "python", ("python3", f"{ENGINES}/python.py"), (".py",), ("python", "python3"), warm=WARM
+        "python", ("python3", f"{ENGINES}/python.py"), (".py",), ("python", "python3"), preload=PRELOADED
     ),
-    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), warm=WARM_PERL),
+    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), preload=PRELOADED_PERL),
     "cgi": EngineKind("cgi", ("python3", "-ES", f"{ENGINES}/run_cgi.py")),
     "php": EngineKind(
         "php",
-        ("php-cgi", "-d", "opcache.revalidate_freq=0"),  # PHP notices a change at once, not after 2 seconds
+        ("php-cgi", "-d", "opcache.revalidate_freq=0"),  # PHP sees a changed file at once, not after 2 seconds
         (".php",),
         ("php", "php-cgi"),
         "fastcgi",
@@ -97,7 +107,7 @@ BUILT_IN = {
             "-Djava.io.tmpdir={work}", "-Djava.awt.headless=true",
             "-jar", f"{JAVA}/engine.jar",
         ),
-        interpreters=(WEB_INF,),  # what suexecme says in place of a first line
+        interpreters=(WEB_INF,),  # suexecme reports this name instead of a first line
         protocol="fastcgi",
         per_user=1,  # sessions are in its memory
         memory=0,

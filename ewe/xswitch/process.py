@@ -1,6 +1,6 @@
-"""How a process becomes an engine: its descriptors, its limits, its user, and the privileges that it gives up.
+"""How a process becomes an engine: its descriptors, its limits, its user, and the loss of its privileges.
 
-This file imports nothing of ewe: a warm parent loads it under the engine's interpreter, where there may be no ewe.
+This file imports no module of ewe: a preloaded parent loads it under the engine's interpreter, which may lack ewe.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-CONTROL = 3  # an engine's descriptor of its control socket; 0 and 1 are its data socket, 2 the log
-CANNOT_START = 127  # exit status of an engine that could not be started; its standard error says why
+CONTROL_DESCRIPTOR = 3  # an engine's descriptor of its control socket; 0 and 1 are its data socket, 2 the log
+CANNOT_START = 127  # exit status of an engine that could not be started; its standard error has the reason
+END_OF_DESCRIPTORS = 1 << 20  # above all numbers of descriptors: the kernel's default for fs.nr_open
 
-prctl = ctypes.CDLL(None, use_errno=True).prctl
+CLONE_NEWNS = 0x00020000  # <linux/sched.h>
+libc = ctypes.CDLL(None, use_errno=True)
+prctl = libc.prctl
 
 
-class Limits(NamedTuple):
-    """What one engine may use; 0: no limit.
+class EngineLimits(NamedTuple):
+    """The resources that one engine may use; 0: no limit.
 
-    cpu: seconds, in all requests together. memory: bytes of address space. processes: of the user, in all engines
+    cpu: seconds, for all requests together. memory: bytes of address space. processes: of the user, in all engines
     together. files: open descriptors.
     """
 
@@ -48,13 +51,13 @@ class Account(NamedTuple):
     home: str
 
 
-def orphans_come_here() -> None:
-    """Adopt processes whose parents end, among the descendants of this process: prctl(2)."""
+def become_subreaper() -> None:
+    """Adopt orphans among the descendants of this process: they become its children (prctl(2))."""
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def dies_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent ends; end now if that has happened."""
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Make the kernel send this process a signal when its parent ends; exit now if the parent has ended already."""
     prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
@@ -67,22 +70,22 @@ def start(
     become: Callable[[], None],
     adopts: bool = True,
 ) -> int:
-    """Start a command as the leader of a new session; return its pid. Raises OSError if there is no room for it.
+    """Start a command as the leader of a new session; return its pid. Raises OSError if no process can be made.
 
-    descriptors: {its number: ours}. become: called in the new process before the command replaces it. adopts: the
-    new process adopts what its descendants leave behind; otherwise we do. A command that cannot be run ends with
-    status CANNOT_START and a line on its standard error.
+    descriptors: {number in the new process: number in this one}. become: called in the new process before the
+    command replaces it. adopts: the new process adopts its orphaned descendants; otherwise the caller's process
+    does. A command that cannot be run ends with status CANNOT_START and a line on its standard error.
     """
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        arrange(descriptors)
+        prepare_process(descriptors)
         become()
         if adopts:
-            orphans_come_here()
-        dies_with(parent)
+            become_subreaper()
+        end_with_parent(parent)
         os.execvpe(command[0], list(command), environment)
     except BaseException as reason:
         text = getattr(reason, "strerror", None) or reason
@@ -91,21 +94,21 @@ def start(
         os._exit(CANNOT_START)
 
 
-def arrange(descriptors: Mapping[int, int]) -> None:
-    """Lead a new session, with these descriptors and no others, and signals as a program expects them.
+def prepare_process(descriptors: Mapping[int, int]) -> None:
+    """Lead a new session, with these descriptors and no others, and with the default signal actions.
 
-    The scheduling policy is SCHED_BATCH: the process gets as much CPU time, but does not interrupt the process that
-    wakes it. The main process can then hand out all requests at hand before engines run, which halves the number of
+    The scheduling policy is SCHED_BATCH: the process gets as much CPU time, but does not preempt the process that
+    wakes it. The main process can then hand out all pending requests before engines run, which halves the number of
     context switches.
     """
     os.setsid()
-    with suppress(OSError):  # an unprivileged user may not be allowed to
+    with suppress(OSError):  # the system may forbid this to an unprivileged user
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     last = max(descriptors)
-    copies = {its: duplicate(ours, last + 1) for its, ours in descriptors.items()}
-    for its, copy in copies.items():
-        os.dup2(copy, its)
-    os.closerange(last + 1, 1 << 20)
+    copies = {number: duplicate(source, last + 1) for number, source in descriptors.items()}
+    for number, copy in copies.items():
+        os.dup2(copy, number)
+    os.closerange(last + 1, END_OF_DESCRIPTORS)
     for number in signal.valid_signals():
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
@@ -120,8 +123,17 @@ def duplicate(descriptor: int, least: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
 
 
-def become(account: Account, limits: Limits) -> None:
-    """Set the limits, then become the user, and give up everything that could lead back. Raises OSError."""
+def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: str = "") -> None:
+    """Set the limits, then become the user, and drop all privileges for good. Raises OSError.
+
+    cgroup: the file `cgroup.procs` of the cgroup to enter; "": none. namespace: the file of the mount namespace to
+    enter; "": none.
+    """
+    if cgroup:
+        with open(cgroup, "w", encoding="utf-8") as file:
+            file.write("0")  # this process
+    if namespace:
+        enter(namespace)
     set_limits(limits)
     if os.geteuid() == 0:
         os.setgroups(account.groups)
@@ -130,14 +142,30 @@ def become(account: Account, limits: Limits) -> None:
     if os.getresuid() != (account.uid,) * 3 or (account.uid and 0 in os.getresuid()):
         raise PermissionError(None, f"could not become {account.name}")
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # so that /proc/self belongs to the user again
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the user owns /proc/self again
     try:
         os.chdir(account.home)
     except OSError:
         os.chdir("/")
 
 
-def set_limits(limits: Limits) -> None:
+def enter(namespace: str) -> None:
+    """Enter a mount namespace: setns(2). Raises OSError."""
+    file = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        check(libc.setns(file, CLONE_NEWNS), namespace)
+    finally:
+        os.close(file)
+
+
+def check(result: int, name: str) -> None:
+    """Raise OSError for the result of a C function that has failed. name: of the file, or of the function."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def set_limits(limits: EngineLimits) -> None:
     """Set the resource limits: setrlimit(2)."""
     wanted = {
         resource.RLIMIT_CPU: limits.cpu,
@@ -154,9 +182,9 @@ def set_limits(limits: Limits) -> None:
 
 
 def clean_environment(account: Account) -> dict[str, str]:
-    """Return the environment that an engine starts with. That of a script comes with each request."""
+    """Return the environment that an engine starts with. Each request brings the script's own environment."""
     return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",  # ewe.config.defaults.SEARCH_PATH, which cannot be imported here
+        "PATH": "/usr/local/bin:/usr/bin:/bin",  # equals ewe.config.defaults.SEARCH_PATH; no import of ewe here
         "HOME": account.home,
         "USER": account.name,
         "LOGNAME": account.name,

@@ -1,10 +1,10 @@
-"""The engine protocol: two lines to an engine's control socket, and the end mark that comes back.
+"""The engine protocol: two lines to an engine's control socket, and the end mark that the engine returns.
 
     X-Switch    file TAB argument TAB ... LF
                 NAME=value TAB NAME=value ... LF      %, TAB, LF in a word are written as %25, %09, %0A
     engine      EOT, the exit status in decimal, LF   the end mark, after the output
 
-Source: X-Switch paper, section 3.2.1; docs/write-an-engine.md defines the protocol. No I/O.
+Source: X-Switch paper, section 3.2.1; docs/xswitch-internals.md defines the protocol. No I/O.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping
 
 MARK = re.compile(rb"\x04([0-9]{1,3})\n")
 SUCCESS = b"\x040\n"  # the mark of most requests
-MAX_MARK = 5  # bytes
-MAX_LINES = 200 * 1024  # bytes of both lines: as many as a socket takes at once
+MAX_MARK_BYTES = 5  # bytes
+MAX_LINES_BYTES = 200 * 1024  # bytes of both lines together: a socket accepts so many at once
 
 
 class ProtocolError(Exception):
-    """A request that the protocol cannot carry, or an engine that breaks it. The text is one line."""
+    """A request that the protocol cannot carry, or an engine that violates the protocol. The text is one line."""
 
 
-def encoded(words: Iterable[bytes]) -> bytes:
-    """Return words as one line."""
+def encode_words(words: Iterable[bytes]) -> bytes:
+    """Return words as one line: tabs separate them, and tabs, line feeds and "%" in them are percent-encoded."""
     line = b"\0".join(words)
     if b"%" in line:
         line = line.replace(b"%", b"%25")
@@ -35,14 +35,14 @@ def encoded(words: Iterable[bytes]) -> bytes:
 
 
 def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """Return the two lines of a request. Raises ProtocolError if they hold a NUL, or are too long."""
+    """Return the two lines of a request. Raises ProtocolError if they contain a NUL, or are too long."""
     command = (file, *arguments)
     variables = [*map(b"=".join, environment.items())]
-    lines = encoded(command) + encoded(variables)
+    lines = encode_words(command) + encode_words(variables)
     if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
         raise ProtocolError("a NUL in the request's arguments or headers")
-    if len(lines) > MAX_LINES:
-        raise ProtocolError(f"the request's arguments and headers exceed {MAX_LINES} bytes")
+    if len(lines) > MAX_LINES_BYTES:
+        raise ProtocolError(f"the request's arguments and headers exceed {MAX_LINES_BYTES} bytes")
     return lines
 
 
@@ -61,7 +61,7 @@ class MarkReader:
         if match is not None and match.end() == len(self.buffer):
             self.buffer = b""
             return int(match[1])
-        if len(self.buffer) >= MAX_MARK or not MARK_START.fullmatch(self.buffer):
+        if len(self.buffer) >= MAX_MARK_BYTES or not MARK_START.fullmatch(self.buffer):
             raise ProtocolError(f"the engine wrote {self.buffer[:20]!r} where its mark should be")
         return None
 

@@ -1,7 +1,7 @@
-"""The engine programs, in a place where every user may read them.
+"""The engine programs, in a directory that every user may read.
 
 An engine runs as its user from its first instruction on, and reads its own program as that user. If ewe is
-installed in a place that only root may enter, the programs are copied to a directory that everyone may read.
+installed in a directory that only root may enter, the programs are copied to a directory that everyone may read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import replace
 from ewe.xswitch.engine_kinds import ENGINES, JAVA, LIBCGI
 from ewe.xswitch.settings import Settings
 
+COPIES = "xswitch-engines-"  # the first part of the name of a directory with copies
+
 
 def is_public(path: str) -> bool:
     """Return whether everyone may read a file, or enter a directory, and enter all directories above it."""
@@ -27,7 +29,7 @@ def published() -> str:
     """Return a directory with the engine programs that everyone may read: ENGINES itself, or a new copy."""
     if os.geteuid() != 0 or all(is_public(os.path.join(ENGINES, name)) for name in os.listdir(ENGINES)):
         return ENGINES
-    directory = tempfile.mkdtemp(prefix="xswitch-engines-")
+    directory = tempfile.mkdtemp(prefix=COPIES)
     os.chmod(directory, 0o755)
     for name in os.listdir(ENGINES):
         if name.endswith((".py", ".pl")):

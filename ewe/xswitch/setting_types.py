@@ -1,34 +1,50 @@
-"""What X-Switch's settings can be, besides the kinds that ewe's settings have (ewe.config.setting_types).
+"""Types of X-Switch's settings, in addition to the types of ewe's settings (ewe.config.setting_types).
 
-They are stricter than ewe's: a file is TOML, so a list is a list, and a text is a text.
+These types are stricter than ewe's. The file is TOML, so a list must be a list, and a text a text.
 """
 
 from __future__ import annotations
 
-from ewe.config.setting_types import Kind, duration, list_of, parse_address, whole
+from ewe.config.setting_types import Kind, duration, list_of, matching, parse_address, whole
+from ewe.config.table_kinds import TableKind
+
+OVER_TLS = "tls:"  # begins the address at which other X-Switches connect
 
 
-def _text(raw: object) -> str:
+def _name(raw: object) -> str:
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
     return raw
 
 
+def _text_or_none(raw: object) -> str:
+    if not isinstance(raw, str) or "\0" in raw:  # no path, argument or variable may have a NUL
+        raise ValueError(raw)
+    return raw
+
+
+def _text(raw: object) -> str:
+    if not (text := _text_or_none(raw)):
+        raise ValueError(raw)
+    return text
+
+
 def _address(raw: object) -> str:
-    parse_address(address := _text(raw))
+    address = _text(raw)
+    kind, _, _ = parse_address(address.removeprefix(OVER_TLS))
+    if address.startswith(OVER_TLS) and kind != "tcp":
+        raise ValueError(raw)
     return address
 
 
-def _suffix(raw: object) -> str:
-    if not (suffix := _text(raw)).startswith("."):
-        raise ValueError(raw)
-    return suffix
+def _host(raw: object) -> str:
+    from ipaddress import ip_address
 
-
-def _table(raw: object) -> dict[str, str]:
-    if not isinstance(raw, dict):
+    kind, host, port = parse_address(address := _text(raw))
+    if kind != "tcp" or not port:
         raise ValueError(raw)
-    return {_text(name): str(value) for name, value in raw.items()}
+    ip_address(host)
+    return address
 
 
 def _mode(raw: object) -> int:
@@ -37,26 +53,23 @@ def _mode(raw: object) -> int:
     return _PERMISSIONS.read(int(raw, 8))
 
 
-def one_of(*names: str) -> Kind[str]:
-    """Return the kind of texts that are one of some names, exactly as they are written."""
-
-    def read(raw: object) -> str:
-        if raw not in names:
-            raise ValueError(raw)
-        return str(raw)
-
-    *others, last = (f'"{name}"' for name in names)
-    return Kind("|".join(names), f"{', '.join(others)} or {last}", read)
-
-
 _PERMISSIONS = whole(0, 0o777, 'an octal mode as text, such as "0660"')
 
 TEXT = Kind("TEXT", "a text", _text)
-TEXTS = list_of("TEXT", "texts", _text)
-TABLE: Kind[dict[str, str]] = Kind("TABLE", "a table of texts", _table)
-ADDRESSES = list_of("ADDRESS", "unix:PATH and HOST:PORT", _address)
-SUFFIXES = list_of("SUFFIX", 'what begins with ".", as [".rb"]', _suffix)
+ABSOLUTE = matching("PATH", "an absolute path", r"/[^\x00-\x1f]*[^/\x00-\x1f]")
+DIRECTORIES = list_of("PATH", "a list of absolute paths", ABSOLUTE.read)
+NAME = Kind("TEXT", "a text", _name)
+TEXTS = list_of("TEXT", "a list of texts", _text)
+NAMES = list_of("NAME", "a list of names of accounts", _text, lone=True)
+TABLE = TableKind("a table of texts", others=(TEXT, Kind("TEXT", "a text", _text_or_none)))
+ADDRESSES = list_of("ADDRESS", "a list of unix:PATH, HOST:PORT and tls:HOST:PORT", _address)
+HOST = Kind("ADDRESS", "the numeric address and port of an X-Switch, as 192.0.2.7:9443", _host)
+SUFFIXES = list_of(
+    "SUFFIX", 'a list of texts that begin with ".", as [".rb"]', matching("SUFFIX", "", r"(?s)\..*").read
+)
 MODE = Kind("MODE", _PERMISSIONS.expected, _mode, "{:04o}".format)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 20, "a whole number from 1")
 FROM_ZERO = whole(0, 1 << 31, "a whole number from 0")
+PERCENT = whole(0, 100, "a whole number of percent, 0 to 100")
+SHARE = whole(1, 100_000, "a whole number of percent from 1, where 100 is one CPU")

@@ -5,25 +5,26 @@
        |     `-- engines                      each as its user
        `-- main       nobody; switch/         serves the sockets
 
-It does as little as possible, since nobody restarts it. It never reads a request. Both children are forked, not
-executed: they inherit the settings and the log, and the main process inherits the listening sockets.
+The supervisor does as little as possible, because no process restarts it. It never reads a request. Both children
+are forked, not executed: they inherit the settings and the log, and the main process inherits the listening
+sockets.
 
-What happens when a process dies:
+When a process dies:
 
     suexecme or main    The two cannot work without each other: a new suexecme knows no engines, and a new main
-                        process has none. The other one is therefore ended too, with all engines, and both are
-                        started again. The listening sockets stay open here: a web server that connects meanwhile
-                        waits in the backlog for a moment. After FAILURES ends in a row, of which each but the first
-                        came within QUICK seconds, the supervisor ends with status 1.
-    the supervisor      The kernel kills the main process (PR_SET_PDEATHSIG); suexecme sees that, kills all engines
-                        and ends. No process is left.
-    its own parent      If `--parent` names it: the kernel sends the supervisor TERM, and it stops as asked.
+                        process has none. The supervisor therefore ends the other one too, with all engines, and
+                        starts both again. The listening sockets stay open here: a web server that connects
+                        meanwhile waits in the backlog for a moment. After MAX_FAILURES ends in a row, of which each
+                        but the first came within MIN_LIFE_S, the supervisor ends with status 1.
+    the supervisor      The kernel kills the main process (PR_SET_PDEATHSIG). suexecme notices that, kills all
+                        engines and ends. No process is left.
+    its own parent      If `--parent` names it: the kernel sends TERM to the supervisor, which stops normally.
 
-What engines leave behind becomes a child of suexecme, and of the supervisor when suexecme is gone: end_orphans()
-kills it.
+Leftover processes of engines become children of suexecme, or of the supervisor if suexecme has ended. end_orphans()
+kills them.
 
-Signals: TERM and INT stop; HUP reads the settings again; USR1 opens the log again. All signals are blocked and
-taken one at a time by sigwait(), so that no handler can interrupt anything.
+Signals: TERM and INT stop; HUP reads the settings again; USR1 opens the log again. All signals are blocked, and
+sigwait() takes them one at a time. No handler can therefore interrupt the code.
 """
 
 from __future__ import annotations
@@ -43,23 +44,29 @@ from dataclasses import replace
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
 from ewe.log_files import names_file
-from ewe.logger import ErrorLog
+from ewe.logger import ErrorLog, load_traceback
+from ewe.trace import Trace
 from ewe.xswitch import channel
+from ewe.xswitch.certificates import read_certificates
 from ewe.xswitch.engine_kinds import ENGINES
-from ewe.xswitch.privileged.strays import Strays, children_of
+from ewe.xswitch.privileged.leftovers import LeftoverProcesses, children_of
 from ewe.xswitch.privileged.suexecme import Suexecme
-from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, dies_with, orphans_come_here, prctl
+from ewe.xswitch.privileged.work import base_of, remove_empty
+from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, become_subreaper, end_with_parent, prctl
 from ewe.xswitch.public import published, relocated
+from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings, copy_of
 
 BACKLOG = 1024
-ENDS_IN = 2.0  # seconds that suexecme may take to kill its engines; END_SECONDS in suexecme.py is longer
-STOPS_IN = 15.0  # seconds that the main process may take to stop
-KILLED_IN = 5.0  # seconds that a killed process may take to end; in a hung file system it may never
-LEFT_ENDS_IN = 10.0  # seconds that processes left behind may take to end
-QUICK = 2.0  # seconds; children that live for less have failed at once
-FAILURES = 5  # in a row, before the supervisor gives up
-AT_START = ("listen", "socket_mode", "socket_group", "user")  # settings that hold until a new start
+# Seconds that suexecme may take to kill its engines; END_SECONDS in suexecme.py is longer
+SUEXECME_ENDS_S = 2.0
+MAIN_STOPS_S = 15.0  # seconds that the main process may take to stop
+KILL_TIMEOUT_S = 5.0  # seconds that a killed process may take to end; in a hung file system it may never end
+LEFTOVER_TIMEOUT_S = 10.0  # seconds that leftover processes may take to end
+MIN_LIFE_S = 2.0  # seconds; a child that lives for less has failed at its start
+MAX_FAILURES = 5  # in a row, before the supervisor gives up
+# Settings that change only at a restart
+RESTART_SETTINGS = ("listen", "socket_mode", "socket_group", "user", "cgroup", "prime", "trace")
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 
 
@@ -68,12 +75,12 @@ class StartError(Failure):
 
 
 def bind(address: str, settings: Settings) -> socket.socket:
-    """Return the listening socket of an address, unix:PATH, HOST:PORT or fd://N. Raises StartError, ConfigError."""
+    """Return the listening socket of an address of --listen. Raises StartError, ConfigError."""
     try:
         if address.startswith("unix:"):
             return bind_unix(address.removeprefix("unix:"), settings)
-        kind, host, port = parse_address(address)
-        if kind == "fd":  # made by our parent, which also removes it
+        kind, host, port = parse_address(address.removeprefix(OVER_TLS))
+        if kind == "fd":  # the parent has made the socket, and removes it
             return socket.socket(fileno=port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -84,7 +91,7 @@ def bind(address: str, settings: Settings) -> socket.socket:
 
 
 def bind_unix(path: str, settings: Settings) -> socket.socket:
-    """Return a listening Unix socket, in place of one left behind. Raises OSError, StartError."""
+    """Return a listening Unix socket; replace a stale one. Raises OSError, StartError."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)
@@ -98,7 +105,7 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
         except FileNotFoundError:
             pass
     listener = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o777 & ~settings.socket_mode)
+    umask_before = os.umask(0o777 & ~settings.socket_mode)
     try:
         listener.bind(path)
         listener.listen(BACKLOG)
@@ -108,16 +115,17 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
         listener.close()
         raise
     finally:
-        os.umask(before)
+        os.umask(umask_before)
     return listener
 
 
-def name_of(listener: socket.socket) -> str:
-    """Return the address of a socket, in the form of --listen."""
+def name_of(listener: socket.socket, address: str) -> str:
+    """Return the address of a socket, in the form of --listen. address: as the settings write it."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
-    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+    scheme = OVER_TLS if address.startswith(OVER_TLS) else ""
+    return scheme + (f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
 
 
 class Supervisor:
@@ -130,22 +138,24 @@ class Supervisor:
         log: ErrorLog,
         parent: int = 0,
         log_file: str = "-",
+        trace: Trace | None = None,
     ) -> None:
         """Open the sockets. Raises StartError, ConfigError.
 
         reload: reads the settings again. parent: a pid; the supervisor stops when that process ends; 0 for none.
-        log_file: the file that standard error leads to, see log_here().
+        log_file: the file that receives standard error, see log_here(). trace: where the main process writes.
         """
-        self.uid, self.gid = identity(settings)
+        self.uid, self.gid = main_process_ids(settings)
         self.programs = published()
-        self.settings = relocated(settings, self.programs)
-        self.reload: Callable[[], Settings] = lambda: relocated(reload(), self.programs)
+        self.settings = read_certificates(relocated(settings, self.programs))
+        self.reload: Callable[[], Settings] = lambda: read_certificates(relocated(reload(), self.programs))
         self.log = log
         self.log_file = log_file
+        self.trace = trace
         self.listeners: list[socket.socket] = []
         self.suexecme = self.main = 0
         self.to_suexecme = socket.socket(socket.AF_UNIX)  # a placeholder until suexecme runs
-        self.strays = Strays(lambda: {self.suexecme, self.main})
+        self.leftovers = LeftoverProcesses(lambda: {self.suexecme, self.main})
         self.pid = os.getpid()
         self.parent = parent
         try:
@@ -158,12 +168,12 @@ class Supervisor:
     def run(self) -> int:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        orphans_come_here()
+        become_subreaper()
         if self.parent:
-            dies_with(self.parent, signal.SIGTERM)
+            end_with_parent(self.parent, signal.SIGTERM)
         failures = 0
         try:
-            while failures < FAILURES:
+            while failures < MAX_FAILURES:
                 began = time.monotonic()
                 try:
                     self.start()
@@ -171,109 +181,124 @@ class Supervisor:
                     self.log.error(f"X-Switch's processes do not start: {reason.strerror}")
                     self.end()
                     failures += 1
-                    time.sleep(QUICK)
+                    time.sleep(MIN_LIFE_S)
                     continue
                 if not failures:
-                    names = ", ".join(map(name_of, self.listeners))
+                    names = ", ".join(map(name_of, self.listeners, self.settings.listen))
                     self.log.info(f"X-Switch listens on {names} (pid {os.getpid()})")
                     for doubt in self.settings.doubts():
                         self.log.warning(doubt)
-                if self.watch():
+                if self.wait_for_end():
                     return 0
-                failures = failures + 1 if time.monotonic() - began < QUICK else 1
-            self.log.error(f"ended {FAILURES} times at once: giving up")
+                failures = failures + 1 if time.monotonic() - began < MIN_LIFE_S else 1
+            self.log.error(
+                f"X-Switch's processes have ended {MAX_FAILURES} times soon after their start: X-Switch stops"
+            )
             return 1
         finally:
             self.end()
             self.close()
 
     def start(self) -> None:
-        """Start both: suexecme first, so that it is forked before anything reads the network. Raises OSError."""
-        orders, its_orders = channel.pair()
+        """Start both, suexecme first: it is forked before any code reads the network. Raises OSError."""
+        orders, suexecme_end = channel.pair()
         with orders:
-            with its_orders:
+            with suexecme_end:
                 self.to_suexecme.close()
                 self.to_suexecme, supervisor = channel.pair()
                 self.to_suexecme.setblocking(False)
                 with supervisor:
-                    self.suexecme = self.fork(lambda: self.be_suexecme(its_orders, supervisor, orders))
-            self.main = self.fork(lambda: self.be_main(orders))
+                    self.suexecme = self.fork(lambda: self.run_suexecme(suexecme_end, supervisor, orders))
+            self.main = self.fork(lambda: self.run_main(orders))
 
-    def fork(self, be: Callable[[], int]) -> int:
-        """Return the pid of a child that calls `be` and ends with the status that it returns."""
+    def fork(self, run_child: Callable[[], int]) -> int:
+        """Fork a child that calls `run_child` and exits with its result; return the child's pid.
+
+        An exception of `run_child` is logged, and the exit status is then 1.
+        """
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
-            status = be()
+            status = run_child()
         except Exception:
             self.log.exception("X-Switch failed")
         finally:
             os._exit(status)
 
-    def be_suexecme(self, orders: socket.socket, supervisor: socket.socket, other: socket.socket) -> int:
-        """Be suexecme. It ends when the main process does, and has killed all engines by then."""
-        other.close()
+    def run_suexecme(self, orders: socket.socket, supervisor: socket.socket, main_end: socket.socket) -> int:
+        """Run suexecme. It ends when the main process does, and has killed all engines by then."""
+        main_end.close()
         self.to_suexecme.close()
         for listener in self.listeners:
             listener.close()
+        if self.trace is not None:  # no engine may get it
+            os.close(self.trace.file)
         suexecme = Suexecme(orders, supervisor, self.settings, self.log)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # now that suexecme has handlers for them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # suexecme has handlers for them by now
         suexecme.run()
-        if os.getppid() != self.pid:  # the supervisor was killed, and cannot do it
+        if os.getppid() != self.pid:  # the supervisor was killed, and cannot remove them
             self.remove_programs()
         return 0
 
-    def be_main(self, orders: socket.socket) -> int:
-        """Be the main process, as the configured user."""
-        # Imported before root is dropped: the user may not be allowed to read Python's directories.
+    def run_main(self, orders: socket.socket) -> int:
+        """Run the main process, as the configured user."""
+        # Import before root is dropped: the user may not be allowed to read Python's directories.
         from ewe.xswitch.switch.main import serve
 
-        if os.geteuid() == 0:
+        load_traceback()
+        "".encode("idna")  # loads the codec, with which ssl encodes a peer's address
+        owner = os.geteuid()
+        if owner == 0:
             os.setgroups([self.gid])
             os.setresgid(self.gid, self.gid, self.gid)
             os.setresuid(self.uid, self.uid, self.uid)
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         self.to_suexecme.close()
-        for number in (signal.SIGHUP, signal.SIGUSR1):  # a terminal that closes sends HUP to all
+        for number in (signal.SIGHUP, signal.SIGUSR1):  # a closing terminal sends HUP to all its processes
             signal.signal(number, signal.SIG_IGN)
-        dies_with(self.pid)  # after the change of user, which resets it: prctl(2)
+        end_with_parent(self.pid)  # after the change of user, which clears this setting: prctl(2)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return serve(self.settings, self.listeners, orders, self.log)
+        return serve(self.settings, self.listeners, orders, self.log, self.trace, owner)
 
-    def watch(self) -> bool:
-        """Wait for signals until a child has ended, then end the other; return whether we were asked to stop."""
+    def wait_for_end(self) -> bool:
+        """Wait for signals until a child has ended, then end the other; return whether a signal asked to stop."""
         while True:
             number = signal.sigwait(SIGNALS)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.log.info(f"{signal.Signals(number).name}: stopping")
                 self.send(self.main, signal.SIGTERM)
-                self.wait(self.main, STOPS_IN)
+                self.wait(self.main, MAIN_STOPS_S)
                 self.end()
                 return True
             if number == signal.SIGHUP:
                 self.change_settings()
             elif number == signal.SIGUSR1:
                 self.reopen_log()
-            elif ended := self.ended():
-                name = "suexecme" if ended == self.suexecme else "the main module"
+            elif ended_child := self.ended_child():
+                name = "suexecme" if ended_child == self.suexecme else "the main module"
                 self.log.error(f"{name} has ended; starting both again")
                 self.end()
                 return False
 
     def change_settings(self) -> None:
-        """Read the settings again, for both children and for those that will replace them."""
-        before = self.settings
+        """Read the settings again, for suexecme, which passes them to the main process, and for later children.
+
+        Settings that cannot be used change nothing. RESTART_SETTINGS keep their values.
+        """
+        old_settings = self.settings
         try:
-            settings = self.reload()
+            new_settings = self.reload()
         except ConfigError as error:
-            self.log.error(f"settings not read: {error}")
+            self.log.error(f"the settings cannot be used, the old ones stay: {error}")
             return
-        for name in AT_START:
-            if getattr(settings, name) != getattr(before, name):
-                self.log.warning(f"{name.replace('_', '-')} has changed, which only a new start takes up")
-        self.settings = replace(settings, **{name: getattr(before, name) for name in AT_START})
+        for name in RESTART_SETTINGS:
+            if getattr(new_settings, name) != getattr(old_settings, name):
+                self.log.warning(f"{name.replace('_', '-')}: a change needs a restart")
+        self.settings = replace(
+            new_settings, **{name: getattr(old_settings, name) for name in RESTART_SETTINGS}
+        )
         for doubt in self.settings.doubts():
             self.log.warning(doubt)
         try:
@@ -285,14 +310,14 @@ class Supervisor:
         except OSError as reason:
             self.log.error(f"suexecme does not take the new settings until its next start: {reason.strerror}")
         else:
-            self.log.info("settings read again")
+            self.log.info("the settings were read again")
 
     def reopen_log(self) -> None:
-        """Open the log's file again, for all three processes: the main process may not be allowed to."""
+        """Open the log's file again, for all three processes: the main process may lack the permission."""
         try:
             log_here(self.log_file)
         except OSError as reason:
-            self.log.error(f"log {self.log_file}: {reason.strerror}; the old file stays in use")
+            self.log.error(f"cannot write {self.log_file}: {reason.strerror}; the old file stays in use")
             return
         try:
             if names_file(self.log_file):
@@ -300,7 +325,7 @@ class Supervisor:
         except OSError as reason:
             self.log.error(f"suexecme keeps the old log until its next start: {reason.strerror}")
 
-    def ended(self) -> int:
+    def ended_child(self) -> int:
         """Return the pid of a child that has ended, 0 if neither has; reap orphans."""
         for pid in (self.suexecme, self.main):
             if pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -309,12 +334,12 @@ class Supervisor:
         return 0
 
     def end_orphans(self) -> None:
-        """Kill and reap the processes that have become our children since suexecme ended."""
-        if left := self.strays.end(self.reap_orphans, LEFT_ENDS_IN):
-            self.log.error(f"{left} processes of users do not end")
+        """Kill and reap the processes that became children of the supervisor when suexecme ended."""
+        if remaining := self.leftovers.kill_all(self.reap_orphans, LEFTOVER_TIMEOUT_S):
+            self.log.error(f"{remaining} processes of users still run although they were killed")
 
     def reap_orphans(self) -> None:
-        """Take the exit status of orphans that have ended."""
+        """Reap orphans that have ended."""
         for pid in set(children_of(self.pid)) - {self.suexecme, self.main}:
             os.waitpid(pid, os.WNOHANG)
 
@@ -326,31 +351,33 @@ class Supervisor:
             pass
 
     def wait(self, pid: int, seconds: float) -> None:
-        """Wait for a child's end; kill it after so many seconds."""
+        """Wait for a child's end; kill it after `seconds`. The child is not reaped."""
         if not self.has_ended(pid, seconds):
             self.send(pid, signal.SIGKILL)
-            if not self.has_ended(pid, KILLED_IN):
-                self.log.error(f"process {pid} does not end though it is killed: going on without it")
+            if not self.has_ended(pid, KILL_TIMEOUT_S):
+                self.log.error(
+                    f"process {pid} still runs although it was killed: X-Switch goes on without it"
+                )
 
     def has_ended(self, pid: int, seconds: float) -> bool:
-        """Return whether a child ends within so many seconds. Its exit status is not taken."""
+        """Return whether a child ends within `seconds`. The child is not reaped."""
         end = time.monotonic() + seconds
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 return False
-            signal.sigtimedwait({signal.SIGCHLD}, left)
+            signal.sigtimedwait({signal.SIGCHLD}, remaining)
         return True
 
     def end(self) -> None:
         """End both: kill the main process, and wait for suexecme, which then kills its engines and ends."""
         if self.main:
             self.send(self.main, signal.SIGKILL)
-            self.wait(self.main, KILLED_IN)
-            os.waitpid(self.main, os.WNOHANG)
+            self.wait(self.main, KILL_TIMEOUT_S)
+            os.waitpid(self.main, os.WNOHANG)  # reap it
             self.main = 0
         if self.suexecme:
-            self.wait(self.suexecme, ENDS_IN)
+            self.wait(self.suexecme, SUEXECME_ENDS_S)
             os.waitpid(self.suexecme, os.WNOHANG)
             self.suexecme = 0
         self.end_orphans()
@@ -363,11 +390,12 @@ class Supervisor:
                     os.unlink(listener.getsockname())
             elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
                 directory = os.path.dirname(listener.getsockname())
-                with suppress(OSError):  # our parent made it, and was killed
+                with suppress(OSError):  # the parent made the socket, and was killed
                     os.unlink(listener.getsockname())
                     os.unlink(os.path.join(directory, ".lock"))  # of ewe.scratch
                     os.rmdir(directory)
             listener.close()
+        remove_empty(base_of(self.pid))
         self.remove_programs()
 
     def remove_programs(self) -> None:
@@ -377,9 +405,9 @@ class Supervisor:
 
 
 def log_here(path: str) -> None:
-    """Have standard error lead to a file, so that every message is in the log. Raises OSError.
+    """Redirect standard error to a file: every message is then in the log. Raises OSError.
 
-    Nothing is changed for a log that is no file: "-", "off" and "syslog:".
+    Do nothing for a log that is not a file: "-", "off" and "syslog:".
     """
     if names_file(path):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
@@ -388,7 +416,7 @@ def log_here(path: str) -> None:
 
 
 def group_of(settings: Settings) -> int:
-    """Return the gid of the group that may connect. Raises StartError."""
+    """Return the gid of the group that may connect to the socket. Raises StartError."""
     try:
         return grp.getgrnam(settings.socket_group).gr_gid
     except KeyError:
@@ -397,13 +425,13 @@ def group_of(settings: Settings) -> int:
 
 def check(settings: Settings) -> None:
     """Raise StartError if the configured user or group does not exist, or is root."""
-    identity(settings)
+    main_process_ids(settings)
     if settings.socket_group:
         group_of(settings)
 
 
-def identity(settings: Settings) -> tuple[int, int]:
-    """Return uid and gid of the main process: the configured ones, or our own if we are not root."""
+def main_process_ids(settings: Settings) -> tuple[int, int]:
+    """Return uid and gid of the main process: the configured ones, or this process's own if it is not root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     account_for("script-user", settings.runs_scripts)

@@ -1,8 +1,8 @@
-"""Web applications of Java: directories with a WEB-INF, which answer for every URL below them.
+"""Web applications of Java: directories with a WEB-INF, which answer every URL below them.
 
 A web server may send the application as the script and the rest as PATH_INFO, or the whole path as the script's
-name. Both become the same here. suexecme identifies the application by its WEB-INF directory. The parameters of the
-request tell the engine where the application is, in the file system and in URLs, and what is asked of it.
+name. This module handles both alike. suexecme identifies the application by its WEB-INF directory. The parameters
+of the request tell the engine the application's place in the file system and in URLs, and the path within it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from ewe.config.defaults import PRIVATE_DIRECTORIES, WEB_INF
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
 
-REMEMBERED_SECONDS = 1.0  # a file is remembered to belong to an application, or to none, for this long
-MAX_FILES = 5000  # whose application is remembered
-MAX_WALK = 50  # directories above a file that may be the application's
+CACHE_SECONDS = 1.0  # how long X-Switch remembers the application of a file, or that it has none
+MAX_PORT = 65535
+MAX_FILES = 5000  # in the cache of their applications
+MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the application's
 
-# What Jetty can read. It leaves a request unanswered that its FastCGI connector cannot read.
+# Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
 FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
-# Headers between the client and the web server only: RFC 9110 section 7.6.1.
-HOP = {
+# Hop-by-hop headers, between the client and the web server only: RFC 9110 section 7.6.1.
+HOP_BY_HOP = {
     b"HTTP_CONNECTION", b"HTTP_EXPECT", b"HTTP_KEEP_ALIVE", b"HTTP_TE", b"HTTP_TRAILER",
     b"HTTP_TRANSFER_ENCODING", b"HTTP_UPGRADE",
 }  # fmt: skip
-IN_PATH = "/;=:@!$&'()*+,~"  # unquoted in a path, besides letters, digits and -._
-IN_QUERY = IN_PATH + '%?"<>[]\\^`{|}'
+UNQUOTED_IN_PATH = "/;=:@!$&'()*+,~"  # unquoted in a path, besides letters, digits and -._
+UNQUOTED_IN_QUERY = UNQUOTED_IN_PATH + '%?"<>[]\\^`{|}'
 
 
 class NoApplication(Exception):
@@ -47,7 +48,7 @@ class NoApplication(Exception):
         self.status = status
 
 
-class Application(NamedTuple):
+class WebApplication(NamedTuple):
     """An application, and the path within it that a request asks for.
 
     directory: of the application; without links once suexecme has identified it. context: the beginning of its
@@ -58,56 +59,63 @@ class Application(NamedTuple):
     context: str
     path: bytes
 
-    def at(self, directory: str) -> Application:
+    def at(self, directory: str) -> WebApplication:
         """Return the same application with its directory without links."""
         return self._replace(directory=directory)
 
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the parameters from which the engine makes its request."""
-        own = {
+        """Return the FastCGI parameters from which the engine builds its request.
+
+        environment: the parameters that the web server sent. A parameter that Jetty cannot read is left out: Jetty
+        would not answer the request.
+        """
+        variables = {
             name: value
             for name, value in environment.items()
-            if name not in HOP and (FIELD.fullmatch(name) or not name.startswith(b"HTTP_"))
+            if name not in HOP_BY_HOP and (FIELD.fullmatch(name) or not name.startswith(b"HTTP_"))
         }
+        # Jetty builds a request's headers from the parameters HTTP_*. CGI has these two without that prefix
         for name in (b"CONTENT_TYPE", b"CONTENT_LENGTH"):
-            own.pop(b"HTTP_" + name, None)
-            if own.get(name):
-                own[b"HTTP_" + name] = own[name]
-        if not HOST.fullmatch(own.get(b"HTTP_HOST", b"")):
-            name = own.get(b"SERVER_NAME", b"")
-            own[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
+            variables.pop(b"HTTP_" + name, None)
+            if variables.get(name):
+                variables[b"HTTP_" + name] = variables[name]
+        if not HOST.fullmatch(variables.get(b"HTTP_HOST", b"")):
+            name = variables.get(b"SERVER_NAME", b"")
+            variables[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
         for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
-            if not is_address(own.get(name, b"")):
-                own.pop(name, None)
+            if not is_address(variables.get(name, b"")):
+                variables.pop(name, None)
         for name in (b"REMOTE_PORT", b"SERVER_PORT"):
-            if not PORT.fullmatch(own.get(name, b"")) or int(own[name]) > 65535:
-                own.pop(name, None)
+            if not PORT.fullmatch(variables.get(name, b"")) or int(variables[name]) > MAX_PORT:
+                variables.pop(name, None)
         context = os.fsencode(self.context)
         return {
-            **own,
+            **variables,
             b"SERVER_PROTOCOL": b"HTTP/1.1",
-            b"DOCUMENT_URI": quote_from_bytes(context + self.path, IN_PATH).encode(),
-            b"QUERY_STRING": quote_from_bytes(own.get(b"QUERY_STRING", b""), IN_QUERY).encode(),
+            b"DOCUMENT_URI": quote_from_bytes(context + self.path, UNQUOTED_IN_PATH).encode(),
+            b"QUERY_STRING": quote_from_bytes(
+                variables.get(b"QUERY_STRING", b""), UNQUOTED_IN_QUERY
+            ).encode(),
             b"XSWITCH_APPLICATION": os.fsencode(self.directory),
             b"XSWITCH_CONTEXT": context,
         }
 
 
 class Applications:
-    """Finds the application of a request, and remembers for a second which files belong to one."""
+    """Finds the application of a request, and remembers for a second the application of each file."""
 
     def __init__(self) -> None:
-        self.known: TimedCache[str, str] = TimedCache(MAX_FILES, REMEMBERED_SECONDS)
+        self.directories: TimedCache[str, str] = TimedCache(MAX_FILES, CACHE_SECONDS)
 
-    def find(self, file: str, params: Mapping[bytes, bytes], settings: Settings) -> Application | None:
-        """Return the application that a file belongs to, whether the file exists or not. Raises NoApplication."""
+    def find(self, file: str, params: Mapping[bytes, bytes], settings: Settings) -> WebApplication | None:
+        """Return the application that a file belongs to, even if the file does not exist. Raises NoApplication."""
         directory = self.directory_of(file, settings)
         if not directory:
             return None
         method = params.get(b"REQUEST_METHOD", b"")
         if not METHOD.fullmatch(method):
             raise NoApplication(501, f"Jetty cannot read the method {method[:40]!r}")
-        context, path = split(params, os.fsencode(file[len(directory) :]))
+        context, path = split_path(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")
         names = [segment.partition(b";")[0].decode("latin-1").upper() for segment in path.split(b"/")]
@@ -116,18 +124,18 @@ class Applications:
                 raise NoApplication(404, f"nothing in {name} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
-        if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but not what web.xml says who may see it
+        if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but ignores web.xml's access rules for it
             raise NoApplication(400, "its path has an empty segment")
-        return Application(directory, context, path)
+        return WebApplication(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
         """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none."""
-        return self.known.find(file, lambda file: nearest(file.rstrip("/"), settings))
+        return self.directories.find(file, lambda file: nearest_application(file.rstrip("/"), settings))
 
 
-def nearest(directory: str, settings: Settings) -> str:
+def nearest_application(directory: str, settings: Settings) -> str:
     """Return the nearest application, from this directory upwards; "" if there is none."""
-    for _ in range(MAX_WALK):
+    for _ in range(MAX_DIRECTORIES_ABOVE):
         if is_application(directory, settings):
             return directory
         if directory in ("", "/"):
@@ -138,8 +146,8 @@ def nearest(directory: str, settings: Settings) -> str:
 
 def is_application(directory: str, settings: Settings) -> bool:
     """Return whether a directory, below a user's own or below a root, has a WEB-INF."""
-    mine = f"/{settings.userdir.strip('/')}/"
-    if mine not in directory and not any(
+    user_directory = f"/{settings.userdir.strip('/')}/"
+    if user_directory not in directory and not any(
         directory.startswith(root.rstrip("/") + "/") for root in settings.roots
     ):
         return False
@@ -149,14 +157,16 @@ def is_application(directory: str, settings: Settings) -> bool:
         return False
 
 
-def split(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]:
-    """Return an application's path in URLs, and the path within it. inner: what follows it in SCRIPT_FILENAME.
+def split_path(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]:
+    """Return an application's path in URLs ("/~alice/shop"), and the path within it ("/cart").
 
-    Some web servers leave PATH_INFO in SCRIPT_FILENAME, others take it out. Raises NoApplication.
+    inner: the part of SCRIPT_FILENAME after the application's directory.
+
+    Some web servers leave PATH_INFO in SCRIPT_FILENAME, others remove it. Raises NoApplication.
     """
-    info = params.get(b"PATH_INFO", b"")
-    url = params.get(b"SCRIPT_NAME", b"") + info
-    for path in (inner + info, inner):
+    path_info = params.get(b"PATH_INFO", b"")
+    url = params.get(b"SCRIPT_NAME", b"") + path_info
+    for path in (inner + path_info, inner):  # PATH_INFO was removed from SCRIPT_FILENAME, or was left there
         if url.startswith(b"/") and url.endswith(path) and path[:1] in (b"", b"/"):
             context = os.fsdecode(url[: len(url) - len(path)])
             return context.rstrip("/"), b"/" if context.endswith("/") and not path else path

@@ -3,8 +3,9 @@
     python affinity.py a.sock &  python affinity.py b.sock &
     ewe --scgi /affinity=unix:a.sock --scgi /affinity=unix:b.sock --fastcgi-affinity at
 
-The fastest and the frailest state: a dictionary. It ends with its process, and its visitors stay with the process
-however busy that is. ewe's cookie `at` says only which process; the number of the session is the process's own.
+The fastest and the frailest state: a dictionary. It is lost when its process ends, and its visitors stay with the
+process however busy that is. ewe's cookie `at` only names the process. The process itself sets a cookie with the
+number of the session.
 
 The process speaks SCGI: for each request the length of the head, names and values that each end in NUL, the body.
 """
@@ -39,7 +40,7 @@ def answer(connection: socket.socket) -> None:
         while (digit := file.read(1)).isdigit():
             length += digit
         if not length:
-            return  # the web server has changed its mind
+            return  # the web server has closed the connection without a request
         parts = file.read(int(length)).decode("latin-1").split("\0")
         file.read(1)  # the comma after the head
         environ: Environ = dict(zip(parts[::2], parts[1::2], strict=False))

@@ -1,4 +1,4 @@
-"""The basket itself: what all six samples have in common. A basket says how many there are of each of the goods."""
+"""The basket itself, which all six samples share. A basket maps each of the goods to its number."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def cookie(environ: Environ, name: str) -> str:
 
 
 def set_cookie(environ: Environ, name: str, value: str) -> tuple[str, str]:
-    """Return the field that has the browser keep a cookie: for this sample only, and out of reach of scripts."""
+    """Return the header field that sets a cookie. Only this sample gets the cookie, and no script can read it."""
     secure = "; Secure" if environ["wsgi.url_scheme"] == "https" else ""
     path = environ["SCRIPT_NAME"] or "/"
     return "Set-Cookie", f"{name}={value}; Path={path}; Max-Age=86400; HttpOnly; SameSite=Lax{secure}"
 
 
 def show(start: Start, basket: Basket, action: str = "") -> list[bytes]:
-    """Answer with the page of a basket. action: where its form sends to; "": the address of the page."""
+    """Answer with the page of a basket. action: the target of its form; "": the address of the page."""
     lines = (
         ", ".join(f"{count} × {escape(goods)}" for goods, count in sorted(basket.items())) or "It is empty."
     )
@@ -54,7 +54,7 @@ def show(start: Start, basket: Basket, action: str = "") -> list[bytes]:
 
 
 def see_other(start: Start, target: str, fields: Iterable[tuple[str, str]] = ()) -> list[bytes]:
-    """Lead the browser from a form to a page that it may load again."""
+    """Redirect the browser from a form to a page that it may load again."""
     start("303 See Other", [("Location", target), ("Content-Type", "text/plain"), *fields])
     return []
 

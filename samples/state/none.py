@@ -1,6 +1,6 @@
-"""No state: each request says all that the answer needs, and the server forgets it.
+"""No state: each request contains all that the answer needs, and the server forgets the request.
 
-Nothing is kept, so nothing can be lost, forged or shared. And no basket fills.
+No state is kept, so none can be lost, forged or shared. No basket holds more than one of the goods.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State on the server: the browser has a number that cannot be guessed, and the server a file for each number.
 
-The visitor sees and forges nothing; a thief of the number has the basket. Files outlive a restart, and all
-processes of this machine read them. A second machine needs the same directory. Old files must be deleted:
+The visitor can neither read nor forge the file. A thief of the number has the basket. Files survive a restart, and
+all processes of this machine can read them. A second machine needs the same directory. Old files must be deleted:
 find sessions -mtime +1 -delete.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie, show, with_one_more
 
 SESSIONS = Path("sessions")
-NUMBER = re.compile("[0-9a-f]{32}")  # nothing else becomes the name of a file
+NUMBER = re.compile("[0-9a-f]{32}")  # no other value of the cookie becomes the name of a file
 
 
 def app(environ: Environ, start: Start) -> list[bytes]:
@@ -25,7 +25,7 @@ def app(environ: Environ, start: Start) -> list[bytes]:
     if not NUMBER.fullmatch(number) or not (SESSIONS / number).exists():
         number = ""
     if goods := added(environ):
-        # A number that the visitor has made up is never taken: it may be known to others
+        # Never accept a number that this server has not made: an attacker may know it.
         number = number or secrets.token_hex(16)
         add(SESSIONS / number, goods)
         return see_other(start, environ["SCRIPT_NAME"] or "/", [set_cookie(environ, "session", number)])
@@ -33,7 +33,7 @@ def app(environ: Environ, start: Start) -> list[bytes]:
 
 
 def read(path: Path) -> Basket:
-    """Return the basket in a file, when nobody writes it."""
+    """Return the basket in a file. The shared lock waits until no other process writes the file."""
     with open(path) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         basket: Basket = json.loads(file.read() or "{}")
@@ -41,7 +41,7 @@ def read(path: Path) -> Basket:
 
 
 def add(path: Path, goods: str) -> None:
-    """Add to the basket in a file. The lock keeps two requests of one visitor apart: neither is lost."""
+    """Add to the basket in a file. The lock makes two requests of one visitor take turns, so neither is lost."""
     with open(path, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

@@ -2,9 +2,9 @@
 
     Set-Cookie: basket=eyJ3b29sIjoyfQ.5d1f...      the basket as JSON in base64, and HMAC-SHA256 of it
 
-The server keeps only the key. All servers of a site need the same one, and it must outlive a restart. The visitor
-can read the basket, and can send an old one again (a voucher that was used), but cannot write another. The cookie
-travels with each request, and browsers allow it 4,096 bytes.
+The server keeps only the key. All servers of a site need the same key, and the key must survive a restart. The
+visitor can read the basket, and can send an old basket again (a used voucher), but cannot write another basket. The
+browser sends the cookie with each request, and accepts up to 4,096 bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie,
 def key() -> bytes:
     """Return the key of the site, which is made at the first start.
 
-    Several processes of a server start at the same time. None may read a key that another has not written to its
-    end, so the file gets its name when it is complete.
+    Several processes of a server start at the same time. No process may read a key that another one has not written
+    completely, so the file gets its final name when it is complete.
     """
     if not os.path.exists("basket.key"):
         own = f"basket.key.{os.getpid()}"
@@ -40,7 +40,7 @@ KEY = key()
 
 
 def app(environ: Environ, start: Start) -> list[bytes]:
-    """Show the basket of the cookie; give the browser a cookie with the next one."""
+    """Show the basket of the cookie. If the visitor adds goods, set a cookie with the new basket."""
     basket = read(cookie(environ, "basket"))
     if goods := added(environ):
         value = written(with_one_more(basket, goods))
@@ -57,7 +57,7 @@ def written(basket: Basket) -> str:
 def read(value: str) -> Basket:
     """Return the basket of a cookie; an empty one if this site has not signed it."""
     data, _, signed = value.partition(".")
-    # compare_digest() takes the same time for each wrong signature, so its bytes cannot be guessed one by one
+    # compare_digest() takes the same time for each wrong signature, so an attacker cannot guess it byte by byte.
     if not hmac.compare_digest(signature(data).encode(), signed.encode()):
         return {}
     basket: Basket = json.loads(urlsafe_b64decode(data + "=" * (-len(data) % 4)))
@@ -65,5 +65,5 @@ def read(value: str) -> Basket:
 
 
 def signature(data: str) -> str:
-    """Return what only those who have the key can compute."""
+    """Return the HMAC-SHA256 of `data`. Only the owner of the key can compute it."""
     return hmac.new(KEY, data.encode(), "sha256").hexdigest()

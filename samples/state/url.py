@@ -1,7 +1,7 @@
-"""State in the URL: the address of the page says what is in the basket, as in ?bell=1&wool=2.
+"""State in the URL: the query contains the basket, as in ?bell=1&wool=2.
 
-The server keeps nothing, and any server can answer. A bookmark keeps the basket, and a link gives it to others. The
-visitor can write any basket into the address: never put a price, a name or a right there.
+The server keeps no state, and any server can answer. A bookmark keeps the basket, and a link gives it to others.
+The visitor can write any basket into the address: never put a price, a name or a permission there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST = 1000
 
 
 def app(environ: Environ, start: Start) -> list[bytes]:
-    """Show the basket of the address; lead to the address of the next one."""
+    """Show the basket of the address. If the visitor adds goods, redirect to the address of the new basket."""
     basket = basket_in(environ.get("QUERY_STRING", ""))
     if goods := added(environ):
         return see_other(start, "?" + urlencode(sorted(with_one_more(basket, goods).items())))

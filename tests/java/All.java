@@ -9,6 +9,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 
 /** Does what the path says. */
 @WebServlet("/do/*")
@@ -78,9 +79,9 @@ public class All extends HttpServlet {
                 THREE.await(10, TimeUnit.SECONDS);
                 out.print("met");
             }
-            case "/spin" -> {
+            case "/spin" -> { // without end, though not at the cost of a processor
                 while (!Thread.interrupted()) {
-                    Thread.onSpinWait();
+                    LockSupport.parkNanos(1_000_000);
                 }
             }
             case "/who" -> out.print(Files.readString(Path.of("/proc/self/status")));

@@ -38,7 +38,7 @@ def running() -> Iterator[XSwitch]:
         wire += 'protocol = "fastcgi"\n'
         config.write_text(config.read_text() + table + wire)
         os.kill(started.process.pid, signal.SIGHUP)
-        started.wait_for_log("settings read again")
+        started.wait_for_log("the settings were read again")
         yield started
         assert started.ask(started.script("fine.py", PYTHON_HELLO)).text == "hello\n"
 
@@ -110,7 +110,7 @@ def test_a_bad_fastcgi_engine_is_told(running: XSwitch, code: str) -> None:
 
 
 def write_engine(running: XSwitch, code: str) -> None:
-    """Write the engine of .wire: `c` is its connection, whose first request has come."""
+    """Write the engine of .wire. `c` is its connection, on which the first request has come."""
     (running.directory / "misused.py.fcgi").write_text(f"""import socket, struct
 def fastcgi(kind, number, content): return struct.pack(">BBHHBx", 1, kind, number, len(content), 0) + content
 c, _ = socket.socket(fileno=0).accept()
@@ -120,7 +120,7 @@ c.recv(65536)
 
 
 def test_what_comes_late_is_not_taken_for_the_next_answer(running: XSwitch) -> None:
-    """As of a PHP script that has forked: both processes end the request, one of them late."""
+    """A PHP script has forked, for example: both processes end the request, one of them late."""
     write_engine(
         running,
         """answer = lambda text: c.send(fastcgi(6, 1, b'Content-Type: a/b\\n\\n' + text) + fastcgi(3, 1, bytes(8)))

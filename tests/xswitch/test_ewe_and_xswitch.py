@@ -1,4 +1,4 @@
-"""ewe before X-Switch: `ewe -x`, which starts one of its own, and every other model with `--xswitch`."""
+"""ewe in front of X-Switch: `ewe -x`, which starts an X-Switch, and every other model with `--xswitch`."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_user_without_x_switch(start: Start) -> None:
 
 
 def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under any number. X-Switch runs each script as an account with a home."""
+    """In a container that runs under any uid, for example. X-Switch runs each script as an account with a home."""
     monkeypatch.setattr(os, "geteuid", lambda: 61999)
     with pytest.raises(StartError, match="uid 61999 has none in /etc/passwd"):
         XSwitchProcess(Config())
@@ -155,7 +155,7 @@ def alice() -> Iterator[pwd.struct_passwd]:
 
 
 def test_programs_that_write_their_own_head(start: Start, site: Path) -> None:
-    """One for which there is no engine runs as plain CGI. Where X-Switch refuses one, its answer has another."""
+    """A program without an engine runs as plain CGI. If X-Switch refuses a program, its answer has another head."""
     server = start("xswitch")
     head = "HTTP/1.1 299 Fine\\r\\nContent-Length: 3\\r\\n\\r\\nnph"
     write_program(server.cgi / "nph-shell", f"#!/bin/sh\nprintf '{head}'\n")
@@ -193,7 +193,7 @@ def test_what_has_no_engine_runs_for_a_network_too(start: Start, site: Path) -> 
 
 
 def test_a_script_cannot_speak_for_x_switch(start: Start, site: Path) -> None:
-    """It would run a second time, as plain CGI."""
+    """The script would run a second time, as plain CGI."""
     server = start("xswitch")
     text = "import os\nprint('X-Switch: no-engine\\nContent-Type: text/plain\\n')\nprint(os.getppid())\n"
     write_program(server.cgi / "forge.py", "#!/usr/bin/env python3\n" + text)
@@ -203,7 +203,7 @@ def test_a_script_cannot_speak_for_x_switch(start: Start, site: Path) -> None:
 
 
 def test_the_log_has_all_that_x_switch_says(start: Start, site: Path, tmp_path: Path) -> None:
-    """Its reasons and what scripts say, also after a rotation, but no status that no client got."""
+    """The log has messages of X-Switch and scripts, also after a rotation, but no status that no client got."""
     log = tmp_path / "error.log"
     server = with_programs(start("xswitch", "--logfile", str(log)))
     write_program(server.cgi / "fault.py", "#!/usr/bin/env python3\nimport no_such_module\n")
@@ -235,7 +235,7 @@ def test_the_log_has_all_that_x_switch_says(start: Start, site: Path, tmp_path: 
 
 
 def test_settings_of_its_own(start: Start, site: Path, tmp_path: Path) -> None:
-    """They are stronger than what follows from the server's; a bad file is one line, and nothing starts."""
+    """X-Switch's own settings override the server's. An error in the file is one line, and nothing starts."""
     config = tmp_path / "xswitch.toml"
     config.write_text("time-limit = '300ms'\n")
     server = start("xswitch", "--xswitch-config", str(config))
@@ -243,7 +243,11 @@ def test_settings_of_its_own(start: Start, site: Path, tmp_path: Path) -> None:
     assert web.get(f"{server.url}cgi-bin/spins.py", timeout=20).status_code == 504
     assert server.stop() == 0
     command = [sys.executable, "-m", "ewe", "-x", "--port", "0", "--xswitch-config", str(config)]
-    bad = {"time-limit = 'soon'": "time-limit must be", "[": "xswitch.toml", None: "No such file"}
+    bad = {
+        "time-limit = 'soon'": 'time-limit = "soon": expected a time',
+        "[": "xswitch.toml",
+        None: "No such file",
+    }
     for text, said in bad.items():
         config.unlink() if text is None else config.write_text(text)
         for more in ([], ["--check-config"]):
@@ -304,7 +308,7 @@ def test_pages_of_the_site(start: Start, site: Path) -> None:
 
 @pytest.mark.needs("root")
 def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
-    """What students forget most: nothing of theirs is there for the server, and the log says what to do."""
+    """A home is closed (students often forget this): nothing in it is served, and the log names the remedy."""
     home = Path(alice.pw_dir)
     public = home / "public_html"
     write_program(public / "cgi-bin" / "me.py", HELLO)
@@ -326,7 +330,7 @@ def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: S
 
 @pytest.mark.needs("root")
 def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
-    """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
+    """Scripts run as their owner. A script that others may write does not run. No script is sent as a file."""
     public = Path(alice.pw_dir) / "public_html"
     write_program(public / "cgi-bin" / "me.py", HELLO)
     write_program(public / "cgi-bin" / "loose.py", HELLO).chmod(0o777)

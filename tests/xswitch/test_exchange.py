@@ -9,7 +9,7 @@ import pytest
 
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.exchange import MAX_WAITING_BYTES, Exchange, Runner
+from ewe.xswitch.switch.exchange import MAX_WAITING_BYTES, Exchange, ScriptRunner
 from ewe.xswitch.switch.exchange_table import TABLE, BodyState, Event, IllegalEvent, State
 from ewe.xswitch.switch.response_head import MAX_HEAD_BYTES, NO_ENGINE, finished_head
 
@@ -35,11 +35,11 @@ class Services:
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
         self.settings = Settings()
-        self.stopping = False
+        self.is_stopping = False
         self.scheduler: Any = Recorder()
         self.said: list[str] = []
 
-    def say(self, user: str, message: str, level: str = "warning") -> None:
+    def log_for_user(self, user: str, message: str, level: str = "warning") -> None:
         self.said.append(message)
 
 
@@ -149,8 +149,8 @@ def test_a_client_that_leaves_within_its_body_ends_the_engine(state: State) -> N
     exchange.body = BodyState.COMING
     exchange.client_left()
     assert exchange.state is State.ABANDONED
-    assert bench.engine.calls == [("fail", "the client left within its body")]
-    exchange.engine_failed("the client left within its body")
+    assert bench.engine.calls == [("fail", "the client left before its body was complete")]
+    exchange.engine_failed("the client left before its body was complete")
     assert exchange.state is State.DONE and not bench.client.calls
 
 
@@ -230,7 +230,7 @@ def test_another_request_is_not_repeated(params: dict[str, str], stopping: bool)
     bench = Bench(**params)
     bench.exchange.body_left = 0
     exchange = bench.bring_to(State.RUNNING)
-    bench.services.stopping = stopping
+    bench.services.is_stopping = stopping
     exchange.engine_failed("ended by signal 9")
     assert exchange.state is State.DONE and bench.services.counters["status_502"] == 1
 
@@ -260,7 +260,7 @@ def test_time_is_over(state: State, counter: str) -> None:
 def test_an_engine_that_wrote_nothing(state: State) -> None:
     bench = Bench()
     exchange = bench.bring_to(state)
-    exchange.held = b""
+    exchange.held_head = b""
     exchange.complete(b"", 3)
     assert exchange.state is State.DONE
     assert bench.services.counters["status_502"] == (state is not State.ABANDONED)
@@ -312,14 +312,14 @@ def test_heads(held: bytes, data: bytes, last: bool, expected: bytes | None) -> 
 
 def test_a_request_that_the_protocol_cannot_carry() -> None:
     bench = Bench(HTTP_X="a\0b")
-    bench.exchange.own = {b"SCRIPT_FILENAME": b"/x.py"}
+    bench.exchange.own_variables = {b"SCRIPT_FILENAME": b"/x.py"}
     with pytest.raises(ProtocolError):
-        bench.exchange.make_lines()
+        bench.exchange.make_engine_request()
 
 
 def test_the_fakes_are_like_the_real_ones() -> None:
-    """Runner is what an exchange calls: the engine has all of it."""
+    """ScriptRunner is what an exchange calls: the engine has all of it."""
     from ewe.xswitch.switch.engine import Engine
 
-    names = {name for name in vars(Runner) if not name.startswith("_")}
+    names = {name for name in vars(ScriptRunner) if not name.startswith("_")}
     assert names and all(callable(getattr(Engine, name)) for name in names)

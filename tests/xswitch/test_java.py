@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import needs, web
-from support.java_site import DESCRIPTOR, build_once, compiled, give_all, write_application
+from support.java_site import JAKARTA, JAVAX, Api, Classes, build_once, compiled, give_all, write_application
 from support.proc import alive
 from support.server import Start, wait_until
 from support.xswitch_client import Reply, XSwitch, xswitch
@@ -27,18 +27,20 @@ AS = "user = 'games'\n" if os.geteuid() == 0 else ""
 pytestmark = [pytest.mark.needs("Maven", "Java"), pytest.mark.timeout(300), pytest.mark.starts_processes]
 
 
-@pytest.fixture(scope="session")
-def classes() -> Iterator[tuple[Path, Path]]:
+@pytest.fixture(scope="session", params=[JAKARTA, JAVAX], ids=lambda api: api.name)
+def classes(request: pytest.FixtureRequest) -> Iterator[Classes]:
+    """The same servlets for both generations of the Servlet API: all tests must have equal answers."""
     build_once()
+    api: Api = request.param
     with tempfile.TemporaryDirectory(prefix="test-classes-") as directory:
-        yield compiled(Path(directory))
+        yield compiled(Path(directory), api)
 
 
 @pytest.fixture(scope="module")
-def running(classes: tuple[Path, Path]) -> Iterator[XSwitch]:
+def running(classes: Classes) -> Iterator[XSwitch]:
     """An X-Switch with one application, shop."""
     with xswitch(f"{AS}time-limit = '15s'") as started:
-        write_application(started.site / "shop", classes[0])
+        write_application(started.site / "shop", classes)
         yield started
 
 
@@ -83,10 +85,8 @@ def test_what_a_servlet_is_told(running: XSwitch) -> None:
     ]  # fmt: skip
     for odd in ({"HTTP_HOST": "a b"}, {"HTTP_HOST": ""}, {"REMOTE_ADDR": "?"}, {"SERVER_PROTOCOL": "x"}):
         assert ask(running, "shop/do/request", **odd).status == 200
-    ewes = {
-        "SCRIPT_NAME": "/~alice/shop",
-        "PATH_INFO": "/do/request",
-    }  # as ewe tells: the application, and the rest
+    # ewe sends the application and the rest of the path
+    ewes = {"SCRIPT_NAME": "/~alice/shop", "PATH_INFO": "/do/request"}
     lines = running.ask(running.site / "shop", **ewes).text.split("\n")
     assert lines[:3] == ["/~alice/shop", "/do", "/~alice/shop/do/request"]
 
@@ -114,7 +114,7 @@ def test_forms_and_uploads(running: XSwitch) -> None:
     multipart = {"CONTENT_TYPE": "multipart/form-data; boundary=xxx"}
     head = b'--xxx\r\nContent-Disposition: form-data; name="file"; filename="f.bin"\r\n\r\n'
     assert ask(running, "shop/do/part", head + body + b"\r\n--xxx--\r\n", **multipart).text == "f.bin|1000000"
-    for _ in range(5):  # what is not read is in nobody's way
+    for _ in range(5):  # the server ignores an unread rest of a body
         refused = ask(running, "shop/do/unread", body)
         assert refused.status == 413 and "too much of it" in refused.text
         assert ask(running, "shop/do/form", b"name=Ann", **form).text == "Ann|null"
@@ -137,7 +137,7 @@ def test_requests_at_once(running: XSwitch) -> None:
 
 
 def test_an_endless_answer_ends_with_its_client(running: XSwitch) -> None:
-    """As of server-sent events: who leaves the page holds none of the eight places, and the JVM stays."""
+    """Server-sent events: if the client leaves, its place of eight becomes free, and the JVM keeps running."""
     assert ask(running, "shop/plain").status == 200
     before = running.engines()[0]["pid"]
     left = [running.connect() for _ in range(8)]
@@ -170,10 +170,10 @@ def test_what_is_not_for_clients(running: XSwitch) -> None:
     running.wait_for_log("at All.act(All.java:")
 
 
-# What changes
+# Changes of an application
 
 
-def test_changes_are_noticed(running: XSwitch, classes: tuple[Path, Path]) -> None:
+def test_changes_are_noticed(running: XSwitch, classes: Classes) -> None:
     shop = running.site / "shop"
     assert ask(running, "shop/plain").text == "version 1", running.log()
     pid = running.engines()[0]["pid"]
@@ -182,24 +182,24 @@ def test_changes_are_noticed(running: XSwitch, classes: tuple[Path, Path]) -> No
     assert ask(running, "shop/page.jsp").text == "changed"  # a page at once
     assert ask(running, "shop/do/count", HTTP_COOKIE=own).text == "2"  # and the application stays
 
-    shutil.copy(classes[1] / "Plain.class", shop / "WEB-INF" / "classes")
+    shutil.copy(classes.second / "Plain.class", shop / "WEB-INF" / "classes")
     wait_until(lambda: ask(running, "shop/plain").text == "version 2", 20, running.log)
 
-    (shop / "WEB-INF" / "web.xml").write_text(DESCRIPTOR.format(pattern="/elsewhere"))
+    (shop / "WEB-INF" / "web.xml").write_text(classes.descriptor("/elsewhere"))
     wait_until(lambda: ask(running, "shop/elsewhere").status == 200, 20, running.log)
     assert ask(running, "shop/plain").status == 404
 
     (shop / "WEB-INF" / "web.xml").write_text("<web-app")
     wait_until(lambda: ask(running, "shop/elsewhere").status == 500, 20)
     running.wait_for_log("cannot be deployed")
-    (shop / "WEB-INF" / "web.xml").write_text(DESCRIPTOR.format(pattern="/plain"))
+    (shop / "WEB-INF" / "web.xml").write_text(classes.descriptor("/plain"))
     wait_until(lambda: ask(running, "shop/plain").status == 200, 20, running.log)
     assert [engine["pid"] for engine in running.engines()] == [pid]
 
 
-def test_a_new_application(running: XSwitch, classes: tuple[Path, Path]) -> None:
+def test_a_new_application(running: XSwitch, classes: Classes) -> None:
     assert ask(running, "new/plain").status == 404
-    give_all(write_application(running.site / "new", classes[0]).parent)
+    give_all(write_application(running.site / "new", classes).parent)
     wait_until(lambda: ask(running, "new/plain").text == "version 1", 20, running.log)
     shutil.rmtree(running.site / "new")
     wait_until(lambda: ask(running, "new/plain").status == 404, 20, running.log)
@@ -208,9 +208,9 @@ def test_a_new_application(running: XSwitch, classes: tuple[Path, Path]) -> None
 # Ends
 
 
-def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
+def test_what_ends_is_back(classes: Classes) -> None:
     with xswitch(f"{AS}time-limit = '15s'") as running:
-        write_application(running.site / "shop", classes[0])
+        write_application(running.site / "shop", classes)
         assert ask(running, "shop/plain").status == 200, running.log()
         pid = running.engines()[0]["pid"]
         work = work_of(pid)
@@ -233,7 +233,7 @@ def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
 
 
 def test_without_the_engine() -> None:
-    """Nothing else needs it; who asks for Java is told nothing, and the log how to build it."""
+    """Other languages work without the engine. A request for Java gets 503; the log says how to build it."""
     with xswitch(copy_mode=0o755) as running:
         (running.site / "shop" / "WEB-INF").mkdir(parents=True)
         running.script("hello.py", 'print("Content-Type: text/plain\\n\\nhello")')
@@ -246,12 +246,12 @@ def test_without_the_engine() -> None:
 # Users, and web servers
 
 
-def test_through_ewe(start: Start, tmp_path: Path, classes: tuple[Path, Path]) -> None:
+def test_through_ewe(start: Start, tmp_path: Path, classes: Classes) -> None:
     for directory in (tmp_path, *tmp_path.parents):
         if any(part.startswith("pytest-of-") for part in directory.parts):
             directory.chmod(0o755)
     server = start("xswitch")
-    write_application(server.cgi / "shop", classes[0])
+    write_application(server.cgi / "shop", classes)
     with web.Client(base_url=f"{server.url}cgi-bin/", timeout=30) as client:
         assert client.get("shop/plain").text == "version 1", server.log()
         assert client.get("shop").headers["location"] == "/cgi-bin/shop/"
@@ -277,7 +277,7 @@ def test_ewe_never_sends_what_is_private(start: Start) -> None:
 
 
 @pytest.fixture(scope="module")
-def users(classes: tuple[Path, Path]) -> Iterator[tuple[User, User]]:
+def users(classes: Classes) -> Iterator[tuple[User, User]]:
     """Two users, each with an application."""
     needs.require("root")
     base = Path(tempfile.mkdtemp(prefix="test-java-"))
@@ -286,7 +286,7 @@ def users(classes: tuple[Path, Path]) -> Iterator[tuple[User, User]]:
     try:
         made = [User(name, base / name) for name in names]
         for user in made:
-            own(write_application(user.public / "cgi-bin" / "shop", classes[0]).parent, user.uid)
+            own(write_application(user.public / "cgi-bin" / "shop", classes).parent, user.uid)
         yield made[0], made[1]
     finally:
         for name in names:
@@ -301,7 +301,7 @@ def own(directory: Path, uid: int) -> None:
 
 @pytest.mark.needs("nginx", "apache2")
 def test_users_and_web_servers(users: tuple[User, User]) -> None:
-    """Each runs as himself, alone; behind nginx and Apache with the documented lines, and directly."""
+    """Each application runs separately as its user; behind nginx and Apache with the documented lines, too."""
     alice, bob = users
     secret = bob.write("secret.txt", "of bob", 0o600)
     socket = Path(tempfile.mkdtemp(prefix="test-socket-"))
@@ -335,7 +335,7 @@ def test_users_and_web_servers(users: tuple[User, User]) -> None:
 
 
 def refusals(running: XSwitch, alice: User, bob: User) -> None:
-    """What another could have written, or does not belong here, does not run."""
+    """A file that another account could have written, or that does not belong here, does not run."""
     shop = alice.public / "cgi-bin" / "shop"
     inf = shop / "WEB-INF"
 
@@ -350,9 +350,8 @@ def refusals(running: XSwitch, alice: User, bob: User) -> None:
     os.chown(inf, bob.uid, -1)
     wait_until(refused, 20)
     os.chown(inf, alice.uid, -1)
-    (alice.public / "his").symlink_to(
-        bob.public / "cgi-bin" / "shop"
-    )  # by root: runs as bob, from where it is
+    # A link of root: the application runs as bob, in its own directory
+    (alice.public / "his").symlink_to(bob.public / "cgi-bin" / "shop")
     reply = running.ask(alice.public / "his" / "do/who", SCRIPT_NAME="/his/do/who")
     assert f"Uid:\t{bob.uid}\t" in reply.text
     os.chown(alice.public / "his", alice.uid, -1, follow_symlinks=False)  # not by a link of hers

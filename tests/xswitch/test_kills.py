@@ -22,6 +22,8 @@ from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
 from ewe.gateway import orphans
 from ewe.gateway.exits import exit_status
+from ewe.xswitch.privileged.cgroups import UserCgroups
+from ewe.xswitch.privileged.drop_ins import DropIns
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
 
@@ -92,7 +94,7 @@ VICTIMS: dict[str, Callable[[XSwitch], int]] = {
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_kill_under_load(victim: str) -> None:
-    with xswitch("max-engines-per-user = 4\npatience = '20s'") as running:
+    with xswitch("max-engines-per-user = 4\nqueue-timeout = '20s'") as running:
         script = str(running.script("work.py", WORK))
         load = Load(running, script)
         wait_until(lambda: load.outcomes[200] > 50, 20)
@@ -122,7 +124,7 @@ def test_service_is_back_as_soon_as_it_was_there_first(victim: str) -> None:
         assert running.ask(script).status == 200
         first = time.monotonic() - began
         again = []
-        for _ in range(3):  # what else runs may delay one of them, a fault delays all
+        for _ in range(3):  # another process may delay one of them; a fault delays all
             os.kill(running.members()[victim], signal.SIGKILL)
             began = time.monotonic()
             wait_until(partial(is_answered, running, script), 20, running.log)
@@ -163,7 +165,7 @@ def test_a_main_module_that_cannot_live_ends_all() -> None:
                 pass
             time.sleep(0.3)
         assert running.process.wait(10) == 1
-        running.wait_for_log("giving up")
+        running.wait_for_log("X-Switch stops")
 
 
 def test_a_killed_parent_leaves_nothing() -> None:
@@ -188,7 +190,7 @@ def test_a_killed_parent_leaves_nothing() -> None:
 def test_an_engine_that_does_not_lead_a_session_yet_is_killed() -> None:
     """Between fork() and setsid() it has no process group. A pid that is not of our child is left alone."""
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.killed, suexecme.strays = set(), Mock()
+    suexecme.killed_pids, suexecme.leftovers = set(), Mock()
     # The shell's child stands for a foreign process: it leads no group, and is not our child.
     shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
     assert shell.stdout is not None
@@ -219,10 +221,12 @@ def traced_child() -> int:
 def test_an_engine_that_is_traced_ends_no_other() -> None:
     """A script can have suexecme trace it. A stop is not its end, and it would wait for suexecme."""
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.killed, suexecme.ended_alone, suexecme.warm = set(), {}, {}
-    suexecme.works, suexecme.strays, suexecme.log = Mock(), Mock(), Mock()
+    suexecme.killed_pids, suexecme.self_ended, suexecme.preloaded = set(), {}, {}
+    suexecme.work_directories, suexecme.leftovers, suexecme.log = Mock(), Mock(), Mock()
+    suexecme.cgroups, suexecme.namespaces, suexecme.oom_kills = UserCgroups(), Mock(), {}
+    suexecme.drop_ins = DropIns()
     told: list[dict[str, int]] = []
-    suexecme.tell = told.append  # type: ignore[assignment, method-assign]
+    suexecme.send_to_main = told.append  # type: ignore[assignment, method-assign]
     pid = traced_child()
     suexecme.engines = {pid: Account("me", os.geteuid(), os.getegid(), (), "/")}
     wait_until(lambda: suexecme.reap() is not None and bool(told), 20)
@@ -239,7 +243,7 @@ def test_the_processes_of_the_server_are_not_stopped_by_a_trace() -> None:
 
 @pytest.mark.parametrize("victim", ["main", "suexecme"])
 def test_settings_that_were_read_anew_stay(victim: str) -> None:
-    """Whatever is started in a process's place has them; a thousand directories are none too many."""
+    """A new process in the place of a killed one has the new settings, also with a thousand directories."""
     many = "[directories]\n" + "".join(
         f'"/home/student-{number}/public_html/cgi-bin/exercises-of-a-week" = "perl"\n'
         for number in range(1000)
@@ -250,8 +254,8 @@ def test_settings_that_were_read_anew_stay(victim: str) -> None:
         config = running.directory / "xswitch.toml"
         config.write_text(f'time-limit = "0.5s"\nuser = "daemon"\nroots = ["{running.site}"]\n{many}')
         running.process.send_signal(signal.SIGHUP)
-        running.wait_for_log("settings read again")
-        running.wait_for_log("user has changed, which only a new start takes up")
+        running.wait_for_log("the settings were read again")
+        running.wait_for_log("user: a change needs a restart")
         wait_until(lambda: running.ask(script).status == 504, 20)
         assert running.members() == members
         os.kill(members[victim], signal.SIGKILL)

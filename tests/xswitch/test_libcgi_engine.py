@@ -1,4 +1,4 @@
-"""The host of LibCGI libraries (ewe/libcgi/host.c) by itself: what becomes of each fault of a library."""
+"""The host of LibCGI libraries (ewe/libcgi/host.c) by itself: its answer to each fault of a library."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def status_of(host: Host) -> int:
 
 
 def test_a_library_stays(host: Host) -> None:
-    """One process, one state, and each request its own variables."""
+    """The library stays in one process with one state, and each request has its own variables."""
     for call in (b"1", b"2", b"3"):
         output, errors, status = host.does("", VALUE=f"value {call.decode()}")
         number, pid, _, value = output.removeprefix(OK).split(b" ", 3)
@@ -98,7 +98,7 @@ def test_a_short_limit_after_a_long_one(host: Host, tmp_path: Path) -> None:
 
 
 def test_a_library_that_destroys_the_heap_ends_the_host(host: Host) -> None:
-    """What then works is chance. The host may answer 500, or die without an answer; it does not go on."""
+    """After this fault the behaviour is undefined. The host may answer 500 or die, but must not continue."""
     output, _, status = host.does("heap", LIBCGI_TIMEOUT_MS="300")
     assert status is None and not output.startswith(OK)
 
@@ -201,7 +201,7 @@ def test_the_host_ends_with_its_sockets(host: Host) -> None:
 
 
 def test_the_samples(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All are built but those whose compiler is not here, which is said. They answer as their comments say."""
+    """All samples with a compiler here are built; the others are named. Each answers as its comment says."""
     sources = tmp_path / "libcgi-bin"
     shutil.copytree(SAMPLES, sources, ignore=shutil.ignore_patterns("*.so"))
     assert samples.main([str(sources)]) == 0

@@ -77,7 +77,7 @@ def test_nothing_of_a_request_stays(running: XSwitch) -> None:
 
 
 def test_a_host_that_is_not_built(library: Path) -> None:
-    """503, since it is there once somebody has built it; the log says how."""
+    """The answer is 503, since the host may be built later. The log names the command."""
     with xswitch(copy_mode=0o755) as running:
         copy = install(library, running.site / "does.so")
         host = running.directory / "copy" / Path(engine()).relative_to(ROOT)
@@ -134,7 +134,7 @@ def alice() -> Iterator[pwd.struct_passwd]:
 
 @pytest.mark.needs("root")
 def test_a_users_libraries(alice: pwd.struct_passwd, start: Start, site: Path, library: Path) -> None:
-    """They run as their owner, in cgi-bin and in libcgi-bin; what another may have written does not run."""
+    """Libraries in cgi-bin and libcgi-bin run as their owner. One that others may have written does not run."""
     public = Path(alice.pw_dir) / "public_html"
     install(library, public / "cgi-bin" / "does.so")
     install(library, public / "libcgi-bin" / "does.so")

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.outbox import FULL_BYTES, Outbox
 
 
@@ -21,8 +21,8 @@ def faults() -> list[Exception]:
 
 
 @pytest.fixture
-def loop(faults: list[Exception]) -> Iterator[Loop]:
-    loop = Loop(faults.append)
+def loop(faults: list[Exception]) -> Iterator[EventLoop]:
+    loop = EventLoop(faults.append)
     loop.call_later(10, loop.stop)
     yield loop
     loop.close()
@@ -39,7 +39,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 Pair = tuple[socket.socket, socket.socket]
 
 
-def test_readers_and_writers_of_one_socket(loop: Loop, pair: Pair) -> None:
+def test_readers_and_writers_of_one_socket(loop: EventLoop, pair: Pair) -> None:
     ours, other = pair
     heard: list[str] = []
 
@@ -64,7 +64,7 @@ def test_readers_and_writers_of_one_socket(loop: Loop, pair: Pair) -> None:
     assert not loop.readers and not loop.writers
 
 
-def test_what_is_removed_within_a_round_is_not_called(loop: Loop) -> None:
+def test_what_is_removed_within_a_round_is_not_called(loop: EventLoop) -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     called: list[int] = []
 
@@ -84,7 +84,7 @@ def test_what_is_removed_within_a_round_is_not_called(loop: Loop) -> None:
         other.close()
 
 
-def test_timers_come_in_turn(loop: Loop) -> None:
+def test_timers_come_in_turn(loop: EventLoop) -> None:
     called: list[str] = []
     loop.call_later(0.02, called.append, "late")
     loop.call_later(0.03, loop.stop)
@@ -96,7 +96,7 @@ def test_timers_come_in_turn(loop: Loop) -> None:
     assert time.monotonic() - began >= 0.03
 
 
-def test_a_fault_does_not_end_the_loop(loop: Loop, pair: Pair, faults: list[Exception]) -> None:
+def test_a_fault_does_not_end_the_loop(loop: EventLoop, pair: Pair, faults: list[Exception]) -> None:
     ours, other = pair
 
     def fail() -> None:
@@ -114,7 +114,7 @@ def test_a_fault_does_not_end_the_loop(loop: Loop, pair: Pair, faults: list[Exce
     assert {str(fault) for fault in faults} == {"readable", "later"}
 
 
-def test_signals_are_told_in_their_turn(loop: Loop) -> None:
+def test_signals_are_told_in_their_turn(loop: EventLoop) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     told: list[int] = []
 
@@ -132,7 +132,7 @@ def test_signals_are_told_in_their_turn(loop: Loop) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: Loop, pair: Pair) -> None:
+def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: EventLoop, pair: Pair) -> None:
     ours, other = pair
     said: list[str] = []
     outbox = Outbox(loop, ours, lambda: said.append("full"), lambda: said.append("room"))
@@ -154,15 +154,15 @@ def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: Loop, pair:
 
 
 @pytest.mark.parametrize("size", [1, FULL_BYTES * 20])
-def test_an_outbox_that_nobody_reads_says_so(loop: Loop, pair: Pair, size: int) -> None:
-    """At once, or where something waits; but never within send(), whose caller is in the middle of something."""
+def test_an_outbox_that_nobody_reads_says_so(loop: EventLoop, pair: Pair, size: int) -> None:
+    """At once, or when bytes are waiting; but never within send(), whose caller is still working."""
     ours, other = pair
     outbox = Outbox(loop, ours, Mock(), Mock(side_effect=loop.stop))
     if size == 1:
         other.close()
     outbox.send(bytes(size))
-    assert not outbox.room.called  # type: ignore[attr-defined]
+    assert not outbox.on_room.called  # type: ignore[attr-defined]
     other.close()
     loop.run()
-    assert outbox.room.called  # type: ignore[attr-defined]
+    assert outbox.on_room.called  # type: ignore[attr-defined]
     assert outbox.failed and not outbox.pending and not loop.writers

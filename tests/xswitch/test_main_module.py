@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.server import ROOT, wait_until
+from support.xswitch_client import Connection
 
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
@@ -17,7 +22,7 @@ from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
-from ewe.xswitch.switch.identify import Answer, Identified, own_variables
+from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.main import Switch
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
@@ -69,7 +74,7 @@ class Bench:
         exchange = Exchange(client, self.switch.context, {b"REQUEST_METHOD": b"GET"}, "/x.py")
         exchange.body_arrived(b"")
         exchange.user, exchange.key, exchange.uid = user, (user, language), os.getuid()
-        exchange.own = own_variables(user, "/", "/x.py")
+        exchange.own_variables = own_variables(user, "/", "/x.py")
         client.exchange = exchange
         self.switch.connections.add(client)  # type: ignore[arg-type]
         return client, exchange
@@ -132,15 +137,19 @@ def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -
     dead.response_complete(HEAD, 0)
     client, post = bench.exchange()
     post.params[b"REQUEST_METHOD"] = b"POST"
-    post.pieces.insert(0, b"a=1")
-    post.make_lines()
+    post.body_pieces.insert(0, b"a=1")
+    post.make_engine_request()
     post.identified()
     assert dead.state is EngineState.CLOSED and dead not in bench.switch.scheduler.engines
     assert post.state is State.RUNNING and not client.ended
     message, ends = bench.next_start()
     with socket.socket(fileno=ends[0]) as data, socket.socket(fileno=ends[2]) as control:
         os.close(ends[1])
-        assert message["order"] == "start" and data.recv(9) == b"a=1" and control.recv(9000) == post.lines
+        assert (
+            message["order"] == "start"
+            and data.recv(9) == b"a=1"
+            and control.recv(9000) == post.engine_request
+        )
 
 
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:
@@ -163,7 +172,7 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     for state, client in clients.items():
         assert client.exchange is not None and client.exchange.state is state
 
-    bench.switch.fall("suexecme does not answer", 503)
+    bench.switch.end_all("suexecme does not answer", 503)
     assert {state: client.ended[:11] for state, client in clients.items()} == {
         State.IDENTIFYING: "Status: 503",
         State.WAITING: "Status: 503",
@@ -184,10 +193,10 @@ def test_a_fault_while_suexecme_is_replaced_does_not_keep_the_loop(
     monkeypatch.setattr(Engine, "fail", lambda self, cause: 1 / 0)
     monkeypatch.setattr(bench.switch.orders, "give_up", lambda: None)
     with pytest.raises(ZeroDivisionError):
-        bench.switch.fall("suexecme has gone", 502)
-    bench.switch.loop.going = True
+        bench.switch.end_all("suexecme has gone", 502)
+    bench.switch.loop.is_running = True
     bench.switch.loop.call_due(time.monotonic() + 1)
-    assert not bench.switch.loop.going
+    assert not bench.switch.loop.is_running
 
 
 def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answer(bench: Bench) -> None:
@@ -202,6 +211,61 @@ def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answe
 
 def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None:
     client, exchange = bench.exchange(user="")
-    answer = Identified((), time.monotonic(), "alice", os.getuid(), None, "/x.txt", {})
+    answer = IdentifiedScript((), time.monotonic(), "alice", os.getuid(), None, "/x.txt", {})
     bench.switch.identified(exchange, answer)
     assert b"no-engine" in client.data and exchange.user == "alice"
+
+
+# A main process that may not read Python's directories any more. Each request meets a fault.
+FAULTY = """
+import sys
+from ewe.xswitch import cli, supervisor
+from ewe.xswitch.switch.main import Switch
+
+def closed(*arguments):  # the last step of the change of account
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+    return 0
+
+def begin(self, *arguments):
+    raise RuntimeError("a fault of the test")
+
+supervisor.prctl = closed
+Switch.begin = begin
+sys.exit(cli.main(["--listen", sys.argv[1]]))
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_fault_is_logged_with_its_traceback_once_python_cannot_be_read(tmp_path: Path) -> None:
+    address, log = f"unix:{tmp_path / 'socket'}", tmp_path / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-c", FAULTY, address], stdout=output, stderr=output, cwd=ROOT
+        )
+    try:
+        wait_until(lambda: "listens on" in log.read_text(), 30, log.read_text)
+        with Connection(address) as connection:
+            connection.send("/a.py")
+            wait_until(
+                lambda: "error: | RuntimeError: a fault of the test" in log.read_text(), 20, log.read_text
+            )
+        with Connection(address) as connection:
+            connection.send("/a.py")
+            wait_until(lambda: log.read_text().count("error: the main module failed") == 2, 20, log.read_text)
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert "Traceback (most recent call last)" in log.read_text() and "has ended" not in log.read_text()
+
+
+def test_a_fault_without_the_modules_for_a_traceback_is_still_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "traceback", None)
+    try:
+        raise RuntimeError("a fault")
+    except RuntimeError:
+        ErrorLog().exception("it failed")
+    said = capfd.readouterr().err
+    assert "error: it failed" in said and "| RuntimeError('a fault') (no traceback: " in said

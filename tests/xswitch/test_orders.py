@@ -1,4 +1,4 @@
-"""What the main module asks of suexecme: in turn, within patience, and never without end."""
+"""What the main module asks of suexecme: in turn, within the queue timeout, and never without end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
-from ewe.xswitch.privileged.work import Works
-from ewe.xswitch.process import Account
+from ewe.xswitch.privileged.work import WorkDirectories
+from ewe.xswitch.process import Account, EngineLimits
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.loop import Loop
-from ewe.xswitch.switch.orders import IN_FLIGHT, SILENT_SECONDS, Orders
+from ewe.xswitch.switch.loop import EventLoop
+from ewe.xswitch.switch.orders import MAX_UNANSWERED, SILENT_SECONDS, Orders
 
 pytestmark = pytest.mark.starts_processes
 
@@ -38,10 +38,10 @@ Made = tuple[Orders, socket.socket, list[Any]]
 def made() -> Iterator[Made]:
     """Orders, the other end of their socket, and a list for answers."""
     main, suexecme = channel.pair()
-    loop = Loop(lambda fault: pytest.fail(str(fault)))
+    loop = EventLoop(lambda fault: pytest.fail(str(fault)))
     suexecme.settimeout(5)
     with main, suexecme:
-        yield Orders(main, Settings(patience=2.0, max_queue=30), loop), suexecme, []
+        yield Orders(main, Settings(queue_timeout=2.0, max_queue=30), loop), suexecme, []
     loop.close()
 
 
@@ -67,56 +67,56 @@ def test_users_take_turns(made: Made) -> None:
         order = next_order(suexecme)
         came.append(order["order"])
         orders.answered({"id": order["id"]})
-    assert came.index("bob") <= IN_FLIGHT + 1
+    assert came.index("bob") <= MAX_UNANSWERED + 1
     assert [each for each in came if each != "bob"] == [f"alice {number}" for number in range(20)]
-    assert len(answers) == 21 and not orders.queues and not orders.flying
+    assert len(answers) == 21 and not orders.queues and not orders.in_flight
 
 
 def test_the_end_of_an_engine_is_ordered_before_all_else(made: Made) -> None:
     orders, suexecme, answers = made
-    for number in range(2 * IN_FLIGHT):
+    for number in range(2 * MAX_UNANSWERED):
         orders.ask("alice", {"order": number}, noted(answers, "alice"))
     orders.kill_engine(4711)
-    came = [next_order(suexecme) for _ in range(IN_FLIGHT + 1)]
+    came = [next_order(suexecme) for _ in range(MAX_UNANSWERED + 1)]
     assert came[-1] == {"order": "kill", "pid": 4711}
 
 
 def test_what_waits_too_long_is_refused_and_closed(made: Made) -> None:
     orders, _, answers = made
-    given = os.pipe()
-    for number in range(IN_FLIGHT):
+    descriptors_to_pass = os.pipe()
+    for number in range(MAX_UNANSWERED):
         orders.ask("alice", {"order": number}, noted(answers, "sent"))
-    orders.ask("alice", {"order": "last"}, noted(answers, "last"), given)
+    orders.ask("alice", {"order": "last"}, noted(answers, "last"), descriptors_to_pass)
     now = time.monotonic()
     assert orders.tick(now + 1) and answers == []
     assert orders.tick(now + 3) and answers == [("last", 503)]
-    for descriptor in given:
+    for descriptor in descriptors_to_pass:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
     assert not orders.tick(now + SILENT_SECONDS + 1)
     orders.give_up()
-    assert answers == [("last", 503)] + [("sent", 503)] * IN_FLIGHT
+    assert answers == [("last", 503)] + [("sent", 503)] * MAX_UNANSWERED
 
 
 def test_what_nobody_wants_any_more_is_not_sent(made: Made) -> None:
     orders, suexecme, answers = made
     wanted = [True]
-    for number in range(IN_FLIGHT):
+    for number in range(MAX_UNANSWERED):
         orders.ask("alice", {"order": number}, noted(answers, "alice"))
-    orders.ask("alice", {"order": "dropped"}, noted(answers, "alice"), wanted=lambda: wanted[0])
+    orders.ask("alice", {"order": "dropped"}, noted(answers, "alice"), is_wanted=lambda: wanted[0])
     orders.ask("alice", {"order": "kept"}, noted(answers, "alice"))
     wanted[0] = False
     came = []
-    for _ in range(IN_FLIGHT + 1):
+    for _ in range(MAX_UNANSWERED + 1):
         order = next_order(suexecme)
         came.append(order["order"])
         orders.answered({"id": order["id"]})
-    assert came == [*range(IN_FLIGHT), "kept"] and len(answers) == IN_FLIGHT + 1
+    assert came == [*range(MAX_UNANSWERED), "kept"] and len(answers) == MAX_UNANSWERED + 1
 
 
 def test_a_queue_has_an_end(made: Made) -> None:
     orders, _, answers = made
-    for number in range(IN_FLIGHT + 31):
+    for number in range(MAX_UNANSWERED + 31):
         orders.ask("alice", {"order": number}, noted(answers, "alice"))
     orders.loop.call_due(time.monotonic())
     assert answers == [("alice", 503)]
@@ -127,7 +127,7 @@ def test_an_engine_starts_only_as_the_user_it_was_asked_for() -> None:
         script = running.script("hello.py", PYTHON_HELLO)
         suexecme = Suexecme.__new__(Suexecme)
         suexecme.settings = Settings(roots=(str(running.site),))
-        suexecme.warm = {}
+        suexecme.preloaded = {}
         with pytest.raises(Refusal, match=r"its owner has changed to .* since it was identified"):
             suexecme.start(str(script), 4_000_000, "python", [])
 
@@ -145,35 +145,35 @@ def test_an_engine_that_cannot_be_forked_leaves_no_directory(
     monkeypatch.setattr(suexecme_module, "start", start)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.settings, suexecme.works = Settings(), Works()
+    suexecme.settings, suexecme.work_directories = Settings(), WorkDirectories()
     kind = EngineKind("java", command=("java", WORK), protocol="fastcgi")
     account = Account("me", os.geteuid(), os.getegid(), (), "/")
     with pytest.raises(BlockingIOError):
-        suexecme.start_cold(kind, account, [0, 2])
-    assert made[0].startswith(str(tmp_path)) and not os.listdir(tmp_path)
+        suexecme.start_cold(kind, account, EngineLimits(), "", "", [0, 2])
+    assert made[0].startswith(str(tmp_path)) and not os.listdir(suexecme.work_directories.base)
 
 
 def test_a_directory_that_vanishes_while_a_script_is_examined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check_way(real: str, top: str, owners: set[int]) -> None:
+    def check_path(real: str, top: str, owners: set[int]) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     (tmp_path / "x.py").write_text(PYTHON_HELLO)
-    monkeypatch.setattr(rules, "check_way", check_way)
+    monkeypatch.setattr(rules, "check_path", check_path)
     with pytest.raises(Refusal, match="replaced again and again"):
         rules.examine(str(tmp_path / "x.py"), Settings(roots=(str(tmp_path),), script_user="daemon"))
 
 
 def test_a_suexecme_that_hangs_is_replaced() -> None:
-    """As in a file system whose server is gone: its requests get 503, and the next ones are answered."""
-    with xswitch("patience = '1s'") as running:
+    """As on a file system whose server is down: its requests get 503, and the next ones are answered."""
+    with xswitch("queue-timeout = '1s'") as running:
         script = running.script("hello.py", PYTHON_HELLO)
         assert running.ask(script).status == 200
         hung = running.members()["suexecme"]
         os.kill(hung, signal.SIGSTOP)
         waits = [running.asking(running.script(f"new-{number}.py", PYTHON_HELLO)) for number in range(8)]
-        assert running.ask(script).status == 200  # who has an engine does not notice
+        assert running.ask(script).status == 200  # a script with a running engine is served as before
         assert {wait().status for wait in waits} == {503}
         running.wait_for_log("suexecme does not answer; both processes start again")
         assert running.ask(script).status == 200

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.engines import PERL, PERL_HEAD, PatientDriver, isolated, without_times
+from support.examples import examples
 from support.resources import is_here
 
 pytestmark = pytest.mark.starts_processes
@@ -120,8 +121,8 @@ SCRIPTS = {  # %H: the head
 
 @pytest.mark.parametrize("isolation", ["none", "auto", "fork"])
 def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path, isolation: str) -> None:
-    """Only where scripts share a process is there a compiled form, which a third request may meet."""
-    times = 5 if isolation == "none" else 2
+    """Only if scripts share a process, a compiled form exists that a third request may use."""
+    times = examples(5, 3) if isolation == "none" else 2 if isolation == "auto" else 1
     variables = isolated(isolation, lang="")
     files = {}
     for name, text in SCRIPTS.items():
@@ -146,7 +147,7 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path, isolatio
 
 
 def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
-    """Also where it dies, or comes to the script's end, within what would be the engine's code."""
+    """Also if the child dies, or comes to the script's end, and would then run code of the engine."""
     file = tmp_path / "fork.pl"
     with PatientDriver(PERL) as engine:
         for last in ("die 'mine'", "print 'child'", "exit 3"):
@@ -218,7 +219,7 @@ def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
     ],
 )
 def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
-    """Whose caller is, then, a sub."""
+    """If the script stays compiled, its caller is a sub."""
     file = tmp_path / "usual.pl"
     file.write_text(f"{text}; {PERL_HEAD} print ((CORE::caller(0))[3]);")
     with PatientDriver(PERL, isolated("none", lang="")) as engine:
@@ -229,7 +230,7 @@ def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
 
 
 def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
-    """By another program in the same process, which has the environment of the first and the request."""
+    """The next program in the same process loads it, with the environment of the first one and the request."""
     library = tmp_path / "library"
     library.mkdir()
     module = library / "Installed.pm"

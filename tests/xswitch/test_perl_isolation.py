@@ -1,4 +1,4 @@
-"""Perl scripts under each isolation but "none" answer as `perl script` does, whatever ran before them.
+"""Perl scripts under each isolation but "none" answer as `perl script` does, after any other script.
 
 Scripts that load classes, settings and tables are asked in turn, each several times; the first answers come from a
 process without modules, later ones from one that has loaded the modules before the request.
@@ -19,7 +19,7 @@ from support.proc import state
 from support.server import wait_until
 from support.xswitch_client import xswitch
 
-from ewe.xswitch.tools.driver import Answer, Driver
+from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 pytestmark = pytest.mark.starts_processes
 
@@ -94,8 +94,8 @@ SCRIPTS = {  # %H: the head
 }
 
 
-def answer_of_cgi(file: Path, variables: Mapping[str, str] = VARIABLES) -> Answer:
-    """Return what a process of its own answers."""
+def answer_of_cgi(file: Path, variables: Mapping[str, str] = VARIABLES) -> ScriptResult:
+    """Return the answer of a separate process."""
     first = file.read_bytes().partition(b"\n")[0]
     options = ["-T"] if first.endswith(b"-T") else []
     return without_times(answer_of_process(["perl"], file, variables, options=options))
@@ -106,7 +106,7 @@ def engine(isolation: str, **variables: str) -> Driver:
     return Driver(PERL, {**isolated(isolation, lang=""), **variables})
 
 
-def ask(running: Driver, file: Path, **variables: str) -> Answer:
+def ask(running: Driver, file: Path, **variables: str) -> ScriptResult:
     """Have an engine run a script."""
     return without_times(running.ask(str(file), environment={**VARIABLES, **variables}, seconds=60))
 
@@ -217,7 +217,7 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None
     module = library / "Mine.pm"
     module.write_text("package Mine; sub value { 'one' } 1;\n")
     os.utime(module, (1, 1))
-    time.sleep(1.1)  # what has changed within the second in which it is loaded is not loaded before
+    time.sleep(1.1)  # a file that changed within the second in which it is loaded is not preloaded
     file = tmp_path / "uses.pl"
     file.write_text("use strict; use Mine; print Mine::value();")
     parent = tmp_path / "parent.pl"
@@ -292,10 +292,10 @@ def test_a_signal_that_ends_a_script_ends_its_engine(tmp_path: Path, isolation: 
 
 
 @pytest.mark.needs("Perl", "CGI.pm", "Moo", "Moose")
-@pytest.mark.parametrize("warm", ["true", "false"])
-def test_all_of_it_behind_x_switch(warm: str) -> None:
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_all_of_it_behind_x_switch(preload: str) -> None:
     """Answers of several engines at once, and after the setting has changed."""
-    with xswitch(f"warm = {warm}") as running:
+    with xswitch(f"preload = {preload}") as running:
         scripts = {
             name: running.script(f"{number}.pl", SCRIPTS[name].replace("%H", PERL_HEAD))
             for number, name in enumerate(("Moose", "another Point", "Moo", "Dumper", "Dumper, set", "CGI"))

@@ -97,9 +97,8 @@ def test_a_wiki_works_for_its_owner(alice: pwd.struct_passwd, start: Start) -> N
         upload(client, path, wiki)
         style = client.get(path.replace("doku.php", "lib/exe/css.php"))
         assert style.headers["content-type"].startswith("text/css") and len(style.text) > 1000
-        image = client.get(
-            path.replace("doku.php", "lib/images/larger.gif")
-        )  # beside the pages, by ewe itself
+        # ewe itself sends this file, which is beside the pages
+        image = client.get(path.replace("doku.php", "lib/images/larger.gif"))
         assert image.content == (wiki / "lib" / "images" / "larger.gif").read_bytes()
     assert "error" not in server.log(), server.log()
 
@@ -114,7 +113,7 @@ def log_in(client: httpx.Client, path: str) -> None:
 
 
 def write_a_page(client: httpx.Client, path: str, wiki: Path, uid: int) -> None:
-    """Edit, save, and be sent to what was saved."""
+    """Edit and save a page; check that the redirect leads to the saved page."""
     page = client.get(path, params={"id": "notes:first", "do": "edit"}).text
     names = ("sectok", "rev", "date", "changecheck", "target")
     form = {name: field(page, name) for name in names if f'name="{name}"' in page}

@@ -1,4 +1,4 @@
-"""The engines run CGI scripts that do not know of them, each as if it had a process of its own."""
+"""The engines run unmodified CGI scripts. Each script runs as if it had a separate process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.proc import resident_kilobytes
 from support.server import ROOT
 
 from ewe.xswitch import check
-from ewe.xswitch.protocol import MAX_LINES, MarkReader, ProtocolError, request_lines
-from ewe.xswitch.tools.driver import Answer, Driver
+from ewe.xswitch.protocol import MAX_LINES_BYTES, MarkReader, ProtocolError, request_lines
+from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 pytestmark = pytest.mark.starts_processes
 THAW = 200  # as in python_state.py
@@ -63,7 +63,7 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def text(answer: Answer) -> str:
+def text(answer: ScriptResult) -> str:
     """Return what a script has said after its head; it must have ended well."""
     assert answer.errors == b"", answer.errors.decode()
     assert answer.status == 0
@@ -129,7 +129,7 @@ def test_the_checker_finds_every_rule_kept(command: list[str], capsys: pytest.Ca
 def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that forgets nothing, one that ends at once, and one that is not there."""
     for path in ENGINES.glob("python*.py"):
-        source = path.read_text().replace("        state.forget(FIRST_FREE)\n", "        pass\n")
+        source = path.read_text().replace("        state.undo_changes(FIRST_FREE)\n", "        pass\n")
         script(
             tmp_path / path.name, source.replace('"XSWITCH_ISOLATION", "auto"', '"XSWITCH_ISOLATION", "none"')
         )
@@ -179,6 +179,31 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
     assert "\u00fc" in first
 
 
+MODULES = "import asyncio, gc, io, os, random, signal, sys, time, warnings"
+LOOK = f"""{MODULES}
+print({HEAD!r}, end='')
+print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(sys.stdout, sys.stderr, sys.stdin)
+print(sys.stdin.seekable(), sys.stdin.buffer.tell() if sys.stdin.seekable() else '', sys.stdin._CHUNK_SIZE)
+print(len(sys.path), sys.gettrace(), gc.isenabled(), gc.get_threshold(), len(gc.callbacks))
+print(time.localtime(0).tm_hour)
+for _ in range(200000): pass
+asyncio.run(asyncio.sleep(0))
+warnings.simplefilter("ignore")
+asyncio.get_event_loop_policy().get_event_loop if sys.version_info < (3, 12) else None
+random.random()
+print(sys.stdin.read(), 'x' * 400000)
+"""
+
+
+@pytest.fixture(scope="module")
+def look(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A script that says how it finds the interpreter.
+
+    It is one for all tests: an engine forks for a script until it knows the script from some runs.
+    """
+    return script(tmp_path_factory.mktemp("look") / "look.py", LOOK)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -212,35 +237,18 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
         "del random._inst",
     ],
 )
-def test_all_is_as_new(lasting: Driver, tmp_path: Path, spoil: str) -> None:
+def test_all_is_as_new(lasting: Driver, look: str, tmp_path: Path, spoil: str) -> None:
     """After each spoiling request the look is taken twice, with and without a body, each of them first in turn."""
-    modules = "import asyncio, gc, io, os, random, signal, sys, time, warnings"
-    here = script(
-        tmp_path / "look.py",
-        f"""{modules}
-print({HEAD!r}, end='')
-print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(sys.stdout, sys.stderr, sys.stdin)
-print(sys.stdin.seekable(), sys.stdin.buffer.tell() if sys.stdin.seekable() else '', sys.stdin._CHUNK_SIZE)
-print(len(sys.path), sys.gettrace(), gc.isenabled(), gc.get_threshold(), len(gc.callbacks))
-print(time.localtime(0).tm_hour)
-for _ in range(200000): pass
-asyncio.run(asyncio.sleep(0))
-warnings.simplefilter("ignore")
-asyncio.get_event_loop_policy().get_event_loop if sys.version_info < (3, 12) else None
-random.random()
-print(sys.stdin.read(), 'x' * 400000)
-""",
-    )
     other = tmp_path / "other"
     other.mkdir()
-    bad = script(other / "bad.py", f"{modules}\nprint({HEAD!r}, flush=True)\n{spoil}\n")
+    bad = script(other / "bad.py", f"{MODULES}\nprint({HEAD!r}, flush=True)\n{spoil}\n")
     bodies = [b"", b"one\nthree\n"]
-    before = {body: lasting.ask(here, body=body) for body in bodies}
+    before = {body: lasting.ask(look, body=body) for body in bodies}
     assert {(each.errors, each.status) for each in before.values()} == {(b"error\n", 0)}
     for its_body in (b"", b"some\nof it\n" * 9000, b"some\n"):
         lasting.ask(bad, body=its_body)
         for body in bodies:
-            assert lasting.ask(here, body=body) == before[body]
+            assert lasting.ask(look, body=body) == before[body]
         bodies.reverse()
 
 
@@ -276,10 +284,8 @@ NEAR = {  # files beside the script
         ("import sys\nprint(len(sys.modules) > 20)\nsys.modules.clear()", "True"),
         ("import sys\nprint(sys.stdin.name, sys.stdout.mode, sys.stderr.buffer.name)", "<stdin> w <stderr>"),
         ("print(__loader__.get_source('__main__')[:5])", "print"),
-        (
-            "print('__annotations__' in globals())",
-            str(sys.version_info < (3, 14)),
-        ),  # made when asked: PEP 649
+        # Since 3.14, Python makes them when they are read: PEP 649
+        ("print('__annotations__' in globals())", str(sys.version_info < (3, 14))),
         ("a: int\nimport sys\nprint(sys.modules['__main__'].__annotations__)", "{'a': <class 'int'>}"),
         ("import sys\nprint('kept')\ndel sys.stdout, sys.stderr", "kept"),
         ("import ctypes\nctypes.CDLL(None).printf(b'from C')", "from C"),
@@ -384,7 +390,7 @@ def test_each_run_is_as_the_first(lasting: Driver, tmp_path: Path, code: str, sa
 
 
 def test_what_a_library_does_at_the_end_is_done_at_each(tmp_path: Path) -> None:
-    """As matplotlib, which closes its figures then: the next script would draw into them."""
+    """matplotlib closes its figures at exit, for example: otherwise the next script would draw into them."""
     library = tmp_path / "site-packages"
     library.mkdir()
     script(library / "drawing.py", "import atexit\nfigures = []\natexit.register(figures.clear)\n")
@@ -399,7 +405,7 @@ def test_what_a_library_does_at_the_end_is_done_at_each(tmp_path: Path) -> None:
 
 
 def test_a_module_beside_the_script_comes_before_an_installed_one(python: Driver, tmp_path: Path) -> None:
-    """Also where a script elsewhere has loaded that, and a part of it; a directory of other files is no package."""
+    """Also if another script has loaded the installed one. A directory of other files is no package."""
     use = f"import calendar, html.entities as e\nprint({HEAD!r}, calendar.__file__, e.__file__)\n"
     for place in ("one", "two"):
         (tmp_path / place / "html").mkdir(parents=True)
@@ -461,7 +467,7 @@ gc.freeze()
 def test_a_pipe_that_nobody_has_closed_is_not_closed_within_a_later_script(
     python: Driver, tmp_path: Path
 ) -> None:
-    """subprocess keeps what has been let go before its program ended, until somebody starts another."""
+    """subprocess keeps a Popen that was deleted before its program ended, until another program starts."""
     leave = script(
         tmp_path / "leave.py",
         f"""import os, time
@@ -483,7 +489,7 @@ print({HEAD!r}, os.fstat(file.fileno()).st_size > 0)
 
 
 def test_finalizers_speak_in_their_own_answer(python: Driver, tmp_path: Path) -> None:
-    """As those of a process that ends do; what they say later yet is in nobody's."""
+    """Output of finalizers is part of the answer, as in a process that ends. Later output is in no answer."""
     cycle = script(
         tmp_path / "cycle.py",
         f"""import io, os, sys
@@ -543,7 +549,7 @@ def test_memory_does_not_grow(new_python: Driver, tmp_path: Path, code: str) -> 
 
 
 def test_a_descriptor_that_was_closed_is_nobodys(python: Driver, tmp_path: Path) -> None:
-    """A file in a cycle that had grown old must not end within a later script, whose descriptor it would close."""
+    """The collector must not close a file in an old cycle during a later script, which may use its descriptor."""
     old = "import gc\nclass A: pass\na = A(); a.a = a; a.f = open('/dev/null'); gc.collect()"
     later = "f = open('/etc/hostname'); l = [[] for _ in range(300000)]; print(len(f.read()) > 0)"
     for _ in range(3):
@@ -555,7 +561,7 @@ def test_a_descriptor_that_was_closed_is_nobodys(python: Driver, tmp_path: Path)
 
 
 def test_random_numbers_cannot_be_foretold(python: Driver, tmp_path: Path) -> None:
-    """Who has seen 624 of Python's in a row knows the next."""
+    """An attacker who has seen 624 of Python's random numbers in a row can compute the next one."""
     draws = f"import random\nprint({HEAD!r}, *[random.getrandbits(32) for _ in range(624)])\n"
     draw = script(tmp_path / "draw.py", draws)
     seen = [[int(word) for word in text(python.ask(draw)).split()] for _ in range(4)]
@@ -623,7 +629,7 @@ def test_modules_beside_the_script_are_fresh_and_changes_are_seen(python: Driver
 @pytest.mark.parametrize("isolation", ["auto", "fork"])
 @pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
 def test_an_edit_may_keep_size_and_time(command: list[str], isolation: str, tmp_path: Path) -> None:
-    """As an archive or `cp -p` does, which write into the same file."""
+    """An archiver or `cp -p` does this: it writes into the same file and sets its time."""
     with Driver(command, isolated(isolation)) as engine:
         for value in ("one", "two"):
             say = f'print "{HEAD}", "{value}";' if command is PERL else f"print({HEAD!r}, {value!r})"
@@ -773,9 +779,8 @@ def test_a_module_of_a_virtual_environment_that_the_first_line_names(python: Dri
         assert answer.status == (1 if code else 0) and answer.output == b""
         return answer.errors.decode()
 
-    assert told("no.py", f"#!{interpreter}").endswith(
-        "'a_module_that_nobody_has'\n"
-    )  # no environment is there
+    # No environment is there
+    assert told("no.py", f"#!{interpreter}").endswith("'a_module_that_nobody_has'\n")
     (tmp_path / "venv" / "pyvenv.cfg").write_text("")
     traceback, _, advice = told("yes.py", f"#!{interpreter} -u").rpartition("'a_module_that_nobody_has'\n")
     assert traceback and advice.count("\n") == 1
@@ -968,7 +973,7 @@ def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: 
     assert min(times[2:]) < times[0] / 2, times
 
 
-# The engines of docs/write-an-engine.md
+# The engines of docs/xswitch-internals.md
 
 
 @pytest.mark.parametrize(
@@ -981,7 +986,7 @@ def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: 
 def test_the_engines_of_the_document_keep_every_rule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, name: str, interpreter: str
 ) -> None:
-    document = (ROOT / "docs" / "write-an-engine.md").read_text()
+    document = (ROOT / "docs" / "xswitch-internals.md").read_text()
     found = re.search(rf"```{language}\n(.*?)```", document, re.DOTALL)
     assert found
     engine = script(tmp_path / name, found[1])
@@ -989,6 +994,6 @@ def test_the_engines_of_the_document_keep_every_rule(
 
 
 def test_the_document_says_what_the_protocol_is() -> None:
-    document = (ROOT / "docs" / "write-an-engine.md").read_text()
-    assert f"at most {MAX_LINES // 1024} KB" in document
-    assert "1,000,000 bytes" in document and check.BIG == 1_000_000
+    document = (ROOT / "docs" / "xswitch-internals.md").read_text()
+    assert f"at most {MAX_LINES_BYTES // 1024} KB" in document
+    assert "1,000,000 bytes" in document and check.LARGE_BODY_BYTES == 1_000_000

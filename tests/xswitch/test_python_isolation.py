@@ -13,7 +13,7 @@ from support.engines import HEAD, PYTHON, Engines, answer_of_process, isolated, 
 from support.proc import children_of, state
 from support.server import ROOT, wait_until
 
-from ewe.xswitch.tools.driver import Answer, Driver
+from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 pytestmark = pytest.mark.starts_processes
 
@@ -32,8 +32,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Driver]:
         yield driver
 
 
-def by_cgi(script: Path, **variables: str) -> Answer:
-    """Return what a process of its own answers."""
+def by_cgi(script: Path, **variables: str) -> ScriptResult:
+    """Return the answer of a separate process."""
     return answer_of_process([sys.executable, "-B"], script, variables)
 
 
@@ -50,7 +50,7 @@ def states(pid: int) -> Iterator[str]:
 
 
 def compare(engine: Driver, *scripts: Path, rounds: int = 3, **variables: str) -> None:
-    """Ask for the scripts in turn; each answer must be that of a process of its own.
+    """Run the scripts in turn. Each answer must equal that of a separate process.
 
     Between the rounds, modules are loaded beforehand, where an engine does so.
     """
@@ -104,7 +104,7 @@ print({HEAD!r}, framework.VERSION, framework.settings.NAME, framework.urls.resol
 
 
 def test_two_projects_with_one_framework(engine: Driver, tmp_path: Path) -> None:
-    """Each has its own settings and pages, and an edit counts at the next request."""
+    """Each project has its own settings and pages, and an edit takes effect at the next request."""
     site = tmp_path / "lib" / "site-packages"
     for name, text in FRAMEWORK.items():
         write(site / "framework" / name, text)
@@ -154,7 +154,7 @@ print({HEAD!r}, versioned.version)
         compare(engine, script, rounds=2, HTTP_X_VERSION=version)
 
 
-# What a script does to a module, and what another says of it
+# A change that one script makes to a module, and the output of the next script
 LEAKS = {
     "csv": (
         "csv.register_dialect('mine', delimiter=';')",
@@ -197,7 +197,7 @@ FOUND = "def found(name):\n    try: return codecs.lookup(name)\n    except Looku
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_what_one_script_changes_no_other_sees(engines: Engines, tmp_path: Path, name: str) -> None:
-    """Both are asked, modules are loaded beforehand, and the second look is as the first."""
+    """Both scripts run, with modules preloaded, and the second output equals the first."""
     change, expression = LEAKS[name]
     write(tmp_path / "own_patch.py", "import getpass\ngetpass.getuser = len\n")
     look = write(tmp_path / "look.py", f"import {name}\n{FOUND}\nprint({HEAD!r}, {expression})\n")
@@ -212,7 +212,7 @@ def test_what_one_script_changes_no_other_sees(engines: Engines, tmp_path: Path,
         assert engine.ask(str(look)) == wanted[look], isolation
 
 
-# What a script does to an object that it has from a module, or to what no module shows, and what another says of it
+# A change that one script makes to an object that no module shows, and the output of the next script
 REACHED = {
     "a limit in C": ("import csv\ncsv.field_size_limit(10**9)", "import csv\nprint(csv.field_size_limit())"),
     "a name of a level": (
@@ -545,7 +545,7 @@ NOT_EVERYWHERE = {{"cgi.escape"}}
 RENEWED = {{*plain.SET, *plain.CHANGED}}  # for each script
 UNCHANGING = int, float, str, bytes, tuple, type(None)
 wrong, tables = [], set()
-for module, names in plain.PLAIN.items():
+for module, names in plain.HARMLESS.items():
     try: module = importlib.import_module(module)
     except ModuleNotFoundError: continue
     for name in names:
@@ -563,7 +563,7 @@ for module, names in plain.PLAIN.items():
             tables |= {{n for n in found if not n.startswith("_")}}
             if path in plain.BASES:
                 wrong.extend(n for n in found if not (n.startswith("__") or n.endswith("_")))
-print(json.dumps([wrong, sorted(tables - python_source.STRONG_NAMES)]))
+print(json.dumps([wrong, sorted(tables - python_source.SHARED_STATE_NAMES)]))
 """
 
 
@@ -574,7 +574,7 @@ def test_the_table_of_plain_names_is_that_of_the_library() -> None:
 
 
 def test_print_options_of_an_installed_package(engine: Driver, tmp_path: Path) -> None:
-    """It keeps them in a table, and reads one of them from the environment when it is loaded."""
+    """The package keeps its options in a table, and reads one of them from the environment when it is loaded."""
     site = tmp_path / "site-packages"
     write(
         site / "arrays" / "__init__.py",
@@ -600,7 +600,7 @@ import os
 print({HEAD!r}, installed.said(), os.getppid())
 """
 
-# Modules that are the same whenever they are loaded, and others: what said() returns of them
+# Modules that are the same at each loading, and others: the return value of said()
 MODULES = {
     "quiet": ("import json\ndef said(): return json.dumps([1])\n", True),
     "reads_its_own_data": (
@@ -701,7 +701,7 @@ def test_a_directory_that_is_not_there_while_modules_are_loaded_may_come_later(t
 def test_modules_beside_a_script_come_before_those_of_the_library_at_once(
     engine: Driver, tmp_path: Path
 ) -> None:
-    """Also those that modules of the library import, and as soon as they are there."""
+    """Also modules that the library itself imports, and as soon as the files exist."""
     write(tmp_path / "warm.py", f"import collections, json\nprint({HEAD!r})\n")
     script = write(
         tmp_path / "place" / "run.py",
@@ -725,7 +725,7 @@ def test_modules_beside_a_script_come_before_those_of_the_library_at_once(
 
 
 def test_a_change_that_was_overlooked_costs_the_engine_and_no_answer(tmp_path: Path) -> None:
-    """Its answer is right, the engine replaces itself after it, and forks for that script from then on."""
+    """The answer is right. The engine replaces itself after it, and forks for that script from then on."""
     change = write(
         tmp_path / "change.py",
         f"import textwrap\nfrom textwrap import wrap\n"
@@ -772,7 +772,7 @@ def test_a_script_that_is_forked_ends_as_a_process_does(engine: Driver, tmp_path
 
 
 def test_a_signal_that_ends_a_script_ends_the_engine(engine: Driver, tmp_path: Path) -> None:
-    """So that half an answer does not pass for a whole one."""
+    """An incomplete answer must not look complete."""
     killed = write(
         tmp_path / "killed.py",
         f"import sys; sys.path.append('.')\nimport os\nprint({HEAD!r}, flush=True)\nos.kill(os.getpid(), 9)\n",
@@ -780,11 +780,11 @@ def test_a_signal_that_ends_a_script_ends_the_engine(engine: Driver, tmp_path: P
     assert engine.ask(str(killed)).status is None
     assert os.waitstatus_to_exitcode(os.waitpid(engine.pid, 0)[1]) == -9
     engine.pid = 0
-    os.close(engine.exited)
+    os.close(engine.pidfd)
 
 
 def test_valid_files_of_bytecode_are_used(engine: Driver, tmp_path: Path) -> None:
-    """As python3 uses them: where they belong to the source as it is now."""
+    """python3 uses them, too, if they belong to the current source."""
     import py_compile
 
     source = write(tmp_path / "own.py", "said = 'compiled'\n")

@@ -36,6 +36,12 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+def printed_by(code: str) -> str:
+    """Return the output of Python code that may import the modules of the engine."""
+    run = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {engines.__path__[0]!r})\n{code}"]
+    return subprocess.run(run, capture_output=True, text=True).stdout
+
+
 def spare_of(engine: Driver) -> int:
     """Wait until an engine has no child but one that waits for a request; return its pid."""
     found: list[int] = []
@@ -84,7 +90,7 @@ def test_a_spare_that_has_ended_costs_no_answer(engine: Driver, script: Path) ->
 
 
 def test_a_script_that_stops_itself_goes_on(engine: Driver, script: Path) -> None:
-    """Its process stops at its end; if it stops before, that is not its end."""
+    """The process stops itself when the script has ended. A stop by the script itself does not count as the end."""
     script.write_text(f"{WHO}if 'STOP' in os.environ: os.kill(os.getpid(), 19)\nprint('whole')\n")
     ask(engine, script)
     spare = spare_of(engine)
@@ -116,12 +122,31 @@ def test_an_engine_ends_with_its_spare(engine: Driver, script: Path) -> None:
 
 
 def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memory() -> None:
-    """It says how far the parent's child is. If another process writes into it, the parent waits for ever."""
+    """That memory holds the state of the parent's child. If another process writes it, the parent waits forever."""
     code = (
         "import os, python_fork, python_spare as spare\n"
-        "spare.memory[0] = spare.DONE\n"
-        "_, new = python_fork.start(lambda: (spare.begin(), os.write(python_fork.CONTROL, b'begun')))\n"
-        "print(os.read(new, 5), spare.memory[0] == spare.DONE)\n"
+        "spare.progress_memory[spare.PROGRESS] = spare.DONE\n"
+        "begin = lambda: (spare.begin_child(), os.write(python_fork.CONTROL, b'begun'))\n"
+        "_, new = python_fork.start_server_process(begin)\n"
+        "print(os.read(new, 5), spare.progress_memory[spare.PROGRESS] == spare.DONE)\n"
     )
-    run = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {engines.__path__[0]!r})\n{code}"]
-    assert subprocess.run(run, capture_output=True, text=True).stdout == "b'begun' True\n"
+    assert printed_by(code) == "b'begun' True\n"
+
+
+def test_at_most_four_scripts_have_a_zygote() -> None:
+    """A fifth script gets one only when another zygote had no request for a while: that zygote ends."""
+    code = (
+        "import os, python_preload as preload\n"
+        "def profile(name):\n"
+        "    made = preload.profiles[name] = preload.ImportProfile(preload.__file__)\n"
+        "    made.recorded_modules, made.read_variables = [('json', '', (), 0)], {}\n"
+        "    return made\n"
+        "for number in range(4):\n"
+        "    made = profile(str(number))\n"
+        "    made.zygote_pid, made.zygote_socket = 1 << 22, os.dup(0)\n"  # a pid that no child has
+        "fifth = profile('fifth')\n"
+        "print(preload.profile_without_zygote('fifth'))\n"
+        "preload.profiles['0'].used_at -= preload.IDLE_SECONDS\n"
+        "print(preload.profile_without_zygote('fifth') is fifth, len(preload.zygotes()))\n"
+    )
+    assert printed_by(code) == "None\nTrue 3\n"

@@ -5,107 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-
-from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.scheduler import Key, Scheduler
-
-
-class Request:
-    def __init__(self, user: str, language: str = "python", since: float = 0.0) -> None:
-        self.key: Key = (user, language)
-        self.since = since
-        self.refused = 0
-        self.engine: Engine | None = None
-
-    def refuse(self, status: int, cause: str) -> None:
-        self.refused = status
-
-
-class Engine:
-    def __init__(self, bench: Bench, key: Key) -> None:
-        self.bench = bench
-        self.key = key
-        self.used = 0.0
-        self.deadline = float("inf")
-        self.served = 0
-        self.request: Request | None = None
-        self.retired = False
-        self.bytes = 0
-        self.busy = False
-        self.broken = False
-
-    def assign(self, exchange: Request) -> None:
-        assert (
-            isinstance(exchange, Request)
-            and self.request is None
-            and not self.retired
-            and exchange.key == self.key
-        )
-        if self.broken:
-            self.retired = True
-            self.bench.scheduler.lost(self)
-            exchange.refuse(502, "")
-            return
-        self.request = exchange
-        exchange.engine = self
-        self.deadline = self.bench.now + 10
-        self.bench.order.append(exchange)
-
-    def done(self) -> None:
-        self.request = None
-        self.served += 1
-        self.deadline = float("inf")
-        self.bench.now += 1
-        self.used = self.bench.now
-        self.bench.scheduler.release(self)
-
-    def expire(self) -> None:
-        assert self.request is not None
-        self.request.refuse(504, "")
-        self.request = None
-        self.retired = True
-        self.bench.scheduler.lost(self)
-
-    def retire(self) -> None:
-        assert self.request is None
-        self.retired = True
-
-    def memory_bytes(self) -> int:
-        return self.bytes
-
-    def is_spinning(self) -> bool:
-        return self.busy
-
-
-class Bench:
-    """A scheduler, its clock, and the order in which requests got engines."""
-
-    def __init__(self, **settings: int) -> None:
-        self.now = 0.0
-        self.order: list[Request] = []
-        self.scheduler = Scheduler(Settings(**settings), self.start)  # type: ignore[arg-type]
-
-    def start(self, exchange: Request) -> Engine:
-        engine = Engine(self, exchange.key)
-        engine.assign(exchange)
-        return engine
-
-    def ask(self, user: str, language: str = "python") -> Request:
-        request = Request(user, language, self.now)
-        self.scheduler.submit(request)
-        return request
-
-    def busy(self) -> list[Engine]:
-        return [
-            engine
-            for engine in self.scheduler.engines
-            if isinstance(engine, Engine) and engine.request is not None
-        ]
-
-
-def end_of(request: Request) -> None:
-    assert request.engine is not None
-    request.engine.done()
+from support.scheduler_bench import Bench, end_of
 
 
 def test_an_idle_engine_of_the_key_is_taken_again() -> None:
@@ -171,8 +71,8 @@ def test_a_user_at_the_limit_gives_up_an_engine_of_her_own() -> None:
     assert fourth.engine is not None and second.engine.retired
 
 
-def test_queues_have_limits_and_patience() -> None:
-    bench = Bench(max_engines=1, max_engines_per_user=1, max_queue=5, max_queue_per_user=3, patience=10)
+def test_queues_have_limits_and_timeouts() -> None:
+    bench = Bench(max_engines=1, max_engines_per_user=1, max_queue=5, max_queue_per_user=3, queue_timeout=10)
     running = bench.ask("alice")
     waiting = [bench.ask("alice") for _ in range(3)]
     assert bench.ask("alice").refused == 503
@@ -183,7 +83,7 @@ def test_queues_have_limits_and_patience() -> None:
     running.engine.deadline = 1e9  # type: ignore[union-attr]
     bench.scheduler.tick(10.5)
     assert [request.refused for request in (*waiting[1:], *others)] == [503] * 4
-    assert bench.scheduler.waiting == 0 and not bench.scheduler.queues and not bench.scheduler.turns
+    assert bench.scheduler.waiting == 0 and not bench.scheduler.queues and not bench.scheduler.user_turns
 
 
 def test_time_ends_what_runs_idles_or_grows() -> None:
@@ -196,7 +96,11 @@ def test_time_ends_what_runs_idles_or_grows() -> None:
     assert large.engine.retired and not idle.engine.retired  # type: ignore[union-attr]
     bench.scheduler.tick(11)
     assert late.refused == 504 and idle.engine.retired  # type: ignore[union-attr]
-    assert not bench.scheduler.engines and not bench.scheduler.of_user and not bench.scheduler.of_key
+    assert (
+        not bench.scheduler.engines
+        and not bench.scheduler.engines_of_user
+        and not bench.scheduler.engines_of_key
+    )
     for _ in range(2):
         end_of(bench.ask("a"))
     assert not bench.scheduler.engines and bench.scheduler.counters["recycled"] == 2
@@ -219,7 +123,7 @@ def test_an_engine_that_fails_when_it_is_given_an_exchange_that_waited() -> None
     end_of(first)
     assert second.refused == 502 and third.engine is not None
     bench.scheduler.tick(1)
-    assert not bench.scheduler.waiting and not bench.scheduler.queues and not bench.scheduler.turns
+    assert not bench.scheduler.waiting and not bench.scheduler.queues and not bench.scheduler.user_turns
     assert bench.scheduler.engines == {third.engine}
 
 
@@ -230,9 +134,9 @@ def test_a_fault_loses_one_exchange_and_no_other(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(first.engine, "assign", lambda exchange: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         end_of(first)
-    assert bench.scheduler.waiting == 1 and list(bench.scheduler.turns) == ["bob"]
+    assert bench.scheduler.waiting == 1 and list(bench.scheduler.user_turns) == ["bob"]
     assert second.engine is None
-    bench.scheduler.lost(first.engine)  # type: ignore[arg-type]
+    bench.scheduler.engine_lost(first.engine)  # type: ignore[arg-type]
     assert not bench.scheduler.waiting and not bench.scheduler.queues
 
 
@@ -240,7 +144,7 @@ def test_whatever_happens_the_limits_hold_and_everyone_is_answered() -> None:
     for seed in range(30):
         chance = random.Random(seed)
         bench = Bench(
-            max_engines=4, max_engines_per_user=3, max_queue=1000, max_queue_per_user=1000, patience=1000
+            max_engines=4, max_engines_per_user=3, max_queue=1000, max_queue_per_user=1000, queue_timeout=1000
         )
         requests = []
         for _ in range(300):
@@ -254,8 +158,8 @@ def test_whatever_happens_the_limits_hold_and_everyone_is_answered() -> None:
                 else:
                     engine.expire()
             assert len(bench.scheduler.engines) <= 4
-            assert all(count <= 3 for count in bench.scheduler.of_user.values())
-            assert sum(bench.scheduler.of_user.values()) == len(bench.scheduler.engines)
+            assert all(count <= 3 for count in bench.scheduler.engines_of_user.values())
+            assert sum(bench.scheduler.engines_of_user.values()) == len(bench.scheduler.engines)
         while bench.busy():
             bench.busy()[0].done()
         assert all(request.engine is not None for request in requests)

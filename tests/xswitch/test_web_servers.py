@@ -1,4 +1,4 @@
-"""X-Switch behind web servers, as docs/xswitch-administration.md configures them; and over a network."""
+"""X-Switch behind web servers, as docs/xswitch.md configures them; and over a network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for name in ("REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING", "REMO
     print(name, os.environ.get(name))
 print("uid", os.getuid())
 """
-# What stands around the documented lines, so that each server runs in the foreground and from one directory
+# The configuration around the documented lines: each server runs in the foreground and from one directory
 AROUND = {
     "nginx": """user www-data; daemon off; pid DIR/pid; error_log DIR/error.log; worker_processes 1;
         events {} http { access_log off; client_body_temp_path DIR/body; proxy_temp_path DIR/proxy;
@@ -77,8 +77,8 @@ COMMANDS = {
 
 
 def documented(language: str) -> str:
-    """Return the configuration that docs/xswitch-administration.md gives for a web server."""
-    text = (ROOT / "docs" / "xswitch-administration.md").read_text()
+    """Return the configuration that docs/xswitch.md gives for a web server."""
+    text = (ROOT / "docs" / "xswitch.md").read_text()
     found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found
     return found[1]
@@ -197,7 +197,7 @@ def test_two_modules_balanced(name: str, alice: User) -> None:
         config = other.directory / "xswitch.toml"  # both machines see the same files
         config.write_text(config.read_text().replace(str(other.site), str(one.site)))
         os.kill(other.process.pid, signal.SIGHUP)
-        other.wait_for_log("settings read again")
+        other.wait_for_log("the settings were read again")
         replacements = {"/srv/www": str(one.site)}
         if name == "nginx":
             lines = f"server {one.address}; server {other.address};"

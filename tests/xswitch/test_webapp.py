@@ -1,4 +1,4 @@
-"""Web applications, as X-Switch finds them in what web servers send; no JVM is started."""
+"""Web applications of X-Switch, found from the variables that web servers send; no JVM is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ewe.xswitch.engine_kinds import BUILT_IN, EngineKind
 from ewe.xswitch.settings import Settings, from_toml
 from ewe.xswitch.switch.scheduler import Scheduler
 from ewe.xswitch.tools.java import BuildError, build
-from ewe.xswitch.webapp import Application, Applications, NoApplication, split
+from ewe.xswitch.webapp import Applications, NoApplication, WebApplication, split_path
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from ewe.xswitch.webapp import Application, Applications, NoApplication, split
         ("/~a/shop", "", b"", ("/~a/shop", b"")),
         ("/~a/shop/", "", b"", ("/~a/shop", b"/")),
         ("/~a/shop/do/it", "", b"/do/it", ("/~a/shop", b"/do/it")),  # nginx: the whole path is
-        ("/~a/shop/do", "/it", b"/do", ("/~a/shop", b"/do/it")),  # Apache: up to what is not there
+        ("/~a/shop/do", "/it", b"/do", ("/~a/shop", b"/do/it")),  # Apache: the existing part of the path
         ("/~a/shop/do", "/it", b"/do/it", ("/~a/shop", b"/do/it")),
         ("/~a/x/x", "/x", b"/x", ("/~a/x", b"/x/x")),
         ("/do", "", b"/do", ("", b"/do")),
@@ -31,13 +31,13 @@ def test_what_an_application_and_its_path_are(
     script_name: str, path_info: str, inner: bytes, expected: tuple[str, bytes]
 ) -> None:
     params = {b"SCRIPT_NAME": script_name.encode(), b"PATH_INFO": path_info.encode()}
-    assert split(params, inner) == expected
+    assert split_path(params, inner) == expected
 
 
 @pytest.mark.parametrize("script_name", ["", "/other", "shop/do"])
 def test_what_does_not_fit(script_name: str) -> None:
     with pytest.raises(NoApplication, match="end alike"):
-        split({b"SCRIPT_NAME": script_name.encode()}, b"/do")
+        split_path({b"SCRIPT_NAME": script_name.encode()}, b"/do")
 
 
 def test_which_directories_are_applications(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
     (site / "alias").symlink_to(site / "a")
     settings = Settings(roots=(str(site),))
 
-    def find(path: str, method: bytes = b"GET") -> Application | None:
+    def find(path: str, method: bytes = b"GET") -> WebApplication | None:
         params = {b"REQUEST_METHOD": method, b"SCRIPT_NAME": f"/{path}".encode()}
         return Applications().find(f"{tmp_path}/{path}", params, settings)
 
-    assert find("site/a/x/y") == Application(f"{site}/a", "/site/a", b"/x/y")
-    assert find("site/a/b/x") == Application(f"{site}/a/b", "/site/a/b", b"/x")
-    assert find("site/alias/x") == Application(f"{site}/alias", "/site/alias", b"/x")
-    assert find("u/public_html/c") == Application(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
+    assert find("site/a/x/y") == WebApplication(f"{site}/a", "/site/a", b"/x/y")
+    assert find("site/a/b/x") == WebApplication(f"{site}/a/b", "/site/a/b", b"/x")
+    assert find("site/alias/x") == WebApplication(f"{site}/alias", "/site/alias", b"/x")
+    assert find("u/public_html/c") == WebApplication(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
     for path in ("", "/", "/;jsessionid=1", "/x/", "/x;y/;z"):  # the last may be empty
-        assert find(f"site/a{path}") == Application(f"{site}/a", "/site/a", path.encode())
+        assert find(f"site/a{path}") == WebApplication(f"{site}/a", "/site/a", path.encode())
     for path in ("site/x.py", "site/linked/x", "u/x", "x", "site"):
         assert find(path) is None
     with pytest.raises(NoApplication, match="method"):
@@ -74,14 +74,14 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
 
 
 def test_only_what_jetty_can_read(tmp_path: Path) -> None:
-    """Its connector leaves a request unanswered where a parameter is not what it expects."""
+    """Jetty's connector does not answer a request if a parameter has an unexpected value."""
     odd = {
         b"HTTP_X__Y": b"1", b"HTTP_": b"1", b"HTTP_X_": b"1", b"HTTP_EXPECT": b"100-continue", b"HTTP_HOST": b"a b",
         b"HTTP_CONTENT_LENGTH": b"7", b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
         b"REMOTE_ADDR": b"unix:", b"REMOTE_PORT": b"70000", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
         b"REQUEST_METHOD": b"GET", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
     }  # fmt: skip
-    application = Application("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
+    application = WebApplication("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
     assert application.variables(odd) == {
         b"HTTP_HOST": b"[::1]", b"HTTP_CONTENT_LENGTH": b"5", b"HTTP_CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
         b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
@@ -97,7 +97,7 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
 class Request:
     def __init__(self) -> None:
         self.key = ("alice", "java")
-        self.since = 0.0
+        self.started_at = 0.0
         self.engine: Engine | None = None
 
     def refuse(self, status: int, cause: str) -> None:
@@ -110,15 +110,15 @@ class Engine:
     def __init__(self, scheduler: Scheduler[Request, Engine]) -> None:
         self.scheduler = scheduler
         self.key = ("alice", "java")
-        self.used = 0.0
+        self.used_at = 0.0
         self.deadline = float("inf")
-        self.served = self.running = 0
+        self.ended_requests = self.running = 0
         self.retired = False
 
     def has_room(self) -> bool:
         return self.running < 3
 
-    def is_spinning(self) -> bool:
+    def check_spinning(self) -> bool:
         return False
 
     def assign(self, request: Request) -> None:
@@ -128,7 +128,7 @@ class Engine:
 
     def done(self) -> None:
         self.running -= 1
-        self.served += 1
+        self.ended_requests += 1
         if self.running:
             self.scheduler.dispatch()
         else:

@@ -1,23 +1,23 @@
-# The Perl engine of X-Switch: runs CGI scripts that do not know of it, one after another, in one interpreter.
+# The Perl engine of X-Switch: runs unmodified CGI scripts, one after another, in one interpreter.
 #
-# It speaks the engine protocol (docs/write-an-engine.md): two lines come on the control socket, descriptor 3;
-# the request's body comes and the script's output goes over the data socket, descriptors 0 and 1 at the start;
-# after the output a mark goes back over the control socket. Where a script leaves processes behind, the engine
-# ends instead, as a CGI script's process would.
+# It speaks the engine protocol (docs/xswitch-internals.md). Two lines come on the control socket, descriptor 3. The
+# request's body comes and the script's output goes over the data socket, descriptors 0 and 1 at the start. After
+# the output a mark goes back over the control socket. If a script leaves processes behind, the engine ends instead,
+# as a CGI script's process would.
 #
-# The setting `isolation` decides where a script runs: in this process ("none"); in a new one, forked from a
-# zygote (perl_fork.pl: "fork"); or in this one if the next script will find nothing of it (perl_exact.pl: "auto").
-# What this process keeps of one script for the next, and how it forgets the rest, is in perl_state.pl; which compiled
-# code can be kept, in perl_code.pl.
+# The setting `isolation` decides where a script runs: in this process ("none"); in a new one, forked from a zygote
+# (perl_fork.pl: "fork"); or in this one if the script leaves no trace for the next one (perl_exact.pl: "auto").
+# perl_state.pl keeps some state of one script for the next, and resets the rest. perl_code.pl decides which
+# compiled code can be kept.
 
 package XSwitch;
 
 use strict;
 use warnings;
-BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that may call it
+BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that may call exit
 use POSIX ();
 
-my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # $& is not seen outside
+my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # the block hides $& from scripts
 for my $part (map { "perl_$_.pl" } qw(protocol code state exact fork)) {
     require "$here$part";
     delete $INC{"$here$part"};
@@ -44,7 +44,7 @@ sub main {
             %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
             prepare($file);
             run($file);
-            end() if $$ != $engine;    # a child that the script has forked
+            end() if $$ != $engine;    # this process is a child that the script has forked
             finish();
             POSIX::_exit($status) unless alone() && all_closed();
             syswrite $control, "\4$status\n";
@@ -55,12 +55,13 @@ sub main {
     }
 }
 
-# Have a child of a zygote run the script, and end as it has where there is more to undo than its process.
+# Run the script in a child of a zygote. If the child ended by a signal, or left processes behind, end in the same
+# way.
 sub run_forked {
     my ($file, $lines) = @_;
-    my $ended = XSwitch::Fork::run($file, $lines) // POSIX::SIGKILL();    # nobody knows how its process has ended
+    my $ended = XSwitch::Fork::run($file, $lines) // POSIX::SIGKILL();    # the zygote has ended: no status is known
     if (my $signal = $ended & 127) {
-        kill $signal, $$;    # a broken answer must not pass for whole
+        kill $signal, $$;    # an incomplete answer must not look complete
         POSIX::_exit(128 + $signal);
     }
     $status = $ended >> 8;
@@ -76,7 +77,7 @@ sub receive_lines {
     return $lines;
 }
 
-# Our descriptors go where no script looks for them, and no program inherits them.
+# Move the engine's descriptors to numbers that no script uses, and let no program inherit them.
 sub settle {
     open my $nothing, '+<', '/dev/null' or die "/dev/null: $!";
     POSIX::dup2(fileno $nothing, $NOTHING);
@@ -89,12 +90,12 @@ sub settle {
     for ($CONTROL .. $FIRST_FREE - 1) {
         open my $handle, '+<&=', $_ or next;
         fcntl $handle, 2, 1;    # F_SETFD, FD_CLOEXEC
-        push @handles, $handle;    # or it would be closed
+        push @handles, $handle;    # keeps it open
     }
     XSwitch::Fork::remember($here, \%environment, \@INC, @handles[$FIRST_LINK - $CONTROL .. $#handles]);
 }
 
-# ------------------------------------------------------------- before a script: what a new process would have
+# --------------------------------------------------------------- before a script: set up the state of a new process
 
 sub prepare {
     my ($file) = @_;
@@ -105,29 +106,29 @@ sub prepare {
     if ($ENV{CONTENT_LENGTH}) {
         my $body = XSwitch::Protocol::body($data, $ENV{CONTENT_LENGTH}) // POSIX::_exit(0);
         POSIX::dup2(fileno $body, 0);
-        close $body;    # perl itself closes none that it has put where its STDIN or STDOUT was
+        close $body;    # perl does not close a descriptor that was put in the place of its STDIN or STDOUT
     }
     POSIX::dup2($DATA, 1);
     POSIX::dup2($ERRORS, 2);
     XSwitch::Protocol::set_blocking($_) for $data, $handles[$ERRORS - $CONTROL];
-    undef *STDIN;    # with what is tied to it, an alias, and the format of pages
+    undef *STDIN;    # also removes a tied object, an alias, and page formats
     undef *STDOUT;
-    no warnings 'io';    # of what perl had under the same number
+    no warnings 'io';    # about the handles that perl had under the same numbers
     open STDIN, '<&=', 0;
     open STDOUT, '>&=', 1;
-    $output = *STDOUT{IO};    # also where the script gives its name to another
+    $output = *STDOUT{IO};    # valid even if the script assigns another handle to the name
     if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2; select STDERR; $| = 1 }
     binmode STDERR;
     select STDOUT;
     ($/, $\, $,, $;, $", $@, $?, $^A) = ("\n", undef, undef, "\034", ' ', '', 0, '');
-    { no warnings; tell *NONE }    # no handle was read last
+    { no warnings; tell *NONE }    # resets the handle that was read last
     ($_, $., $^T, $^F) = (undef, undef, time, 2);
     $0 = $file if $0 ne $file;
     srand seed();
     FindBin::again() if $INC{'FindBin.pm'};
 }
 
-# As good as that of srand without an argument, which reads the kernel's random numbers one by one.
+# Return a seed as good as that of srand without an argument. perl would read one random number at a time.
 sub seed {
     if (length $seeds < 4 && open my $random, '<:raw', '/dev/urandom') { sysread $random, $seeds, 4096 }
     return unpack 'L', substr $seeds, 0, 4, '';
@@ -143,7 +144,7 @@ sub run {
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
-# Call code as perl runs a file: exit and die end it, and set the status. Did it end without them?
+# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them.
 sub attempt {
     my ($code) = @_;
     my $well = 0;
@@ -159,13 +160,13 @@ sub attempt {
     return $well;
 }
 
-# What a script's exit does.
+# Replaces exit() in scripts.
 sub leave {
     no warnings qw(exiting numeric);
     $status = ($_[0] // 0) & 255;
     if ($$ == $engine) {
         local $SIG{__DIE__};
-        eval { last REQUEST };    # fails in what perl itself has called: a handler, DESTROY, the block of a sort
+        eval { last REQUEST };    # fails in code that perl itself has called: a handler, DESTROY, a sort block
     }
     end();
 }
@@ -184,27 +185,27 @@ sub run_ends {
     }
 }
 
-# End what the script has left in variables, and write out all that was said.
+# Destroy the script's variables, and flush all output.
 sub finish {
     run_ends();
     XSwitch::State::forget_handlers();
-    select STDOUT;    # or what was selected stays open
+    select STDOUT;    # otherwise the selected handle would stay open
     attempt(\&XSwitch::State::forget_names);
     untie *$_ for *STDIN, *STDOUT, *STDERR;
     close $_ for $output, *STDOUT;
 }
 
-# What a script's caller does: nobody has called the script itself.
+# Replaces caller() in scripts: the script itself has no caller.
 sub caller (;$) {
     my $level = 1 + ($_[0] // 0);
     my @frame = CORE::caller() eq 'DB' ? DB::frame($level + 1) : CORE::caller($level);
     return if !@frame || $frame[0] =~ /\AXSwitch\b/;
     return !wantarray ? $frame[0] : @_ ? @frame : @frame[0 .. 2];
 }
-sub DB::frame { package DB; return CORE::caller($_[0]) }    # who asks from there gets the arguments, too
+sub DB::frame { package DB; return CORE::caller($_[0]) }    # a caller in package DB also gets the arguments
 BEGIN { *CORE::GLOBAL::caller = \&caller }
 
-# What $^S says: is an eval of the script's own running? Handlers of its death ask.
+# Replaces $^S: is an eval of the script's own running? Handlers of $SIG{__DIE__} read it.
 sub TIESCALAR { return bless [] }
 sub STORE { }
 sub FETCH {
@@ -223,8 +224,8 @@ sub alone {
     return $pid < 0 || XSwitch::Fork::alone();
 }
 
-# Is no descriptor open but ours? To close one behind the back of a handle that stays would not do: perl counts who
-# uses a descriptor, and would later leave another's of the same number open.
+# Is no descriptor open except the engine's? Closing one without its handle would not help: perl counts the users of
+# a descriptor, and would later leave another file of the same number open.
 sub all_closed {
     for ($FIRST_FREE, $FIRST_FREE + 1) {
         return 0 if fcntl($control, 0, $FIRST_FREE) != $_;    # F_DUPFD: the lowest that is free
@@ -232,7 +233,7 @@ sub all_closed {
     return 1;
 }
 
-# Replace this process by a fresh engine, which goes on with the request that was read.
+# Replace this process by a fresh engine, which answers the request that was read already.
 sub start_anew {
     my ($lines) = @_;
     XSwitch::Fork::end_all();
@@ -246,7 +247,7 @@ sub start_anew {
     exec $^X, __FILE__, fileno $kept or die "$^X: $!";
 }
 
-# Be an engine on the descriptors that X-Switch gives, to the end of this process.
+# Run an engine on the descriptors that X-Switch gives, to the end of this process.
 sub serve {
     my ($kept) = @_;
     ($engine, %environment) = ($$, %ENV);

@@ -1,29 +1,29 @@
-# A zygote's work, and that of its children until their script runs: see perl_zygote.pl.
+# The work of a zygote, and of its children until their script runs: see perl_zygote.pl.
 #
-# The engine (perl_fork.pl) talks to it over descriptor 0, in frames: "load" has it load modules, once; "run" has it
-# fork a child for a request. The answers are "loaded" or "refused", and "ended" with the child's wait status. A child
-# that is asked to says "learned" at its end: which modules its script has loaded, and from where.
+# The engine (perl_fork.pl) talks to it over descriptor 0, in frames. "load" makes it load modules, once. "run"
+# makes it fork a child for a request. The answers are "loaded" or "refused", and "ended" with the child's wait
+# status. At its end, a child may also send "learned": the modules that its script has loaded, and their files.
 
 package XSwitch::Zygote;
 
 use strict;
 use warnings;
 
-# No module more: at its end perl looks at every name that there is, in memory that is still shared.
+# Load no other module here: at its end perl visits every name, in memory that is still shared.
 my $here = (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r;
 require "${here}perl_protocol.pl";
 delete @INC{ grep { m{/perl_(?:child|protocol)\.pl\z} } keys %INC };
 
-my $LINK = 64;    # least number of the descriptor to the engine: a script's own begin where they do under `perl script`
+my $LINK = 64;    # least descriptor to the engine: a script's own begin where `perl script` has them
 my $LAST_OF_PROGRAM = 31;
 
-my ($link, $program, $number);  # to the engine; what perl reads, and its descriptor
-my $read;                       # bytes that perl has read where the script begins
-my ($script, $reports, $path);  # of a child: its file; its pid, if it says what it has loaded; what @INC must be
+my ($link, $program, $number);  # to the engine; the file that perl reads, and its descriptor
+my $read;                       # bytes that perl has read before the script begins
+my ($script, $reports, $path);  # of a child: its file; its pid, if it reports its modules; the required @INC
 my $loaded = 0;
 my %startup = map { $_ => $ENV{$_} } grep { /\APERL/ } keys %ENV;
 
-# Serve until the engine has gone. Returns in children only.
+# Serve until the engine has ended. Returns in children only.
 sub serve {
     my ($file) = @_;
     ($program, $read) = handle_of($file);
@@ -33,7 +33,7 @@ sub serve {
     while (my ($order, @texts) = XSwitch::Protocol::hear($link)) {
         if ($order eq 'load') { load(@texts); next }
         my $child = fork;
-        return prepare(@texts) if defined $child && !$child;    # to perl, which reads on
+        return prepare(@texts) if defined $child && !$child;    # to perl, which continues to read
         if (defined $child) { waitpid $child, 0 }
         else { syswrite STDERR, "cannot fork: $!\n"; $? = 255 << 8 }
         XSwitch::Protocol::tell($link, 'ended', $?);
@@ -44,19 +44,19 @@ sub serve {
 # Return a handle on the descriptor by which perl reads this file, and the file's length.
 sub handle_of {
     my ($file) = @_;
-    my @wanted = stat $file;
+    my @status_of_file = stat $file;
     for my $number (3 .. $LAST_OF_PROGRAM) {
         open my $handle, '<&=', $number or next;
-        my @found = stat $handle;
-        return $handle, $found[7] if "@found[0, 1]" eq "@wanted[0, 1]";
+        my @status = stat $handle;
+        return $handle, $status[7] if "@status[0, 1]" eq "@status_of_file[0, 1]";
     }
     die "$file is not open\n";
 }
 
-# Have perl read on from another handle.
+# Make perl continue to read from another handle.
 sub read_from {
     my ($source) = @_;
-    local $^F = $number;    # so that open() puts it under the same descriptor
+    local $^F = $number;    # open() then uses the same descriptor
     open $program, '<&', $source or die "descriptor: $!";
     fcntl $program, 2, 1;    # F_SETFD, FD_CLOEXEC
 }
@@ -70,7 +70,7 @@ sub load {
     XSwitch::Protocol::tell($link, @said);
 }
 
-# Give this process what that of `perl script` would have, and make the script what perl reads next.
+# Give this process the state that `perl script` would have, and make perl read the script next.
 sub prepare {
     my ($report, $expected, $lines) = @_;
     my ($command, $variables) = split /\n/, $lines;
@@ -85,7 +85,7 @@ sub prepare {
     $path = $expected if $loaded;
     $0 = $script;
     $^T = time;
-    srand if $loaded;    # or all children would have the same random numbers
+    srand if $loaded;    # otherwise all children would have the same random numbers
     become_perl() unless reads_like_perl();
     pipe my $source, my $sink or die "pipe: $!";
     my $prefix = qq(#line 0 "$script"\nBEGIN { XSwitch::Zygote::begin() }\n);
@@ -98,20 +98,20 @@ sub take_input {
     my ($length) = @_;
     if (!$length) { open STDIN, '<', '/dev/null' or die "/dev/null: $!"; return }
     open my $data, '<&=', 1 or die "data socket: $!";
-    my $body = XSwitch::Protocol::body($data, $length) or kill KILL => $$;    # its client has gone
+    my $body = XSwitch::Protocol::body($data, $length) or kill KILL => $$;    # the client has left
     open STDIN, '<&', $body or die "standard input: $!";
 }
 
-# The last that perl has read is the line that calls this; from here on it reads the script.
+# perl has just read the line that calls this. From here on it reads the script.
 sub begin {
     open my $source, '<', $script or become_perl();
     read_from($source);
-    close $_ for $source, $program;    # perl keeps the descriptor, and closes it when it has read all
+    close $_ for $source, $program;    # perl keeps the descriptor, and closes it at the end of the file
     ($!, $?, $@) = (0, 0, '');
 }
 
-# Can this interpreter take the script as it would have from its command line? What it looks for in a file's first
-# bytes (another interpreter, another encoding), and switches and locales for its own start, come too late here.
+# Can this interpreter read the script as it would from its command line? Some things take effect only at perl's
+# start: a first line with another interpreter or encoding, and switches and locales.
 sub reads_like_perl {
     open my $source, '<', $script or return 0;
     sysread $source, my $first, 4096;
@@ -121,7 +121,7 @@ sub reads_like_perl {
     return $first !~ /\A#!/ || $first =~ m{\A#![^\n]*\bperl[\w.]*(?:\s+-w)?\s*?\r?(?:\n|\z)};
 }
 
-# Replace this process by one of `perl script`, with the switches that the kernel would pass on.
+# Replace this process by `perl script`, with the switches that the kernel would pass on.
 sub become_perl {
     my $switches;
     if (open my $source, '<', $script) {
@@ -132,17 +132,17 @@ sub become_perl {
     kill KILL => $$;
 }
 
-# The script is compiled, and has not begun to run.
+# Called when the script is compiled, before it runs.
 sub compiled {
-    become_perl() if defined $path && join("\0", @INC) ne $path;    # modules might be others than were loaded before
+    become_perl() if defined $path && join("\0", @INC) ne $path;    # @INC has changed: other modules might be found
     local $!;
     if (exists $main::{DATA} && (fileno(*main::DATA) // -1) == $number) {
-        seek main::DATA, tell(main::DATA) - $read, 0;    # perl counts from where this program began
+        seek main::DATA, tell(main::DATA) - $read, 0;    # perl counts from the beginning of this program
     }
 }
 INIT { compiled() }
 
-# The script has ended, with its END blocks: this one was the first.
+# Called when the script has ended, with its END blocks: this END block was the first to be compiled.
 sub report {
     local ($?, $!, $@, $,, $\);
     my @path = map { ref ? 'CODE' : $_ } @INC;

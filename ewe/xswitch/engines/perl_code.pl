@@ -1,5 +1,5 @@
-# Does the compiled code of a script remember anything of one run for the next? Then the Perl engine (perl_state.pl)
-# compiles it again each time. The tree of operators, as B shows it, tells which code does.
+# Does the compiled code of a script keep state of one run for the next? If it does, the Perl engine (perl_state.pl)
+# compiles the script again each time. The tree of operators, as the module B shows it, gives the answer.
 
 package XSwitch::Code;
 
@@ -9,12 +9,12 @@ no warnings 'recursion';
 use B ();
 
 my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER (of the code around), ...
-# Operators whose compiled code remembers how they ended, or that change what later code finds under a name
+# Operators whose compiled code keeps its result, or that change the meaning of a name for later code
 my $REMEMBERS = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
 my $REMEMBERS_ONE = qr/\A(?:flip|glob)\z/;    # unless they give a list
 my $PERHAPS = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
 
-# Does a sub of the script hold on to a variable of the run that was there when it was compiled, or to another value?
+# Does a sub of the script refer to a variable of the run in which it was compiled, or to another value?
 sub remembers {
     my $code = B::svref_2object($_[0]);
     return 0 if XSwitch::State::is_library($code->FILE);
@@ -24,25 +24,26 @@ sub remembers {
     return code_remembers($code);
 }
 
-# Is there a `state` variable, a constant that refers to something, or such an operator, in this code or within?
+# Is there a `state` variable, a constant that is a reference, or such an operator, in this code or within it?
 sub code_remembers {
     my ($code) = @_;
     for ($code->PADLIST->NAMES->ARRAY) {
-        return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # this one is a range's
+        return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # '$' belongs to a range
     }
     my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
     for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
     return op_remembers($code->ROOT, 0, \@values);
 }
 
-# The same of an operator and those below; maybe: it is not always run, so a `my` there may show what it had before.
+# The same for an operator and those below. maybe: it does not always run, so a `my` there may show its former
+# value.
 sub op_remembers {
     my ($op, $maybe, $values) = @_;
     my $name = $op->name;
     return 1 if $name =~ $REMEMBERS || $name =~ $REMEMBERS_ONE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
     return 1 if $maybe && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
     if ($name eq 'const') {
-        my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # where perl has threads, it is the latter
+        my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # with threads, it is in the pad
         return 1 if ref $value eq 'B::IV' && $value->FLAGS & B::SVf_ROK();
     }
     $maybe = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
@@ -58,7 +59,7 @@ sub op_remembers {
     }
     for my $each (@below) {
         return 1 if op_remembers($each, $maybe, $values);
-        $maybe = 1 if $name =~ $PERHAPS;    # what comes first is always run
+        $maybe = 1 if $name =~ $PERHAPS;    # the first operand always runs
     }
     return 0;
 }

@@ -1,16 +1,16 @@
-# May a script run in the Perl engine's own process, and the next script still find all as a new process would?
+# May a script run in the Perl engine's own process, and the next script still find the state of a new process?
 #
-# With isolation = "auto" only what is known to be exact does. The answer comes from the script's text, before it runs
-# for the first time, and errs towards a separate process (perl_fork.pl), which is slower and always right. After the
-# run %INC tells whether the text had told all: if not, the engine starts again.
+# With isolation = "auto" only a script that is known to be exact does. The answer comes from the script's text,
+# before its first run. In doubt the script runs in a separate process (perl_fork.pl), which is slower and always
+# right. After the run, %INC shows whether the text named all modules: if not, the engine starts again.
 
 package XSwitch::Exact;
 
 use strict;
 use warnings;
 
-# What a script may use: pragmas that act on its text alone, and modules that keep no table or setting which their
-# functions change. Their variables can be set only by name, which $SHARED finds.
+# The modules that a script may use: pragmas that act on its text alone, and modules whose functions change no
+# lasting table or setting. Their variables can be set only by name, which $SHARED finds.
 our @NAMED = qw(
     strict warnings utf8 feature integer constant vars bytes
     CGI Carp Cwd Data::Dumper Digest::MD5 Digest::SHA Encode Fcntl File::Basename File::Spec File::Spec::Functions
@@ -18,7 +18,7 @@ our @NAMED = qw(
 );
 my %named = map { $_ => 1 } @NAMED;
 
-# What these load besides, at once or later; some of it is in the warm parent's list.
+# Modules that these load, at once or later; some of them are in the preloaded parent's list.
 my %with = map { s{::}{/}gr . '.pm' => 1 } @NAMED, qw(
     AutoLoader B CGI::File::Temp CGI::Util Config Digest::base Encode::Alias Encode::Config Encode::Encoding
     Encode::MIME::Name Errno Exporter Exporter::Heavy Carp::Heavy File::Glob File::Path File::Spec::Unix File::Temp
@@ -29,8 +29,8 @@ $with{'bytes_heavy.pl'} = 1;
 
 my $NAME = qr/[A-Za-z_]\w*(?:(?:::|')\w+)*/;
 
-# What leads to more than the script's own: other code, other modules' settings, the process
-my $BEGINS = qr/(?:^|[;{}])\s*/m;    # a statement
+# Constructs that reach beyond the script itself: other code, other modules' settings, the process
+my $BEGINS = qr/(?:^|[;{}])\s*/m;    # the beginning of a statement
 my $REACHES = qr{
     \b(?: INIT|CHECK|UNITCHECK)\s*\{ | \bsub\s+(?:DESTROY|AUTOLOAD|\w*(?:::|')\w) | ${BEGINS}package\b
     | \b(?: ISA|UNIVERSAL|GLOBAL|Internals|setlocale|setpriority|setpgrp|setpgid|setsid|tcsetpgrp|syscall|ioctl|chroot
@@ -45,16 +45,16 @@ my $REACHES = qr{
     | [/\}\])|!#~,>][msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b    # s///ee
 }x;
 my $SHARED = qr{[\$\@%&*]\#?\{?\s*\^?(?:::)?((?:\w+(?:::|'(?=[A-Za-z_])))+)(\w*)};
-my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # where names may be made at run time, without `use strict`
+my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # names may be made at run time here, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 my $BODY = qr/(?<body>\{(?:[^{}]++|(?&body))*+\})/;
-my $RETURNS = qr/\breturn\s*(?:[;(\$\@%"'\d\\\[{!\-]|(?:if|unless|undef)\b)/;    # outside of a sub: an error
+my $RETURNS = qr/\breturn\s*(?:[;(\$\@%"'\d\\\[{!\-]|(?:if|unless|undef)\b)/;    # an error outside of a sub
 
-# Does this text stay within what can be undone?
+# Does this text contain only constructs whose effects can be undone?
 sub is_exact {
     my ($text) = @_;
     return 0 if $text =~ /\A#!(?!.*\bperl[\w.]*(?:\s+-w)?\s*$)/m || $text =~ /\A(?:\xEF\xBB\xBF|\xFE\xFF|\xFF\xFE|.?\0)/s;
-    if ($text !~ /<</) {    # in a text within the script such lines are no documentation and no comments
+    if ($text !~ /<</) {    # such lines in a here-document would not be documentation or comments
         $text =~ s/^=[a-zA-Z].*?(?:^=cut\b[^\n]*|\z)//gms;
         $text =~ s/^\s*#.*//gm;
     }
@@ -68,10 +68,10 @@ sub is_exact {
     while ($text =~ /(?:${BEGINS}(use|no)|\b(require))\b\s*([^;]*)/g) {
         my ($word, $what) = ($1 // $2, $3);
         next if $what =~ /\Av?5[\d._]*\s*\z/;
-        my ($module, $rest) = $what =~ /\A($NAME)(.*)/s or return 0;
+        my ($module, $imports) = $what =~ /\A($NAME)(.*)/s or return 0;
         return 0 unless $named{$module};
         next if $module eq 'constant' || $module eq 'vars';
-        return 0 if $word ne 'require' && ($rest =~ /[\$\@%&*]\w/ || $module eq 'CGI' && $rest =~ /['"(\s]-/);
+        return 0 if $word ne 'require' && ($imports =~ /[\$\@%&*]\w/ || $module eq 'CGI' && $imports =~ /['"(\s]-/);
         $used{$module} = 1;
     }
     for my $package ($text =~ /(?<![\$\@%&*>:'"\w])([A-Z]\w*(?:::\w+)*)(?:::|->)/g) {
@@ -80,7 +80,7 @@ sub is_exact {
     return 1;
 }
 
-# Has a run loaded what it was not known to?
+# Has a run loaded modules outside of the lists above?
 sub has_reached { return grep { !$with{$_} } @_ }
 
 1;

@@ -1,9 +1,10 @@
-# The Perl engine's scripts that run in a separate process, forked from a zygote (perl_zygote.pl).
+# Runs scripts of the Perl engine in a separate process, forked from a zygote (perl_zygote.pl).
 #
-# There is one zygote without modules, and a few with the installed modules that a script was seen to load: what the
-# script's own `use` then finds loaded, it only imports. A script gets such a zygote where everything says that its
-# modules would be the same ones: its own files are as they were when it was seen, @INC leads to no other files, and
-# what modules have read of the environment is the same. Else the one without modules, which is slower and always right.
+# There is one zygote without modules, and a few with the installed modules that a script was seen to load. In a
+# child of such a zygote, the script's own `use` finds the module loaded, and only imports from it. A script gets
+# such a zygote if its modules would certainly be the same ones: its own files are unchanged since that run, @INC
+# leads to no other files, and the environment variables that its modules read are the same. Otherwise it gets the
+# zygote without modules, which is slower and always right.
 
 package XSwitch::Fork;
 
@@ -13,27 +14,33 @@ use POSIX ();
 use Socket ();
 
 my ($DATA, $ERRORS) = (4, 6);    # as in perl.pl
-my ($FIRST_LINK, $LINKS) = (7, 4);    # descriptors to zygotes: the first is that to the one without modules
+my ($FIRST_LINK, $LINKS) = (7, 4);    # descriptors to zygotes; the first leads to the one without modules
 my $MAX_SCRIPTS = 500;
-my $MAX_REFUSALS = 5;      # of modules of one script, each of which costs a zygote
-my $IN_USE = 100;          # requests since the last of a zygote, within which it is not replaced
-my $LOOKS = 1;             # seconds between looks at the files that a zygote has loaded
+my $MAX_REFUSALS = 5;      # of one script's modules; each refusal costs a zygote
+my $IN_USE = 100;          # a zygote is not replaced within so many requests after its last one
+my $CHECK_S = 1;           # seconds between two checks of the files that a zygote has loaded
 
-# Statements that may change where modules are found, if what they say is not all there to be read
+# `use lib` whose directories can all be read in the text; then any other statement that may change the search path
 my $PLAIN_LIB = qr{(?:^|(?<=[;{}]))\s*use\s+lib\s+(?:qw\s*(?:\([^()]*\)|/[^/]*/|\{[^{}]*\}|\[[^]]*\])
     | (?: '[^']*' | "(?:[^"\$\@\\]|\$(?:FindBin::)?(?:Real)?Bin\b)*" | \$(?:FindBin::)?(?:Real)?Bin\b
     | (?:File::Basename::)?dirname\b | __FILE__ | [\s,().] )+ )\s*;}mx;
 my $OTHER_LIB = qr/\blib\s*->|\blib\b["';]|\buse\s+lib\b|\bINC\b|\blocal::lib\b/;
 
 my ($here, %environment, @libraries, @handles);
-my @zygotes;    # by their place: { pid, names, state, files, read, used, looked }
-my %known;      # script -> what a process without its modules has shown
-my $clock = 0;  # counts requests: the zygote used least recently goes
+# By slot. A zygote has its pid, `started` and `checked_at` (times), `used` (a value of $clock) and the `names` of its
+# modules, in one text. A zygote that has loaded them also has:
+#   modules, files     key of %INC -> file; file -> its signature
+#   tops               first part of a module's name -> keys of %INC
+#   read, variables    names of the environment variables that the modules read; variables of the request at that time
+#   overrides          names of the subs in CORE::GLOBAL, in one text
+my @zygotes;
+my %facts_of;   # script -> the facts that a run in a process without its modules has shown
+my $clock = 0;  # counts requests: the least recently used zygote is replaced
 
-# Return the first descriptor of the links, and that after the last.
+# Return the first descriptor of the links, and the one after the last.
 sub links { return $FIRST_LINK, $FIRST_LINK + $LINKS }
 
-# Note what zygotes start with. handles: of the descriptors for links.
+# Store the values that zygotes start with. handles: of the descriptors for links.
 sub remember {
     my ($directory, $variables, $path, @links) = @_;
     ($here, @handles) = ($directory, @links);
@@ -41,61 +48,64 @@ sub remember {
     @libraries = @$path;
 }
 
-# Run a request's script; return its wait status, nothing where its zygote has ended.
+# Run a request's script; return its wait status, or nothing if its zygote has ended.
 sub run {
     my ($file, $lines) = @_;
     $clock++;
-    my $known = recall($file);
-    my $place = $known ? place_for($known, $lines) : 0;
+    my $facts = recall($file);
+    my $slot = $facts ? slot_for($facts, $lines) : 0;
     for (1, 2) {
-        start($place) unless $zygotes[$place];
-        my $expected = $place ? $known->{path} : '';
-        last if XSwitch::Protocol::tell($handles[$place], 'run', $known ? 0 : 1, $expected, $lines);
-        end($place);    # it was not there any more
-        $place = 0;
+        start($slot) unless $zygotes[$slot];
+        my $expected = $slot ? $facts->{path} : '';
+        last if XSwitch::Protocol::tell($handles[$slot], 'run', $facts ? 0 : 1, $expected, $lines);
+        end($slot);    # the zygote had ended
+        $slot = 0;
     }
-    $zygotes[$place]{used} = $clock;
-    while (my ($what, @texts) = XSwitch::Protocol::hear($handles[$place])) {
+    $zygotes[$slot]{used} = $clock;
+    while (my ($what, @texts) = XSwitch::Protocol::hear($handles[$slot])) {
         return $texts[0] if $what eq 'ended';
         learn($file, @texts) if $what eq 'learned';
     }
-    end($place);
+    end($slot);
     return;
 }
 
-# Return what is known of a script, while its files are unchanged.
+# Return the facts about a script; nothing if a run has shown none, or if a file has changed: the facts are then
+# dropped.
 sub recall {
     my ($file) = @_;
-    my $known = $known{$file} or return;
-    my $own = $known->{own};
-    return $known unless grep { $own->{$_} ne XSwitch::State::signature($_) } keys %$own;
-    delete $known{$file};
+    my $facts = $facts_of{$file} or return;
+    my $own_files = $facts->{own_files};
+    return $facts unless grep { $own_files->{$_} ne XSwitch::State::signature($_) } keys %$own_files;
+    delete $facts_of{$file};
     return;
 }
 
-# ------------------------------------------------------------------------------------------- what a run has shown
+# --------------------------------------------------------------------------------------- the facts that a run shows
 
+# Store the facts about a script that a run without its modules has shown: path, overrides and modules (perl_child.pl,
+# report()). The script gets a zygote with modules only if its search path and its `use lib` can be read in the text.
 sub learn {
     my ($file, $path, $overrides, %modules) = @_;
-    %known = () if keys %known >= $MAX_SCRIPTS;
+    %facts_of = () if keys %facts_of >= $MAX_SCRIPTS;
     my $directory = $file =~ s{[^/]*\z}{}r;
-    my %own = map { (m{\A/} ? $_ : $directory . $_) => 1 } grep { m{[/.]} && !installed($_) } values %modules;
-    my $known = { path => $path, overrides => $overrides, modules => \%modules, names => [], refusals => 0, warns => 0 };
-    $known->{own} = { map { $_ => XSwitch::State::signature($_) } $file, keys %own };
-    $known{$file} = $known;
+    my %own_files = map { (m{\A/} ? $_ : $directory . $_) => 1 } grep { m{[/.]} && !installed($_) } values %modules;
+    my $facts = { path => $path, overrides => $overrides, modules => \%modules, names => [], refusals => 0, warns => 0 };
+    $facts->{own_files} = { map { $_ => XSwitch::State::signature($_) } $file, keys %own_files };
+    $facts_of{$file} = $facts;
     my @path = split /\0/, $path, -1;
     my ($first) = grep { $path[$_] eq $libraries[0] } 0 .. $#path;
     return unless defined $first && !grep({ $_ eq 'CODE' } @path) && "@path[$first .. $first + $#libraries]" eq "@libraries";
-    $known->{front} = [map { m{\A/} ? $_ : $directory . $_ } @path[0 .. $first - 1]];
-    my %texts = map { $_ => code_of($_) } keys %{ $known->{own} };
+    $facts->{front} = [map { m{\A/} ? $_ : $directory . $_ } @path[0 .. $first - 1]];
+    my %texts = map { $_ => code_of($_) } keys %{ $facts->{own_files} };
     return if grep { !defined || s/$PLAIN_LIB//gr =~ $OTHER_LIB } values %texts;
     my ($first_line) = $texts{$file} =~ /\A([^\n]*)/;
-    $known->{warns} = $first_line =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0;
+    $facts->{warns} = $first_line =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0;
     my %met;
-    $known->{names} = [grep { !/\A(?:strict|warnings|lib)\z/ } named($file, $known, \%texts, \%met)];
+    $facts->{names} = [grep { !/\A(?:strict|warnings|lib)\z/ } named($file, $facts, \%texts, \%met)];
 }
 
-# Return a file's code without its documentation and comments.
+# Return a file's code without its documentation and comments; nothing if the file cannot be read.
 sub code_of {
     my ($file) = @_;
     return unless -f $file;
@@ -106,14 +116,14 @@ sub code_of {
     return $text =~ s/^\s*#(?!!).*//gmr;
 }
 
-# Return the names of the installed modules that a file uses, and those that its own modules do, in this order.
+# Return the names of the installed modules that a file and its own modules use, in this order.
 sub named {
-    my ($file, $known, $texts, $met) = @_;
+    my ($file, $facts, $texts, $met) = @_;
     my @names;
     for my $name ($texts->{$file} =~ /(?:^|[;{}])\s*use\s+([A-Za-z]\w*(?:::\w+)*)/gm) {
-        my $found = $known->{modules}{ $name =~ s{::}{/}gr . '.pm' } // next;
+        my $path = $facts->{modules}{ $name =~ s{::}{/}gr . '.pm' } // next;
         next if $met->{$name}++;
-        push @names, installed($found) ? $name : exists $texts->{$found} ? named($found, $known, $texts, $met) : ();
+        push @names, installed($path) ? $name : exists $texts->{$path} ? named($path, $facts, $texts, $met) : ();
     }
     return @names;
 }
@@ -126,42 +136,43 @@ sub installed {
 
 # -------------------------------------------------------------------------------------------------------- zygotes
 
-# Return the place of a zygote that has the modules of a script; 0, that without modules, while there is none.
-sub place_for {
-    my ($known, $lines) = @_;
-    my @names = @{ $known->{names} } or return 0;
-    my $wanted = join ' ', $known->{warns}, @names;
-    my ($place) = grep { $zygotes[$_] && $zygotes[$_]{names} eq $wanted } 1 .. $LINKS - 1;
+# Return the slot of a zygote that has a script's modules; 0 (the one without modules) if there is none yet. The missing
+# one is then started, for later requests. A zygote whose files have changed ends.
+sub slot_for {
+    my ($facts, $lines) = @_;
+    my @names = @{ $facts->{names} } or return 0;
+    my $wanted = join ' ', $facts->{warns}, @names;
+    my ($slot) = grep { $zygotes[$_] && $zygotes[$_]{names} eq $wanted } 1 .. $LINKS - 1;
     my $line = (split /\n/, $lines)[1];
-    if (!$place) {
-        $place = $known->{refusals} < $MAX_REFUSALS && room() or return 0;
-        start($place);
-        $zygotes[$place]{names} = $wanted;
-        $zygotes[$place]{variables} = variables($line);
-        XSwitch::Protocol::tell($handles[$place], 'load', $line, $known->{warns}, @names);
+    if (!$slot) {
+        $slot = $facts->{refusals} < $MAX_REFUSALS && room() or return 0;
+        start($slot);
+        $zygotes[$slot]{names} = $wanted;
+        $zygotes[$slot]{variables} = variables($line);
+        XSwitch::Protocol::tell($handles[$slot], 'load', $line, $facts->{warns}, @names);
         return 0;
     }
-    my $zygote = $zygotes[$place];
-    return 0 if !$zygote->{files} && !has_loaded($place, $known);
-    if ($zygote->{looked} + $LOOKS <= time || $zygote->{looked} > time) {
-        $zygote->{looked} = time;
+    my $zygote = $zygotes[$slot];
+    return 0 if !$zygote->{files} && !has_loaded($slot, $facts);
+    if ($zygote->{checked_at} + $CHECK_S <= time || $zygote->{checked_at} > time) {
+        $zygote->{checked_at} = time;
         if (grep({ $zygote->{files}{$_} ne XSwitch::State::signature($_) } keys %{ $zygote->{files} })
             || grep { hidden($zygote, $libraries[$_], [@libraries[$_ + 1 .. $#libraries]]) } 0 .. $#libraries) {
-            end($place);
+            end($slot);
             return 0;
         }
     }
-    return suits($zygote, $known, $line) ? $place : 0;
+    return suits($zygote, $facts, $line) ? $slot : 0;
 }
 
-# Return a free place, or that of the zygote used least recently, which ends; 0 where all are in use.
+# Return a free slot, or the slot of the least recently used zygote, which ends; 0 if all are in use.
 sub room {
     my ($free) = grep { !$zygotes[$_] } 1 .. $LINKS - 1;
     return $free if $free;
-    my ($place) = sort { $zygotes[$a]{used} <=> $zygotes[$b]{used} } 1 .. $LINKS - 1;
-    return 0 if $zygotes[$place]{used} + $IN_USE > $clock;
-    end($place);
-    return $place;
+    my ($slot) = sort { $zygotes[$a]{used} <=> $zygotes[$b]{used} } 1 .. $LINKS - 1;
+    return 0 if $zygotes[$slot]{used} + $IN_USE > $clock;
+    end($slot);
+    return $slot;
 }
 
 sub variables {
@@ -169,18 +180,19 @@ sub variables {
     return { map { split /=/, $_, 2 } XSwitch::Protocol::words($line) };
 }
 
-# Take a zygote's word that it has loaded its modules, if it is there.
+# Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends, and
+# the script's next one leaves out that module.
 sub has_loaded {
-    my ($place, $known) = @_;
-    my $zygote = $zygotes[$place];
+    my ($slot, $facts) = @_;
+    my $zygote = $zygotes[$slot];
     my $ready = '';
-    vec($ready, $FIRST_LINK + $place, 1) = 1;
+    vec($ready, $FIRST_LINK + $slot, 1) = 1;
     return 0 unless select $ready, undef, undef, 0;
-    my ($what, @texts) = XSwitch::Protocol::hear($handles[$place]);
+    my ($what, @texts) = XSwitch::Protocol::hear($handles[$slot]);
     if (($what // '') ne 'loaded') {
-        end($place);
-        $known->{refusals}++;
-        $known->{names} = [grep { $_ ne ($texts[0] // '') } @{ $known->{names} }];
+        end($slot);
+        $facts->{refusals}++;
+        $facts->{names} = [grep { $_ ne ($texts[0] // '') } @{ $facts->{names} }];
         return 0;
     }
     my $count = shift @texts;
@@ -190,30 +202,30 @@ sub has_loaded {
     $zygote->{files} = { map { $_ => XSwitch::State::signature($_) } grep { m{\A/} } values %{ $zygote->{modules} } };
     $zygote->{tops} = {};
     push @{ $zygote->{tops}{ (split m{/|\.pm\z})[0] } }, $_ for keys %{ $zygote->{modules} };
-    $zygote->{looked} = 0;
+    $zygote->{checked_at} = 0;
     if (grep { ((stat)[10] // 0) >= $zygote->{started} } keys %{ $zygote->{files} }) {
-        end($place);    # it may have loaded what was there before
+        end($slot);    # it may have loaded an earlier version of the file
         return 0;
     }
     return 1;
 }
 
-# Would this script have loaded just these modules in this request?
+# Would this script load exactly these modules in this request?
 sub suits {
-    my ($zygote, $known, $line) = @_;
-    my $suits = $known->{suits}{ $zygote->{pid} } //= do {
-        my $modules = $known->{modules};
+    my ($zygote, $facts, $line) = @_;
+    my $suits = $facts->{suits}{ $zygote->{pid} } //= do {
+        my $modules = $facts->{modules};
         my @others = grep { ($modules->{$_} // '') ne $zygote->{modules}{$_} } keys %{ $zygote->{modules} };
-        !@others && $known->{overrides} eq $zygote->{overrides} ? 1 : 0;
+        !@others && $facts->{overrides} eq $zygote->{overrides} ? 1 : 0;
     };
     return 0 unless $suits;
-    for (@{ $known->{front} }) { return 0 if hidden($zygote, $_, \@libraries) }
+    for (@{ $facts->{front} }) { return 0 if hidden($zygote, $_, \@libraries) }
     my @read = @{ $zygote->{read} } or return 1;
-    my ($mine, $its) = (variables($line), $zygote->{variables});
-    return !grep { ($mine->{$_} // "\0") ne ($its->{$_} // "\0") } @read;
+    my ($request_values, $zygote_values) = (variables($line), $zygote->{variables});
+    return !grep { ($request_values->{$_} // "\0") ne ($zygote_values->{$_} // "\0") } @read;
 }
 
-# Is there a file in this directory that would be found before one of those that a zygote has loaded from others?
+# Does this directory have a file that perl would find before one that a zygote has loaded from another directory?
 sub hidden {
     my ($zygote, $directory, $others) = @_;
     opendir my $all, $directory or return 0;
@@ -228,36 +240,36 @@ sub hidden {
     return 0;
 }
 
-# Start the zygote of a place.
+# Start the zygote of a slot.
 sub start {
-    my ($place) = @_;
-    socketpair my $ours, my $its, Socket::AF_UNIX(), Socket::SOCK_STREAM(), 0 or die "socketpair: $!";
+    my ($slot) = @_;
+    socketpair my $our_end, my $zygote_end, Socket::AF_UNIX(), Socket::SOCK_STREAM(), 0 or die "socketpair: $!";
     my $pid = fork // die "fork: $!";
     if (!$pid) {
-        POSIX::dup2(fileno $its, 0);
+        POSIX::dup2(fileno $zygote_end, 0);
         POSIX::dup2($DATA, 1);
         POSIX::dup2($ERRORS, 2);
         %ENV = %environment;
         { exec { $^X } $^X, "${here}perl_zygote.pl" }
         POSIX::_exit(127);
     }
-    POSIX::dup2(fileno $ours, $FIRST_LINK + $place);
-    fcntl $handles[$place], 2, 1;    # F_SETFD, FD_CLOEXEC
-    $zygotes[$place] = { pid => $pid, names => '', used => $clock, started => time, looked => 0 };
+    POSIX::dup2(fileno $our_end, $FIRST_LINK + $slot);
+    fcntl $handles[$slot], 2, 1;    # F_SETFD, FD_CLOEXEC
+    $zygotes[$slot] = { pid => $pid, names => '', used => $clock, started => time, checked_at => 0 };
 }
 
-# End the zygote of a place, for good.
+# End the zygote of a slot, for good.
 sub end {
-    my ($place) = @_;
-    my $zygote = delete $zygotes[$place] or return;
-    POSIX::dup2($DATA + 1, $FIRST_LINK + $place);    # /dev/null
-    fcntl $handles[$place], 2, 1;
+    my ($slot) = @_;
+    my $zygote = delete $zygotes[$slot] or return;
+    POSIX::dup2($DATA + 1, $FIRST_LINK + $slot);    # /dev/null
+    fcntl $handles[$slot], 2, 1;
     return unless $zygote->{pid};
     kill KILL => $zygote->{pid};
     waitpid $zygote->{pid}, 0;
 }
 
-# A process has ended, and its number may be another's now.
+# Handle the end of a process: another process may have its number now.
 sub ended {
     my ($pid) = @_;
     for (grep { $zygotes[$_] && $zygotes[$_]{pid} == $pid } 0 .. $#zygotes) { $zygotes[$_]{pid} = 0; end($_) }
@@ -265,11 +277,11 @@ sub ended {
 
 sub end_all { end($_) for 0 .. $LINKS - 1 }
 
-# Is every child of this process a zygote? Others are what a script has left, and those that have ended are reaped.
+# Is every child of this process a zygote? Others are leftover processes of a script; ended ones are reaped.
 sub alone {
-    my %ours = map { $_->{pid} => 1 } grep { $_ } @zygotes;
+    my %zygote_pids = map { $_->{pid} => 1 } grep { $_ } @zygotes;
     open my $children, '<', "/proc/$$/task/$$/children" or return 0;
-    for my $pid (split ' ', <$children> // '') { return 0 if !$ours{$pid} && waitpid($pid, 1) == 0 }    # WNOHANG
+    for my $pid (split ' ', <$children> // '') { return 0 if !$zygote_pids{$pid} && waitpid($pid, 1) == 0 }    # WNOHANG
     return 1;
 }
 

@@ -1,5 +1,5 @@
-# What the Perl engine (perl.pl) and its zygotes (perl_child.pl) share: the words of a request, its body as standard
-# input, and the frames in which the two talk.
+# Functions that the Perl engine (perl.pl) and its zygotes (perl_child.pl) share: the words of a request, its body
+# as standard input, and the frames between engine and zygote.
 
 package XSwitch::Protocol;
 
@@ -16,8 +16,8 @@ sub words {
     return @words;
 }
 
-# Return a handle on the request's body, `length` bytes on the handle `data`, with an end of file; nothing if the
-# sender has gone.
+# Return a handle on the request's body, `length` bytes from the handle `data`, with an end of file; nothing if the
+# sender has closed its end.
 sub body {
     my ($data, $length) = @_;
     my ($source, $sink, $piece);
@@ -33,14 +33,14 @@ sub body {
     return $source;
 }
 
-# Undo what a script has set for the descriptor of all scripts: not to wait.
+# Clear O_NONBLOCK, which a script may have set on a descriptor that all scripts share.
 sub set_blocking {
     my ($handle) = @_;
     my $flags = fcntl $handle, 3, 0;    # F_GETFL
     fcntl $handle, 4, $flags & ~04000 if $flags & 04000;    # F_SETFL, O_NONBLOCK
 }
 
-# Send texts in one frame: their number and lengths come first. Return whether the other end is there.
+# Send texts in one frame: their number and lengths come first. Return whether the other end is open.
 sub tell {
     my ($handle, @texts) = @_;
     my $frame = pack 'N/a*', pack '(N/a*)*', @texts;
@@ -51,7 +51,7 @@ sub tell {
     return 1;
 }
 
-# Return the texts of the next frame; nothing when the other end has gone.
+# Return the texts of the next frame; nothing if the other end is closed.
 sub hear {
     my ($handle) = @_;
     my $frame = receive($handle, 4) // return;

@@ -1,15 +1,15 @@
-# What the Perl engine (perl.pl) keeps of one script for the next: compiled code, and installed modules.
+# The state that the Perl engine (perl.pl) keeps from one script for the next: compiled code, and installed modules.
 #
-# And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it
-# so again. A script is compiled again for each request until it is known that it need not be: its text and its
-# code (perl_code.pl) must show nothing that one run could leave for the next.
+# It resets everything else: remember() notes the state of the interpreter before any script has run, and forget()
+# restores that state. A script is compiled again for each request until this is known to be unnecessary: its text
+# and its code (perl_code.pl) must show nothing that one run could leave for the next.
 
 package XSwitch::State;
 
-# Up here no variable of the engine is in sight of a script, and no pragma in force.
+# Code above `use strict`: no variable of the engine is visible to a script here, and no pragma applies.
 sub evaluate {
     eval "package main;\n#line 1 \"$XSwitch::State::file\"\n$XSwitch::State::source";
-    $XSwitch::State::error = $@;    # to die once more would ask its handler once more
+    $XSwitch::State::error = $@;    # a second die would call the script's handler a second time
 }
 sub compile {
     delete $XSwitch::State::{script};
@@ -24,51 +24,51 @@ use B ();
 use POSIX ();
 use Time::HiRes ();
 
-our ($file, $source, $error);    # for the two above, and of the first
+our ($file, $source, $error);    # input of the two functions above, and output of the first
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
 
-# Words of a script that may leave something behind, or that must be compiled to have their effect
+# Words of a script that may leave something behind, or that only have an effect when the script is compiled
 my $UNSURE = qr{
     \b(?:package|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__)\b
     | \bbless\s*\(?\\ | \bsub\s+\w*(?:::|')\w | \(\?\??\{
 }x;
-my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # where names may be made at run time, without `use strict`
+my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # names may be made at run time here, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
-# What `use` of these does lasts: it acts on the text that follows it, or only gives names
+# Modules for which the effect of `use` lasts: it acts on the text after it, or only imports names
 my %LASTS = map { $_ => 1 } qw(strict warnings utf8 feature integer constant POSIX CGI);
 
-my %scripts;               # file -> what is known of it while it is unchanged
+my %scripts;               # file -> the facts about it while it is unchanged
 my %not_exact = map { $_ => 1 } split /\n/, delete $ENV{XSWITCH_FORKED} // '';    # see has_reached()
 my ($current, $present);   # the script that runs; the one whose names are in main::
-my $found;                 # the one that will run next
+my $next_script;           # the one that will run next, if is_exact() has read it already
 my @module_ends;           # END blocks of modules that stay
-my (%names, $count);       # names in main:: that are no script's; how many are in main:: now
+my (%names, $count);       # names in main:: that belong to no script; how many are in main:: now
 my (%modules, @libraries);
-my (%signatures, $looked); # file of an installed module -> its signature when it was loaded; when they were compared
+my (%signatures, $checked_at);    # file of an installed module -> its signature when loaded; when they were compared
 my $reached = 0;           # has a script loaded a module that perl_exact.pl does not know?
-my ($locale, %overrides);  # of the engine: its locale; its subs in the place of perl's own functions
+my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
 my %lent;                  # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
 
-# Note how the interpreter is before any script has run.
+# Note the state of the interpreter before any script has run.
 sub remember {
     @libraries = grep { !ref && m{\A/} } @INC;
     note_modules();
     $locale = POSIX::setlocale(POSIX::LC_ALL());
     %overrides = map { $_ => *{ $CORE::GLOBAL::{$_} }{CODE} } keys %CORE::GLOBAL::;
-    %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself holds on to the last
+    %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself keeps a pointer to the last
     $count = keys %main::;
 }
 
 # ------------------------------------------------------------------------------------------ compiled scripts
 
-# Return what runs a script; nothing, with $! set, where it cannot be read.
+# Return the code that runs a script; nothing, with $! set, if the file cannot be read.
 sub code_of {
     $file = $_[0];
-    $current = $found // find() or return;
-    undef $found;
+    $current = $next_script // find() or return;
+    undef $next_script;
     if (defined $current->{data}) { open *main::DATA, '<', \$current->{data} }
     $^W = $current->{warns};
     $source = $current->{source};
@@ -82,14 +82,14 @@ sub code_of {
     return $current->{code} || \&evaluate;
 }
 
-# May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report that.
+# May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report the error.
 sub is_exact {
     $file = $_[0];
-    $found = find() or return 1;
-    return $found->{exact} //= !$not_exact{"$found->{signature} $file"} && XSwitch::Exact::is_exact($found->{source});
+    $next_script = find() or return 1;
+    return $next_script->{exact} //= !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
 }
 
-# Has the script that has run loaded what its text had not told? Then it runs elsewhere from now on.
+# Has the last script loaded a module that its text did not name? Then it runs in a separate process from now on.
 sub has_reached {
     %not_exact = () if keys %not_exact >= $MAX_SCRIPTS;
     $not_exact{"$current->{signature} $file"} = 1 if $reached && $current;
@@ -105,8 +105,8 @@ sub find {
     my $text = '';
     open my $handle, '<', $file or return;
     1 while sysread $handle, $text, 1 << 16, length $text;
-    my $rest;
-    $rest = $1 // '' if $text =~ s/^__(?:END|DATA)__\r?$(?:\n(.*))?//ms;
+    my $data;
+    $data = $1 // '' if $text =~ s/^__(?:END|DATA)__\r?$(?:\n(.*))?//ms;
     $text =~ s/\r\n/\n/g;    # as perl reads a file
     my @pods = $text =~ /^=([a-zA-Z]\w*)/mg;
     $text .= "\n\n=cut\n\n" if @pods && $pods[-1] ne 'cut';
@@ -114,21 +114,21 @@ sub find {
     return $scripts{$file} = {
         signature => $signature,
         source => $text,
-        data => $rest,
+        data => $data,
         warns => $text =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0,
         timers => scalar($text =~ /setitimer/),
         unsure => scalar($text =~ $UNSURE || $text =~ $SYMBOLIC && $text !~ $STRICT || $text =~ /\bno\s+strict\b/),
     };
 }
 
-# Keep a script compiled if the next request then finds all as fresh as this one did.
+# Keep a script compiled if its code leaves the next request the same state as this one.
 sub keep {
     my ($script) = @_;
     bring_names(undef);
     my $warned = 0;
     my $watch = sub { $warned = 1 };
     my $code;
-    no strict 'refs';    # a call is to what has a name now, not to the sub that had it when it was compiled
+    no strict 'refs';    # kept globs: a call finds the sub that has the name now, not the one of compile time
     my @globs = map { \*{"main::$_"} } $source =~ /\bsub\s+([A-Za-z_]\w*)/g;
     {
         local $SIG{__WARN__} = $watch;
@@ -149,13 +149,14 @@ sub keep {
     }
 }
 
-# What perl has under a name is a glob or, where there is no more to it, a sub.
+# Return the sub under a name. perl stores a glob there or, if nothing else has this name, the sub itself.
 sub code_in {
     my ($symbol) = @_;
     return ref \$symbol eq 'GLOB' ? *{$symbol}{CODE} // () : ref $symbol eq 'CODE' ? $symbol : ();
 }
 
-# Is this the name of a variable or a handle, or, if the text says so, of a variable and a sub? Not a module's.
+# Is this the name of a variable or a handle or, if the text says so, of both a variable and a sub? No module's
+# names.
 sub is_variable {
     my ($name, $said) = @_;
     my $glob = \$main::{$name};
@@ -163,7 +164,7 @@ sub is_variable {
     return $said || !*{$glob}{CODE};
 }
 
-# Is what the script uses of such a kind that it has its effect without being compiled again?
+# Do all modules that the script uses have their effect without another compilation?
 sub uses_lasting {
     for my $module ($source =~ /\b(?:use|no)\s+([A-Za-z]\w*(?:::\w+)*)/g) {
         next unless $INC{ $module =~ s{::}{/}gr . '.pm' };
@@ -179,7 +180,7 @@ sub uses_lasting {
 
 # ----------------------------------------------------------------------------------------------- names in main::
 
-# Have the names of a script in main::, or of none.
+# Remove the present script's names from main::, and put the names of another script there, if one is given.
 sub bring_names {
     my ($script) = @_;
     return if ($script // 0) == ($present // 0);
@@ -188,15 +189,15 @@ sub bring_names {
     ($present, $count) = ($script, scalar keys %main::);
 }
 
-# What has no letters is perl's own.
+# Names without letters are perl's own.
 sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 
-# Forget global variables, modules and packages, as long as what they hold may still say something.
+# Delete global variables, modules and packages while their destructors can still write output.
 sub forget_names {
     forget_variables();
     if ($INC{'CGI.pm'}) {
         CGI::initialize_globals();    # its uploaded files, too
-        $CGI::LIST_CONTEXT_WARN = 1;    # it warns once in a process
+        $CGI::LIST_CONTEXT_WARN = 1;    # restores the warning, which comes once in a process
     }
     if ($INC{'CGI/Carp.pm'}) { undef $_ for $CGI::Carp::WRAP, $CGI::Carp::CUSTOM_MSG, $CGI::Carp::DIE_HANDLER }
     my $grown = keys %INC != keys %modules && forget_modules();
@@ -211,7 +212,7 @@ sub forget_variables {
         if (*{$name}{IO}) { no warnings 'io'; close $name; closedir $name }
     }
     if (grep { (*{ $_->[0] }{CODE} // 0) != $_->[1] } $present ? @{ $present->{subs} } : ()) {
-        delete $present->{code};    # it has put a sub in the place of another
+        delete $present->{code};    # the script has replaced one of its subs
         $present->{unsure} = 1;
     }
     elsif (keys %main:: == $count) { return }
@@ -219,23 +220,23 @@ sub forget_variables {
     delete @main::{ new_names() };
 }
 
-# ----------------------------------------------------------- after a script: what it has changed is as it was
+# ------------------------------------------------------------------------ after a script: undo its changes
 
-# The END blocks that are to run now.
+# Return the END blocks that must run now: the script's, then those of modules that stay. perl's own list is emptied.
 sub ends {
     my $blocks = B::end_av();
-    my @own;
+    my @script_ends;
     if ($blocks->isa('B::AV')) {
         for my $block ($blocks->ARRAY) {
             if (is_library($block->FILE)) { push @module_ends, $block->object_2svref }
-            else { push @own, $block->object_2svref }
+            else { push @script_ends, $block->object_2svref }
         }
         $#{ $blocks->object_2svref } = -1;
     }
-    return @own, @module_ends;
+    return @script_ends, @module_ends;
 }
 
-# From now on no signal and no tied variable runs a script's code.
+# Remove handlers and ties: no signal and no tied variable may run a script's code from now on.
 sub forget_handlers {
     untie %ENV;
     untie @$_ for \@ARGV, \@INC;
@@ -246,7 +247,8 @@ sub forget_handlers {
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
 
-# Undo what a script has done to the interpreter. First: the lowest descriptor that scripts get.
+# Undo a script's changes to handlers, overrides, the locale and @INC, and close its descriptors. forget_names() has
+# deleted its variables. Argument: the lowest descriptor that scripts get.
 sub forget {
     my ($first_free) = @_;
     delete @SIG{qw(__WARN__ __DIE__)};
@@ -256,7 +258,7 @@ sub forget {
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }
 
-# What scripts have put in the place of perl's own functions, for all code that is compiled later.
+# Remove subs with which scripts have replaced perl's own functions for all code that is compiled later.
 sub forget_overrides {
     no warnings qw(redefine prototype);
     for my $name (keys %CORE::GLOBAL::) {
@@ -270,7 +272,7 @@ sub forget_overrides {
     }
 }
 
-# Installed modules stay, and are counted; those of the user's own go.
+# Keep installed modules; delete the user's own. Return how many installed ones are new.
 sub forget_modules {
     my $stay = 0;
     my @fresh = grep { !$modules{$_} } keys %INC;
@@ -288,22 +290,23 @@ sub forget_modules {
     return $stay;
 }
 
+# Note the loaded modules, and the signatures of their files.
 sub note_modules {
     %modules = %INC;
     $signatures{$_} //= signature($_) for grep { defined } values %INC;
 }
 
-# Has an installed module changed since it was loaded? Looks once a second.
+# Has an installed module changed since it was loaded? The check is made once a second.
 sub libraries_changed {
-    return 0 if ($looked // 0) == time;
-    $looked = time;
+    return 0 if ($checked_at // 0) == time;
+    $checked_at = time;
     return grep { $signatures{$_} ne signature($_) } keys %signatures;
 }
 
-# What changes when a file does. An edit can keep the size and set the time back, but not ctime.
+# Return values that differ when a file does. An edit can keep the size and reset mtime, but not ctime.
 sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 10, 7, 1] }
 
-# The packages of modules stay, too, and those that they only name yet; those that a script itself has made go.
+# Keep packages of modules, and packages that modules only name yet. Delete packages that a script itself has made.
 sub forget_packages {
     my ($grown) = @_;    # have installed modules been loaded?
     my %loaded = map { (split m{/|\.pm\z})[0] . '::' => 1 } keys %INC;
@@ -311,20 +314,20 @@ sub forget_packages {
         my @globs = globs(*{ $main::{$name} }{HASH});
         my @files = map { B::svref_2object($_)->FILE // '' } map { *$_{CODE} // () } @globs;
         my $word = $name =~ s/::\z//r;
-        my $own = grep({ !is_library($_) && !/\A\(eval/ } @files)
+        my $is_own = grep({ !is_library($_) && !/\A\(eval/ } @files)
             || !@files && (!$grown || $source =~ /(?:[\$\@%&*]\{?|\bpackage\s+)$word\b/);
-        if ($loaded{$name} || !$own) { $names{$name} = 1 }
+        if ($loaded{$name} || !$is_own) { $names{$name} = 1 }
         else { remove(\%main::, $name) }
     }
     $count = keys %main::;
 }
 
-# Remove a package, after its variables: what they hold may still call a method as it dies.
+# Remove a package, after its variables: their destructors may still call a method of it.
 sub remove {
     my ($stash, $name) = @_;
     my $package = *{ $stash->{$name} }{HASH};
     for my $glob (globs($package)) { empty($glob) }
-    %$package = ();    # or its memory is lost
+    %$package = ();    # otherwise its memory is lost
     delete $stash->{$name};
 }
 
@@ -335,7 +338,7 @@ sub empty {
     undef %$glob;
 }
 
-# The globs in a package and in those within it.
+# Return the globs in a package and in the packages within it.
 sub globs {
     my ($stash) = @_;
     my @globs = grep { ref \$_ eq 'GLOB' } map { $stash->{$_} } grep { !/::\z/ } keys %$stash;

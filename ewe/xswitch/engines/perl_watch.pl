@@ -1,21 +1,22 @@
-# Loads modules into a zygote, before any request, and watches whether that is the same as loading them within one.
+# Loads modules into a zygote, before any request, and checks that the result is the same as within a request.
 #
-# It is not where loading depends on the request or on the process (its name, number, arguments, time, random numbers),
-# or leaves more than variables and code: a process, a thread, a descriptor, a handler. Then the module is refused.
-# What a module reads of the environment is told, so that the zygote is used where a request has the same.
+# The result differs if loading depends on the request or on the process (its name, number, arguments, time, random
+# numbers), or leaves more than variables and code: a process, a thread, a descriptor, a handler. Then the module is
+# refused. The zygote also reports the environment variables that a module reads: it serves only requests with the
+# same values.
 
 package XSwitch::Watch;
 
 use strict;
 use warnings;
 
-my %seen;      # names of what has been read
-my $FIRST = 7;    # a seed: what rand gives after it says whether somebody has called it
-# What gives the time or the place, where it is called as a module is loaded: outside of subs
+my %seen;      # names of variables that were read
+my $SEED = 7;    # the value of rand after it shows whether a module has called rand
+# Functions that return the time or the place, called while a module is loaded: outside of subs
 my $CALLS = qr/(?<![\$\@%&*>:'"\w{\-])(?:time|times|gettimeofday|clock_gettime|localtime|gmtime|getppid|getcwd|cwd|hostname|sleep|setlocale)\b(?!\s*(?:=>|::|['"}]))/;
 my $BODY = qr/(?<body>\{(?:[^{}]++|(?&body))*+\})/;
 
-# Return "loaded", the number of names of the environment that were read, these names, names of CORE::GLOBAL, and files
+# Return "loaded", the number of environment variables that were read, their names, names of CORE::GLOBAL, and files
 # by keys of %INC; or "refused" and the module.
 sub load {
     my ($environment, $warns, @names) = @_;
@@ -29,21 +30,21 @@ sub load {
     return loaded => scalar @read, @read, join("\0", sort keys %CORE::GLOBAL::), map { $_ => $INC{$_} } grep { defined $INC{$_} } keys %INC;
 }
 
-# Load a module; return whether nothing speaks against it.
+# Load a module; return whether the checks allow it.
 sub load_one {
     my ($name) = @_;
-    my %known = %INC;
-    my $before = process();
-    srand $FIRST;
+    my %loaded_before = %INC;
+    my $state_before = process_state();
+    srand $SEED;
     my $next = rand;
-    srand $FIRST;
+    srand $SEED;
     return 0 unless eval { require($name =~ s{::}{/}gr . '.pm'); 1 };
-    delete $seen{'$0'} if $INC{'CGI.pm'} && !$known{'CGI.pm'};    # it takes no letter of it, to learn of taint mode
-    return 0 if rand != $next || process() ne $before || grep { !/\A\$ENV\{/ } keys %seen;
-    return !grep { asks($_) } grep { defined && m{\A/} } map { $INC{$_} } grep { !exists $known{$_} } keys %INC;
+    delete $seen{'$0'} if $INC{'CGI.pm'} && !$loaded_before{'CGI.pm'};    # CGI only tests $0 for taint mode
+    return 0 if rand != $next || process_state() ne $state_before || grep { !/\A\$ENV\{/ } keys %seen;
+    return !grep { asks($_) } grep { defined && m{\A/} } map { $INC{$_} } grep { !exists $loaded_before{$_} } keys %INC;
 }
 
-# Put what notes who reads it in the place of such variables; return what undoes this.
+# Replace $0, $$, $^T, @ARGV and %ENV by variables that note each read; return a function that undoes this.
 sub watch {
     my ($environment) = @_;
     no strict 'refs';
@@ -65,8 +66,8 @@ sub watch {
     };
 }
 
-# Return what loading a module may change of the process, as a text.
-sub process {
+# Return, as a text, the state of the process that the loading of a module may change.
+sub process_state {
     no warnings;
     opendir my $descriptors, '/proc/self/fd';
     opendir my $threads, '/proc/self/task';
@@ -91,7 +92,7 @@ sub asks {
 
 package XSwitch::Watch::Scalar;
 
-sub TIESCALAR { my ($class, @own) = @_; return bless [@own], $class }
+sub TIESCALAR { my ($class, @name_and_value) = @_; return bless [@name_and_value], $class }
 sub FETCH { $seen{"\$$_[0][0]"} = 1; return $_[0][1] }
 sub STORE { $seen{"\$$_[0][0]"} = 1 }
 
@@ -104,12 +105,12 @@ sub AUTOLOAD { $seen{'@ARGV'} = 1; return }
 
 package XSwitch::Watch::Environment;
 
-sub TIEHASH { my ($class, $own) = @_; return bless $own, $class }
+sub TIEHASH { my ($class, $variables) = @_; return bless $variables, $class }
 sub FETCH { $seen{"\$ENV{$_[1]}"} = 1; return $_[0]{ $_[1] } }
 sub EXISTS { $seen{"\$ENV{$_[1]}"} = 1; return exists $_[0]{ $_[1] } }
 sub FIRSTKEY { $seen{'%ENV'} = 1; my @all = keys %{ $_[0] }; return each %{ $_[0] } }
 sub NEXTKEY { return each %{ $_[0] } }
 sub DESTROY { }
-sub AUTOLOAD { $seen{'%ENV'} = 1; return }    # it would be changed
+sub AUTOLOAD { $seen{'%ENV'} = 1; return }    # a change of the environment
 
 1;

@@ -1,19 +1,19 @@
-"""The Python engine of X-Switch: runs CGI scripts that do not know of it, one after another, in one interpreter.
+"""The Python engine of X-Switch: runs unmodified CGI scripts, one after another, in one interpreter.
 
-It speaks the engine protocol (docs/write-an-engine.md): two lines come on the control socket, descriptor 3; the
-request's body comes and the script's output goes over the data socket, descriptors 0 and 1 at the start; after
-the output a mark goes back over the control socket. Where a script leaves something behind that a fresh
-process would not have (a thread, a child that runs), the engine ends instead, as a CGI script's process would.
+It speaks the engine protocol (docs/xswitch-internals.md). Two lines come on the control socket, descriptor 3. The
+request's body comes and the script's output goes over the data socket, descriptors 0 and 1 at the start. After the
+output a mark goes back over the control socket. A script may leave something behind that a fresh process would not
+have, such as a thread or a running child. Then the engine ends instead, as a CGI script's process would.
 
-What it keeps of one script for the next, and how it forgets the rest, is in python_state.py; a script's standard
-streams are in python_streams.py. All three need nothing but Python's own library, so that any `python3` can run
-them.
+python_state.py keeps some modules of one script for the next, and resets everything else. python_streams.py has a
+script's standard streams. All three need only Python's own library: any `python3` can run them.
 """
 # ruff: noqa: E402
 
 import sys
 
-FRESH = {*sys.modules}  # modules of an interpreter that has just started; a warm parent knows more of them
+# Names of the modules of an interpreter that has just started. A preloaded parent adds more of them
+START_MODULES = {*sys.modules}
 
 import _thread
 import atexit
@@ -40,130 +40,149 @@ import python_spare as spare
 import python_state as state
 import python_streams as streams
 import python_zygote as zygote
-from python_protocol import CONTROL, DATA, ERRORS, FIRST_FREE, NOTHING, receive_lines, words
+from python_protocol import (
+    CONTROL,
+    DATA,
+    END_OF_DESCRIPTORS,
+    ERRORS,
+    FIRST_FREE,
+    NOTHING,
+    receive_lines,
+    words,
+)
 
-__builtins__ = vars(state)["__builtins__"]  # a script may change its own
+__builtins__ = vars(state)["__builtins__"]  # a script may change its builtins
 OWN_FILES = {__file__, *(each.__file__ for each in (code, fork, preload, spare, state, streams))}
 
-library = ctypes.CDLL(None)  # of C
-ENVIRON = ctypes.c_void_p.in_dll(library, "environ")  # what child processes get
+c_library = ctypes.CDLL(None)  # the C library
+ENVIRON = ctypes.c_void_p.in_dll(c_library, "environ")  # the environment that child processes inherit
 strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
-environ, environb = os.environ, os.environb  # a script finds these, even if another one has replaced them
+# Each script gets these, even if an earlier one has replaced them
+environ, environb = os.environ, os.environb
+MAX_FIRST_LINE_BYTES = 4096
 REHEARSAL = compile("print('', end='', flush=True)", "", "exec")
-at_work = ""  # the script that runs, or that ran last
-zone = None, time.tzname, time.timezone  # the variable TZ as the C library knows it, and what follows from it
+current_script = ""  # the script that runs, or that ran last
+# The variable TZ when tzset() was last called, and the values of `time` after that call
+time_zone = None, time.tzname, time.timezone
 
 
 # The conversation with X-Switch
 
 
 def main(lines=b""):
-    """Answer requests until X-Switch closes the control socket. lines: of a request that has been read."""
-    used = False  # has a script run in this process?
+    """Answer requests until X-Switch closes the control socket. lines: of a request that was read already."""
+    has_run_script = False  # has a script run in this process?
     while lines := lines or receive_lines():
         if state.libraries_changed():
-            start_anew(lines)
+            replace_process(lines)
         command, variables, _ = lines.split(b"\n")
         script, *arguments = map(os.fsdecode, words(command))
-        if MODE == "auto" and isolation.forks(script, state):
-            if used and not fork.helpers:
-                start_anew(lines)
-            protocol.mark(fork.pass_on(lines, help_out))
+        if ISOLATION == "auto" and isolation.needs_fork(script, state):
+            if has_run_script and not fork.helpers:
+                replace_process(lines)
+            protocol.write_end_mark(fork.ask_helper(lines, serve_as_helper))
             lines = b""
             continue
-        used = True
+        has_run_script = True
         prepare(script, words(variables))
-        if MODE == "none":
-            state.hide_modules(os.path.dirname(script))
+        if ISOLATION == "none":
+            state.hide_shadowed_modules(os.path.dirname(script))
         status, marker = run(script, arguments)
-        if not fork.alone():
+        if not fork.script_has_ended():
             sys.exit(status)
-        state.collect(marker)
-        streams.write_out()  # right before the mark: X-Switch then finds both at once
-        library.fflush(None)  # what a library in C has said
-        protocol.mark(status)
-        os.dup2(NOTHING, 1)  # what is said from now on is of no answer
-        if MODE == "auto" and isolation.spoiled(script, state):
-            isolation.condemn(script)
-            start_anew()
-        state.forget(FIRST_FREE)
-        streams.keep()
+        state.collect_garbage(marker)
+        streams.flush_output()  # right before the mark: X-Switch then finds both at once
+        c_library.fflush(None)  # also the output of libraries in C
+        protocol.write_end_mark(status)
+        os.dup2(NOTHING, 1)  # later output belongs to no answer
+        if ISOLATION == "auto" and isolation.left_changes(script, state):
+            isolation.always_fork(script)
+            replace_process()
+        state.undo_changes(FIRST_FREE)
+        streams.keep_unchanged()
         lines = b""
 
 
 # A script in a separate process (python_fork.py)
 
 
-def help_out():
-    """Be the process that forks for an engine."""
-    code.fresh.clear()
-    state.leave_only(FRESH)
-    fork.serve(answer, rehearse, be_zygote)
+def serve_as_helper():
+    """Run the helper process that forks for an engine."""
+    code.request_signatures.clear()
+    state.unload_all_but(START_MODULES)
+    fork.serve(answer, rehearse, run_zygote)
 
 
-def answer(lines, lesson=None, shelf=None):
-    """Run a script in this process, which is new, and end it. lesson: to be written. shelf: of loaded modules."""
+def answer(lines, profile=None, store=None):
+    """Run a script in this new process, and end it.
+
+    lines: of the request. profile: the ImportProfile for which this run must write a report, or
+    None. store: the ModuleStore of a zygote, or None.
+    """
     script, *arguments = prepare_for(lines)
-    os.closerange(CONTROL, 1 << 20)
-    if shelf:
-        sys.meta_path.insert(0, shelf)
-    if lesson:
-        environment = dict(environ._data)
+    os.closerange(CONTROL, END_OF_DESCRIPTORS)
+    if store:
+        sys.meta_path.insert(0, store)
+    if profile:
+        environment_before = dict(environ._data)
         preload.follow_imports()
     status, marker = run(script, arguments)
-    if lesson:
+    if profile:
         try:
-            preload.report(lesson, FRESH, environment)
+            preload.report(profile, START_MODULES, environment_before)
         except Exception:
-            pass  # the script has changed what we look with
+            pass  # the script has changed the functions that report() uses
     state.finish(marker)
-    streams.write_out()
-    library.fflush(None)
-    spare.stop(status)
+    streams.flush_output()
+    c_library.fflush(None)
+    spare.end_process(status)
 
 
 def rehearse():
-    """Do what answer() does, with an empty script (python_spare.py)."""
+    """Call the functions that answer() calls, with an empty script (python_spare.py)."""
     prepare_for(b"/rehearsal\targument\nNAME=value\tOTHER=a%20b\n")
     del sys.path[0]
     attempt(lambda: Context().run(exec, REHEARSAL, {"__name__": "__main__", "__builtins__": builtins}))
-    streams.write_out()
+    streams.flush_output()
     state.finish(None)
-    library.fflush(None)
+    c_library.fflush(None)
     gc.enable()
 
 
-def be_zygote(lesson):
-    """Load the modules that a script needs, then fork for its requests."""
-    sys.argv = [*prepare_for(lesson.lines, body=False)]
-    shelf = zygote.load(lesson, FRESH)
-    state.leave_only(FRESH)
-    for kept, items in state.LISTS:
-        kept[:] = items
-    sys.path_importer_cache.clear()  # a directory of the script's may have others in it at the next request
-    os.write(CONTROL, b"!")
-    fork.serve(lambda lines, _: answer(lines, shelf=shelf), rehearse)
+def run_zygote(profile):
+    """Be the zygote of a script: load the modules that it needs, then fork for each of its requests."""
+    sys.argv = [*prepare_for(profile.request_lines, body=False)]
+    store = zygote.load(profile, START_MODULES)
+    state.unload_all_but(START_MODULES)
+    for path_list, items_before in state.PATH_LISTS:
+        path_list[:] = items_before
+    sys.path_importer_cache.clear()  # the script's directory may have other files at the next request
+    os.write(CONTROL, preload.READY)
+    fork.serve(lambda lines, _: answer(lines, store=store), rehearse)
 
 
-# Before a script: what a new process would have
+# Before a script: prepare the state of a new process
 
 
 def prepare_for(lines, body=True):
-    """Prepare the process for a request; return its script and arguments. body: may the script read one?"""
+    """Prepare the process for a request; return its script and arguments. body: the script may read a body."""
     command, variables, _ = lines.split(b"\n")
     script, *arguments = map(os.fsdecode, words(command))
-    given = words(variables)
-    prepare(script, given if body else [each for each in given if not each.startswith(b"CONTENT_LENGTH=")])
+    assignments = words(variables)
+    prepare(
+        script,
+        assignments if body else [each for each in assignments if not each.startswith(b"CONTENT_LENGTH=")],
+    )
     return script, *arguments
 
 
 def prepare(script, variables):
-    """Give the process the environment, directory, descriptors and streams that a script expects."""
+    """Set up the environment, directory, descriptors and streams that a script expects."""
     set_c_environment(variables)
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
-    set_zone(environ._data.get(b"TZ"), environment.get(b"TZ"))
+    set_time_zone(environ._data.get(b"TZ"), environment.get(b"TZ"))
     environ._data = environb._data = environment
     os.umask(0o022)
     directory = os.path.dirname(script)
@@ -174,13 +193,14 @@ def prepare(script, variables):
     protocol.set_blocking()
     streams.prepare(int(environment.get(b"CONTENT_LENGTH") or 0))
     sys.path.insert(0, directory)
-    if wsgiref := state.known_modules.get("wsgiref.handlers"):  # has the environment in which it was loaded
+    if wsgiref := state.known_modules.get("wsgiref.handlers"):  # it keeps the environment of its import
         wsgiref.BaseHandler.os_environ = wsgiref.read_environ()
 
 
 def set_c_environment(variables):
     """Give the C library its environment: pointers to NAME=value, each of them ended by a NUL, and a null."""
-    global pointers  # kept as long as the C library has them, as is the text
+    # The C library uses the pointers and the text until the next request: both must stay alive
+    global pointers
     strings.value = b"\0".join(variables) + b"\0"
     lengths = [len(each) + 1 for each in variables]
     pointers = array("L", accumulate(lengths, initial=strings_address.value))
@@ -188,25 +208,30 @@ def set_c_environment(variables):
     ENVIRON.value = pointers.buffer_info()[0]
 
 
-def set_zone(before, now):
-    """Have the C library, and Python, look at the variable TZ again where this or the script before had its own.
+def set_time_zone(last_zone, zone):
+    """Call tzset() if the variable TZ has changed, or if the last script has called tzset() itself.
 
-    The C library looks at it by itself too, in strftime(3) and mktime(3), but not in localtime_r(3).
+    last_zone, zone: TZ of the last script, and of this one; None if it is not set.
+
+    The C library also reads TZ by itself in strftime(3) and mktime(3), but not in localtime_r(3).
     """
-    global zone
-    if (before, time.tzname, time.timezone) != zone or now != before:
+    global time_zone
+    if (last_zone, time.tzname, time.timezone) != time_zone or zone != last_zone:
         tzset()
-        zone = now, time.tzname, time.timezone
+        time_zone = zone, time.tzname, time.timezone
 
 
 # The script
 
 
 def run(script, arguments):
-    """Run a script as `python3 script arguments` does; return its exit status, and a marker for collect()."""
-    global at_work
+    """Run a script as `python3 script arguments` does.
+
+    Return its exit status, and a marker for collect_garbage().
+    """
+    global current_script
     engine = os.getpid()
-    at_work = script
+    current_script = script
     module = ModuleType("__main__")
     variables = vars(module)
     variables["__loader__"] = loader = SourceFileLoader("__main__", script)
@@ -216,21 +241,21 @@ def run(script, arguments):
     state.modules["__main__"] = module
     sys.argv = [script, *arguments]
     status = attempt(lambda: Context().run(exec, code.code_of(script), variables))
-    state.untrace()
+    state.remove_tracers()
     if os.getpid() != engine or _thread._count():
-        streams.write_out()
-        sys.exit(status)  # a child that the script has forked, or threads that Python will wait for
+        streams.flush_output()
+        sys.exit(status)  # a child of the script, or a process with threads, for which Python will wait
     status = attempt(run_atexit) or status
-    streams.write_out()  # also to something of the script's own, which needs what it has defined
+    streams.flush_output()  # also to a stream of the script's own, which needs the script's variables
     state.modules["__main__"] = state.known_modules["__main__"]
-    if script in code.with_finalizers:
-        return status, ref(loader)  # finalizers find what it has defined
-    variables.clear()  # so that what it held is closed, and has said what it has to say
+    if script in code.scripts_with_finalizers:
+        return status, ref(loader)  # finalizers need the script's variables
+    variables.clear()  # closes the objects of the script, which may still write output
     return status, None
 
 
 def attempt(step):
-    """Take a step; return the exit status that Python gives a process that has done so."""
+    """Call a function; return the exit status that Python gives a process after it."""
     try:
         step()
     except SystemExit as end:
@@ -241,50 +266,51 @@ def attempt(step):
 
 
 def run_atexit():
-    """Run what the script has registered to run at its end."""
+    """Run the functions that the script has registered with atexit."""
     atexit._run_exitfuncs()
 
 
 def exit_status(code):
-    """Return the exit status that exit(code) gives a process."""
+    """Return the exit status that exit(code) gives a process. Write a code that is a text to standard error."""
     if code is None:
         return 0
     if isinstance(code, int):
+        # The kernel keeps 8 bits of a status. Python makes -1 of a number that does not fit into a C long
         return code & 0xFF if -1 << 63 <= code < 1 << 63 else 0xFF
     try:
         sys.stderr.write(f"{code!s}\n")
     except Exception:
-        pass  # Python says nothing either
+        pass  # Python is silent in this case, too
     return 1
 
 
 def report(error):
-    """Have sys.excepthook report an error; return the exit status."""
-    trace = without_ours(error.__traceback__)
+    """Report an exception that the script did not catch, by sys.excepthook; return the exit status."""
+    trace = without_engine_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as end:
         return exit_status(end.code)
     except BaseException as fault:
         fault.__context__ = None
-        for said, each in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
-            print(said, file=sys.stderr)
-            trace = without_ours(each.__traceback__)
+        for heading, each in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
+            print(heading, file=sys.stderr)
+            trace = without_engine_frames(each.__traceback__)
             sys.__excepthook__(type(each), each.with_traceback(trace), trace)
     if isinstance(error, ModuleNotFoundError):
-        advise(at_work)
+        advise(current_script)
     return 1
 
 
 def advise(script):
-    """Tell why a module is missing that a virtual environment has: this engine does not see the script's.
+    """Explain that a module is missing because this engine does not use the script's virtual environment.
 
-    The first line of the script names the environment's Python (#!/srv/shop/venv/bin/python), but the engine's own
-    Python runs it.
+    The first line of the script names the environment's Python (#!/srv/shop/venv/bin/python), but the engine runs
+    the script with its own Python.
     """
     try:
         with open(script, "rb") as file:
-            line = file.readline(4096)
+            line = file.readline(MAX_FIRST_LINE_BYTES)
         named = os.fsdecode(line[2:].split()[0]) if line.startswith(b"#!") else ""
         directory = os.path.dirname(os.path.dirname(named))
         if os.path.exists(f"{directory}/pyvenv.cfg") and not os.path.samefile(directory, sys.prefix):
@@ -295,11 +321,11 @@ def advise(script):
                 file=sys.stderr,
             )
     except Exception:
-        pass  # the file has changed meanwhile, or the script has replaced what is used here
+        pass  # the file has changed meanwhile, or the script has replaced functions that are used here
 
 
-def without_ours(trace):
-    """Return a traceback without the frames that are ours, or of imports, which Python does not show either."""
+def without_engine_frames(trace):
+    """Return a traceback without the frames of the engine and of the import system. Python shows neither."""
     shown = []
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -312,38 +338,38 @@ def without_ours(trace):
     return shown[0] if shown else None
 
 
-def start_anew(lines=b""):
-    """Replace this process by a fresh engine, which goes on with the request that was read, if there is one."""
+def replace_process(lines=b""):
+    """Replace this process by a fresh engine, which answers the request that was read, if there is one."""
     fork.end_helper()
     for number, source in ((0, DATA), (1, NOTHING), (2, ERRORS)):
         os.dup2(source, number)
     file = os.memfd_create("lines", 0)
     with open(file, "wb", closefd=False) as memory:
-        marshal.dump((lines, isolation.forked), memory)
+        marshal.dump((lines, isolation.forked_scripts), memory)
     os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(CONTROL, True)
     os.execve(sys.executable, [sys.executable, __file__, str(file)], ENVIRONMENT)
 
 
 def serve():
-    """Be an engine on the descriptors that X-Switch gives, after remember()."""
-    global ENVIRONMENT, MODE
+    """Run an engine on the descriptors that X-Switch gives, after note_initial_state()."""
+    global ENVIRONMENT, ISOLATION
     ENVIRONMENT = dict(os.environb)
-    MODE = os.environ.get("XSWITCH_ISOLATION", "auto")
-    state.remember_paths()
+    ISOLATION = os.environ.get("XSWITCH_ISOLATION", "auto")
+    state.note_search_paths()
     lines = b""
     if __name__ == "__main__" and len(sys.argv) > 1:
         with open(int(sys.argv[1]), "rb") as memory:
-            lines, known = marshal.load(memory)
-        isolation.forked.update(known)
-    protocol.settle()
-    if MODE == "fork":
-        state.leave_only(FRESH)
-        fork.serve(answer, rehearse, be_zygote, lines)
+            lines, forked_scripts = marshal.load(memory)
+        isolation.forked_scripts.update(forked_scripts)
+    protocol.set_up_descriptors()
+    if ISOLATION == "fork":
+        state.unload_all_but(START_MODULES)
+        fork.serve(answer, rehearse, run_zygote, lines)
     else:
         main(lines)
 
 
 if __name__ == "__main__":
-    state.remember()
+    state.note_initial_state()
     serve()

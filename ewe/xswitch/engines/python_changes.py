@@ -1,82 +1,96 @@
-"""What a run has changed of the modules that stay loaded, for python_isolation.py.
+"""Finds changes that a run has made to the modules that stay loaded, for python_isolation.py.
 
 python_isolation.py lets the Python engine run a script if its source is known to change nothing that lasts. This
-file looks afterwards, for what the source did not show. variables_of() notes, before the run, the variables of the
-modules that a script names. finds_change() compares them after it. The engine was clean before that run, so the
-answer is right in either case.
+file checks after the run for changes that the source did not show. Before the run, variables_of() notes the
+variables of the modules that a script names. After it, finds_change() compares them. The engine was clean before
+that run, so the answer is right in either case.
 
-A module may change its own variables: a cache that it fills, or a part of it that was loaded. Two changes count:
-a variable that none of the module's functions sets, and a table of another length. To compare all modules takes
-longer than most scripts run. The engine does that for a script's first runs, and then compares one module a run.
+A module may change its own variables: it fills a cache, or gets a loaded submodule. Two changes count: a variable
+that none of the module's functions sets, and a table of another length. To compare all modules takes longer than
+most scripts run. The engine compares all of them after a script's first runs, and later one module after each run.
 """
 
 import ast
 import sys
 
 import python_code
-from python_code import is_standard, loaded
+from python_code import is_standard, loaded_own_modules
 
 __builtins__ = vars(python_code)["__builtins__"]
-ALL_RUNS = 8  # of a script, after which all modules are compared; later it is one in turn
-TABLES = dict, list, set
-RESTORED = {"builtins", "sys"}  # modules whose variables the engine makes as they were
+ALL_RUNS = 8  # runs of a script after which all modules are compared; after a later run it is one in turn
+TABLE_TYPES = dict, list, set
+RESTORED_MODULES = {"builtins", "sys"}  # modules whose variables the engine restores
 
 
 def variables_of(names, state):
-    """Return the values of the variables of modules, and how long their tables are."""
-    found = []
-    for name in sorted(names - RESTORED - state.RESETS.keys()):
+    """Return the state of modules: of each (module, values of its variables, its tables, lengths of the tables).
+
+    names: of modules; those that are not loaded, and those that the engine restores, are left out.
+    """
+    states = []
+    for name in sorted(names - RESTORED_MODULES - state.RESETS.keys()):
         module = state.known_modules.get(name)
         if module is not None:
             values = list(vars(module).values())
             tables = [
                 each
                 for variable, each in vars(module).items()
-                if type(each) in TABLES and "cache" not in variable.lower() and variable != "__builtins__"
+                if type(each) in TABLE_TYPES
+                and "cache" not in variable.lower()
+                and variable != "__builtins__"
             ]
-            found.append((module, values, tables, list(map(len, tables))))
-    return found
+            states.append((module, values, tables, list(map(len, tables))))
+    return states
 
 
-def finds_change(record, state):
-    """Compare what a script could reach with what it was before. record: a Record, None if the script has none."""
-    if record is None:
-        return bool(loaded)
-    if sys.path[1:] != state.LISTS[0][1]:
+def finds_change(analysis, state):
+    """Return whether modules that a script could reach have changed since variables_of(), before its run.
+
+    Count the run in the analysis. analysis: the script's ScriptAnalysis, None if it has none. state: the module
+    python_state.
+    """
+    if analysis is None:
+        return bool(loaded_own_modules)
+    if sys.path[1:] != state.PATH_LISTS[0][1]:
         return True
-    for name, file in loaded:
-        if file not in record.files or name.partition(".")[0] in sys.stdlib_module_names:
+    for name, file in loaded_own_modules:
+        if file not in analysis.files or name.partition(".")[0] in sys.stdlib_module_names:
             return True
-    if record.count != len(state.known_modules):
-        new = list(state.known_modules.items())[record.count :]
-        if not all(from_library(name, module) for name, module in new):
+    if analysis.compared_count != len(state.known_modules):
+        new_modules = list(state.known_modules.items())[analysis.compared_count :]
+        if not all(from_library(name, module) for name, module in new_modules):
             return True
-    before, record.runs = record.before, record.runs + 1
-    if before and record.runs > ALL_RUNS:
-        before = (before[record.runs % len(before)],)
-    for module, values, tables, lengths in before:
+    analysis.run_count += 1
+    states = analysis.variables_before
+    if states and analysis.run_count > ALL_RUNS:
+        states = (states[analysis.run_count % len(states)],)
+    for module, values, tables, lengths in states:
         if list(map(len, tables)) != lengths:
             return True
-        if not state.same(list(vars(module).values()), values):
-            record.before = None  # for the next run
-            if changed(module, values):
+        if not state.are_same_objects(list(vars(module).values()), values):
+            analysis.variables_before = None  # they are noted again before the next run
+            if has_foreign_changes(module, values):
                 return True
     return False
 
 
 def from_library(name, module):
-    """Is a module of Python's own library? Some of its modules have no file."""
+    """Return whether this is a module of Python's own library. Some of its modules have no file."""
     file = getattr(module, "__file__", None)
     return name.partition(".")[0] in sys.stdlib_module_names and (file is None or is_standard(file))
 
 
-def changed(module, before):
-    """Has another than the module itself changed its variables? Its parts, once loaded, become variables, too."""
-    known = set(map(id, before))
-    own = names_set_by(module)
+def has_foreign_changes(module, values_before):
+    """Return whether a variable was changed by anything but the module itself.
+
+    values_before: values of its variables before the run. A loaded submodule becomes a variable of its package,
+    too.
+    """
+    ids_before = set(map(id, values_before))
+    own_names = names_set_by(module)
     return any(
-        id(value) not in known
-        and name not in own
+        id(value) not in ids_before
+        and name not in own_names
         and sys.modules.get(f"{module.__name__}.{name}") is not value
         for name, value in vars(module).items()
     )

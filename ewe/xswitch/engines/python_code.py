@@ -1,4 +1,4 @@
-"""Compiled code of the Python engine (python.py): of scripts, and of modules of the user's own.
+"""Compiled code of the Python engine (python.py): of scripts, and of users' own modules.
 
 Code is immutable, so it may serve one request after another. A file is compiled once for each change.
 """
@@ -9,82 +9,91 @@ import sys
 from importlib import machinery
 from importlib.machinery import FileFinder
 
-__builtins__ = dict(vars(builtins))  # for what the engine's files define: a script may change its own
+__builtins__ = dict(vars(builtins))  # for the engine's own functions: a script may change the real builtins
 HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARIES = tuple(os.path.join(path, "") for path in sys.path if path and path != HERE)
-STANDARD = tuple(os.path.join(path, "") for path in {os.path.dirname(os.__file__)})
+LIBRARY_DIRECTORIES = tuple(os.path.join(path, "") for path in sys.path if path and path != HERE)
+STANDARD_DIRECTORIES = tuple(os.path.join(path, "") for path in {os.path.dirname(os.__file__)})
 SUFFIXES = tuple(machinery.all_suffixes())
-MAX_CODES = 500  # files whose compiled code is kept
+MAX_CACHED_FILES = 500  # files whose compiled code is cached
 
-codes = {}  # file -> (its signature, its code)
-with_finalizers = set()  # scripts of them that define any
-fresh = {}  # file -> its signature, where this request has looked at it already
-loaded = []  # (name, file) of the user's own modules that the running script has loaded
+cached_codes = {}  # file -> (its signature, its code)
+scripts_with_finalizers = set()  # scripts in `cached_codes` that define a finalizer
+# File -> its signature, if the analysis for this request has read the signature already (python_isolation.py)
+request_signatures = {}
+loaded_own_modules = []  # (name, file) of the user's own modules that the running script has loaded
 
 
 def signature(file):
-    """Return what changes when a file does. An edit can keep the size and set the time back, but not ctime."""
+    """Return values that differ when a file does. An edit can keep the size and reset mtime, but not ctime."""
     status = os.stat(file)
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def code_of(script):
-    """Return the compiled code of a script."""
-    now = fresh.pop(script, None) or signature(script)
-    known, code = codes.get(script, (None, None))
-    if known != now:
+    """Return the compiled code of a script, from the cache if the file has not changed.
+
+    Also note in `scripts_with_finalizers` whether a new text defines a finalizer. Raises OSError; SyntaxError
+    and the other exceptions of compile().
+    """
+    current_signature = request_signatures.pop(script, None) or signature(script)
+    cached_signature, code = cached_codes.get(script, (None, None))
+    if cached_signature != current_signature:
         with open(script, "rb") as opened:
             source = opened.read()
         code = compile(source, script, "exec", dont_inherit=True)
-        keep(script, now, code)
-        (with_finalizers.add if b"__del__" in source else with_finalizers.discard)(script)
+        cache_code(script, current_signature, code)
+        (scripts_with_finalizers.add if b"__del__" in source else scripts_with_finalizers.discard)(script)
     return code
 
 
-def keep(file, now, code):
-    """Keep the code of a file for the next request."""
-    if len(codes) >= MAX_CODES:
-        codes.clear()
-        with_finalizers.clear()
-    codes[file] = (now, code)
+def cache_code(file, current_signature, code):
+    """Cache the code of a file for the next requests. current_signature: of the file that was compiled."""
+    if len(cached_codes) >= MAX_CACHED_FILES:
+        cached_codes.clear()
+        scripts_with_finalizers.clear()
+    cached_codes[file] = (current_signature, code)
 
 
-# Modules of the user's own
+# Users' own modules
 
 
-class Loader(machinery.SourceFileLoader):
-    """Loads a module of the user's own; its code is kept as that of a script is."""
+class ModuleLoader(machinery.SourceFileLoader):
+    """Loads one of the user's own modules; its code is cached like a script's."""
 
     def get_code(self, fullname):
-        loaded.append((fullname, self.path))
-        now = fresh.pop(self.path, None) or signature(self.path)
-        known, code = codes.get(self.path, (None, None))
-        if known != now:
-            code = super().get_code(fullname)  # of a valid file in __pycache__, where there is one
-            keep(self.path, now, code)
+        """Return the compiled code of the module, from the cache if its file has not changed.
+
+        Also record the module in `loaded_own_modules`.
+        """
+        loaded_own_modules.append((fullname, self.path))
+        current_signature = request_signatures.pop(self.path, None) or signature(self.path)
+        cached_signature, code = cached_codes.get(self.path, (None, None))
+        if cached_signature != current_signature:
+            code = super().get_code(fullname)  # reads a valid file in __pycache__, if there is one
+            cache_code(self.path, current_signature, code)
         return code
 
     def _cache_bytecode(self, source_path, bytecode_path, data):
-        """Write no file into the user's directory."""
+        """Do nothing: the engine writes no file into the user's directory."""
 
 
-def find_own(directory):
-    """Return the finder for a directory of modules of the user's own; sys.path_hooks calls this."""
+def find_own_modules(directory):
+    """Return the finder for a directory of the user's own modules; sys.path_hooks calls this."""
     if is_library(os.path.join(directory, "")) or not os.path.isdir(directory):
-        raise ImportError  # for the next hook, of the library or of archives
+        raise ImportError  # the next hook handles libraries and archives
     return FileFinder(
         directory,
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
-        (Loader, machinery.SOURCE_SUFFIXES),
+        (ModuleLoader, machinery.SOURCE_SUFFIXES),
         (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
     )
 
 
 def is_library(file):
-    """Is this a file of an installed module?"""
-    return file.startswith(LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
+    """Return whether this is a file of an installed module, by its path."""
+    return file.startswith(LIBRARY_DIRECTORIES) or "/site-packages/" in file or "/dist-packages/" in file
 
 
 def is_standard(file):
-    """Is this a file of Python's own library?"""
-    return file.startswith(STANDARD) and "-packages/" not in file
+    """Return whether this is a file of Python's own library, by its path."""
+    return file.startswith(STANDARD_DIRECTORIES) and "-packages/" not in file

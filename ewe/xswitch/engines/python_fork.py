@@ -1,14 +1,14 @@
 """A new process for each request: the Python engine (python.py) forks, and its child runs the script.
 
-The process that forks never runs a script, and imports nothing for one. Its child finds an interpreter that has
-just started: the modules that the engine needs for itself are out of sight. With `isolation = "fork"` the engine
-forks. With "auto" the engine runs some scripts itself, and has a helper that forks for the others:
+The process that forks never runs a script, and imports nothing for one. Its child sees an interpreter that has just
+started: the modules that the engine needs for itself are hidden. With `isolation = "fork"` the engine forks. With
+"auto" the engine runs some scripts itself, and has a helper that forks for the others:
 
     X-Switch ──lines──▶ engine ──lines──▶ helper ──forks──▶ child: runs the script on descriptors 0, 1 and 2
              ◀──mark───        ◀──mark───        ◀──ends───
 
-The helper is forked from an engine that has run no script yet. It speaks the engine protocol with the engine, and
-ends as an engine does: when a script leaves a process behind, or a signal has ended it.
+The helper is forked from an engine that has not run a script yet. It speaks the engine protocol with the engine. It
+ends as an engine does: when a script leaves a process behind, or when a signal has ended the script.
 """
 
 import ctypes
@@ -22,23 +22,28 @@ import python_preload as preload
 import python_protocol as protocol
 import python_spare as spare
 import python_streams as streams
-from python_protocol import CONTROL, FIRST_FREE, HELPER, NOTHING, receive_lines, words
+from python_protocol import CONTROL, END_OF_DESCRIPTORS, FIRST_FREE, HELPER, NOTHING, receive_lines, words
 
 __builtins__ = vars(code)["__builtins__"]
-SUBREAPER, DEATH_SIGNAL, KILL = 36, 1, 9  # <sys/prctl.h>
+PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, KILL = 36, 1, 9  # <sys/prctl.h>, <signal.h>
+MARK_BYTES = 64  # more than an end mark has
+MAX_CHILDREN_BYTES = 64 * 1024  # more than the pids of all children of an engine need
 
 library = ctypes.CDLL(None)
 waitpid = library.waitpid
 waitpid.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_int
-helpers = set()  # pids of children that are ours
+helpers = set()  # the pid of the helper; empty if there is none
 
 
-def serve(answer, rehearse, be_zygote=None, lines=b""):
-    """Answer each request in a child. Raises SystemExit.
+def serve(answer, rehearse, run_zygote=None, lines=b""):
+    """Answer each request in a child, until X-Switch closes the control socket. Raises SystemExit.
 
     answer: runs a script, and ends the process. rehearse: does the same without a script (python_spare.py).
-    be_zygote: loads modules and serves, in a new process; None: no module is loaded beforehand. All that can be
-    made before the fork is: a child pays for each page of memory in which it changes something.
+    run_zygote: loads modules and serves, in a new process; None: no module is loaded beforehand.
+    lines: of a request that was read already; b"" if there is none.
+
+    The process that forks does as much as possible before the fork: a child pays for each page of memory that it
+    changes.
     """
     os.dup2(NOTHING, 0)
     os.dup2(protocol.DATA, 1)
@@ -46,163 +51,171 @@ def serve(answer, rehearse, be_zygote=None, lines=b""):
     streams.prepare(0)
     gc.freeze()
 
-    def be(lines, lesson=None):
-        spare.begin()
-        answer(lines, lesson)
+    def run_child(lines, profile=None):
+        spare.begin_child()
+        answer(lines, profile)
 
     try:
         while lines := lines or receive_lines():
             script, *arguments = map(os.fsdecode, words(lines.partition(b"\n")[0]))
-            lesson = preload.zygote_for(script, lines, arguments) if be_zygote else None
-            status = ask(lesson.socket, lines, lesson.zygote) if lesson else None
-            here = status is None
-            if here:
-                lesson = preload.lesson_of(script, arguments, lines) if be_zygote else None
-                status = fork(be, script, lines, lesson)
+            profile = preload.profile_with_zygote(script, lines, arguments) if run_zygote else None
+            status = ask_process(profile.zygote_socket, lines, profile.zygote_pid) if profile else None
+            answered_here = status is None
+            if answered_here:
+                profile = preload.profile_to_write(script, arguments, lines) if run_zygote else None
+                status = answer_in_child(run_child, script, lines, profile)
             if status < 0:
-                protocol.end_by(-status)
-            if not children() <= ours() and not alone():
+                protocol.end_by_signal(-status)
+            if not child_pids() <= engine_children() and not script_has_ended():
                 sys.exit(status)
-            protocol.mark(status)
-            if be_zygote:
-                preload.take_up(lesson)
-                if lesson := preload.to_prepare(script):
-                    start_zygote(lesson, be_zygote)
-            if here:
+            protocol.write_end_mark(status)
+            if run_zygote:
+                preload.read_report(profile)
+                if profile := preload.profile_without_zygote(script):
+                    start_zygote(profile, run_zygote)
+            if answered_here:
                 compile_beforehand(script)
-                spare.prepare(be, rehearse)
+                spare.prepare(run_child, rehearse)
             lines = b""
     finally:
         spare.end()
 
 
-def fork(be, script, lines, lesson):
-    """Answer a request in a child, the spare if there is one and nothing to learn.
+def answer_in_child(run_child, script, lines, profile):
+    """Answer a request in a child: in the pre-forked one, if there is one and no import profile is needed.
 
-    Return the exit status, below 0 where a signal has ended the child.
+    Return the exit status, below 0 if a signal has ended the child.
     """
-    status = None if lesson else spare.answer(lines)
+    status = None if profile else spare.answer(lines)
     if status is not None:
         return status
     compile_beforehand(script)
     child = os.fork()
     if not child:
-        be(lines, lesson)
+        run_child(lines, profile)
     return spare.status_of(child)
 
 
 def compile_beforehand(script):
-    """Compile a script, for all children to come."""
+    """Compile a script, so that no later child needs to: the code stays in the cache."""
     try:
         code.code_of(script)
     except Exception:
-        pass  # a child will say so
+        pass  # the child will report the error
 
 
-def ask(descriptor, lines, pid):
-    """Have another process answer a request; return the script's exit status, or that of the process if it ends.
+def ask_process(descriptor, lines, pid):
+    """Make another process answer a request; return the script's exit status.
 
-    Return None where it has ended before it took the request.
+    If the process ends instead, forget it, and return its own exit status; return None if it ended before it
+    took the request. A status below 0 is minus the number of a signal. descriptor: of the socket to the
+    process.
     """
-    said = b""
+    mark = b""
     try:
         while lines:
             lines = lines[os.write(descriptor, lines) :]
-        while not said.endswith(b"\n"):
-            piece = os.read(descriptor, 64)
+        while not mark.endswith(b"\n"):
+            piece = os.read(descriptor, MARK_BYTES)
             if not piece:
                 break
-            said += piece
+            mark += piece
     except OSError:
         pass
-    if said.endswith(b"\n"):
-        return int(said[1:])
+    if mark.endswith(b"\n"):
+        return int(mark[1:])
     helpers.discard(pid)
-    preload.has_ended(pid)
+    preload.note_end(pid)
     try:
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
-        return -KILL
+        return -KILL  # the process was reaped elsewhere: its status is not known
     return None if lines else status
 
 
-def alone():
-    """Have all processes that a script started ended? os.waitpid raises an exception to say so, which costs."""
+def script_has_ended():
+    """Reap ended children. Return whether all processes that a script started have ended.
+
+    waitpid() of C is used here: that of Python raises an exception if there is no child, which takes longer.
+    """
     while (ended := waitpid(-1, None, os.WNOHANG)) > 0:
         helpers.discard(ended)
-        spare.has_ended(ended)
-    return ended < 0 or children() <= ours()
+        spare.note_end(ended)
+    return ended < 0 or child_pids() <= engine_children()
 
 
-def ours():
-    """Return the pids of the children that are no script's."""
-    return helpers.union(preload.zygotes(), spare.ours)
+def engine_children():
+    """Return the pids of the children that the engine itself has started."""
+    return helpers.union(preload.zygotes(), spare.own_children)
 
 
-def children():
+def child_pids():
     """Return the pids of the children of this process."""
     file = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
-    said = os.read(file, 1 << 16)
+    pids = os.read(file, MAX_CHILDREN_BYTES)
     os.close(file)
-    return set(map(int, said.split()))
+    return set(map(int, pids.split()))
 
 
 # The engine's end of its helper
 
 
-def pass_on(lines, help_out):
-    """Have the helper answer a request; return the script's exit status. Raises SystemExit.
+def ask_helper(lines, serve_as_helper):
+    """Make the helper answer a request; return the script's exit status. Raises SystemExit.
 
-    help_out: called in the helper, once, to serve.
+    serve_as_helper: called once in the helper, to serve.
     """
     if not helpers:
-        start_helper(help_out)
+        start_helper(serve_as_helper)
     (pid,) = helpers
-    status = ask(HELPER, lines, pid)
+    status = ask_process(HELPER, lines, pid)
     if status is None:
-        return pass_on(lines, help_out)
+        return ask_helper(lines, serve_as_helper)
     if status < 0:
-        protocol.end_by(-status)
-    if not alone():
+        protocol.end_by_signal(-status)
+    if not script_has_ended():
         sys.exit(status)
     return status
 
 
-def start_helper(help_out):
-    """Fork the helper."""
-    pid, ours = start(help_out)
-    protocol.put(ours, HELPER)
-    os.close(ours)
+def start_helper(serve_as_helper):
+    """Fork the helper, which calls serve_as_helper(); afterwards the descriptor HELPER is the socket to it."""
+    pid, helper_socket = start_server_process(serve_as_helper)
+    protocol.duplicate_descriptor(helper_socket, HELPER)
+    os.close(helper_socket)
     helpers.add(pid)
 
 
-def start_zygote(lesson, be_zygote):
+def start_zygote(profile, run_zygote):
     """Fork the zygote of a script."""
-    lesson.zygote, lesson.socket = start(lambda: be_zygote(lesson))
+    profile.zygote_pid, profile.zygote_socket = start_server_process(lambda: run_zygote(profile))
 
 
-def start(be):
-    """Fork a process that answers requests for us; return its pid, and the socket to it. be: what it does."""
+def start_server_process(run_child):
+    """Fork a process that answers requests of this one; return its pid, and the socket to it.
+
+    run_child: the function that the new process runs.
+    """
     parent = os.getpid()
-    ours, its = (each.detach() for each in socket.socketpair())
+    parent_socket, child_socket = (each.detach() for each in socket.socketpair())
     pid = os.fork()
     if pid:
-        os.close(its)
-        return pid, ours
-    protocol.put(its, CONTROL)
-    os.closerange(FIRST_FREE, 1 << 20)
-    library.prctl(SUBREAPER, 1, 0, 0, 0)
-    library.prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
+        os.close(child_socket)
+        return pid, parent_socket
+    protocol.duplicate_descriptor(child_socket, CONTROL)
+    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
+    library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    library.prctl(PR_SET_PDEATHSIG, KILL, 0, 0, 0)
     if os.getppid() == parent:
         helpers.clear()
-        preload.lessons.clear()
-        spare.begin_again()
-        be()
+        preload.profiles.clear()
+        spare.become_forking_process()
+        run_child()
     os._exit(0)
 
 
 def end_helper():
-    """End the helper, which runs no script now."""
+    """End the helper, by closing the socket to it. It must not be running a script."""
     os.dup2(NOTHING, HELPER)
     while helpers:
         os.waitpid(helpers.pop(), 0)

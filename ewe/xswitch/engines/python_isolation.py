@@ -1,25 +1,26 @@
-"""Which scripts the Python engine (python.py) may run itself under `isolation = "auto"`.
+"""Decides which scripts the Python engine (python.py) may run itself under `isolation = "auto"`.
 
-A script that the engine runs itself takes 0.1 ms, but the modules that it imports stay loaded for the next
-script. That is exact only while no script changes those modules. No list of all changes can be complete. forks()
-therefore asks the opposite: is all that a script does with imported things known to change nothing? It reads the
+A script that the engine runs itself takes 0.1 ms, but the modules that it imports stay loaded for the next script.
+That is exact only while no script changes those modules. No list of all changes can be complete. needs_fork()
+therefore asks the opposite: is every use of imported objects in the script known to change nothing? It reads the
 source of the script, and of the modules beside it that it imports, once for each change of a file.
 
 - The table of python_plain.py says which names of the library a script may call.
-- An imported thing is called, or named in `except`, `isinstance`, an annotation or a decorator. Few may be values.
-  Any other use of it as a value forks: an alias, a parameter or an item of a list cannot be followed.
-- A script changes no attributes but those of `self`, and those that its own classes define.
-- What finds things by name (exec, setattr, globals), and what leads from any object to what all share
-  (`__dict__`, `tb_frame`), forks.
+- An imported object may be called, or named in `except`, `isinstance`, an annotation or a decorator. Few objects
+  may be used as values. Any other use as a value forks: an alias, a parameter or an item of a list cannot be
+  followed.
+- A script may only change attributes of `self`, and attributes that its own classes define.
+- Functions that find objects by name (exec, setattr, globals) fork. Attributes that lead from any object to shared
+  state (`__dict__`, `tb_frame`) fork, too.
 
-               Reader (python_source.py)           Record (a script and its own modules)
+               SourceVisitor (python_source.py)    ScriptAnalysis (a script and its own modules)
     source -> Use("json.dumps", CALL), ...  ->  own module?  its names must not be imported ones
-              changes, defines                  library?     python_plain.py allows the use
+  changed_attributes, own_attributes            library?     python_plain.py allows the use
 
-A fork that was not necessary costs half a millisecond. A missing one may serve a wrong page.
+An unnecessary fork costs half a millisecond. A missing fork may serve a wrong page.
 
-spoiled() looks for what forks() has overlooked, after each run (python_changes.py). If there is any, the engine
-replaces itself, and forks for this script from now on.
+After each run, left_changes() looks for changes that needs_fork() has overlooked (python_changes.py). If it finds
+one, the engine replaces itself, and forks for this script from now on.
 """
 
 import os
@@ -28,169 +29,215 @@ import sys
 import python_code
 import python_plain as plain
 from python_changes import finds_change, variables_of
-from python_code import SUFFIXES, fresh, is_library, loaded, signature
-from python_source import BASE, CALL, CHANGE, MUTATORS, SET, VALUE, Reader, is_dunder, is_strong
+from python_code import SUFFIXES, is_library, loaded_own_modules, request_signatures, signature
+from python_source import (
+    BASE,
+    CALL,
+    CHANGE,
+    MUTATORS,
+    SET,
+    VALUE,
+    SourceVisitor,
+    changes_shared_state,
+    is_dunder,
+)
 
 __builtins__ = vars(python_code)["__builtins__"]
-MAX_RECORDS = 500  # scripts, and files, whose judgement is kept
-MAX_FILES = 100  # modules of the user's own that are read for one script
+MAX_ANALYSES = 500  # cached ScriptAnalysis objects, and cached SourceVisitors of files
+MAX_FILES = 100  # of the user's own modules that are read for one script
 
-readers = {}  # file -> (its signature, its Reader)
-records = {}  # script -> Record
-forked = {}  # script -> its signature; a run has shown that it must be forked
+visitors = {}  # file -> (its signature, its SourceVisitor)
+analyses = {}  # script -> ScriptAnalysis
+forked_scripts = {}  # script -> its signature; an earlier run has shown that the script must be forked
 
 
-def read(file, now):
-    """Return the Reader of a file. Raises what reading and parsing raise."""
-    known, reader = readers.get(file, (None, None))
-    if known != now:
+def read(file, current_signature):
+    """Return the SourceVisitor of a file, from the cache if the file has not changed.
+
+    current_signature: the signature() of the file.
+
+    Raises OSError, SyntaxError, ValueError, RecursionError or MemoryError if it cannot be read or parsed.
+    """
+    cached_signature, visitor = visitors.get(file, (None, None))
+    if cached_signature != current_signature:
         with open(file, "rb") as opened:
-            reader = Reader(opened.read())
-        if len(readers) >= MAX_RECORDS:
-            readers.clear()
-        readers[file] = now, reader
-    return reader
+            visitor = SourceVisitor(opened.read())
+        if len(visitors) >= MAX_ANALYSES:
+            visitors.clear()
+        visitors[file] = current_signature, visitor
+    return visitor
 
 
-def is_plain(path, how, imported):
-    """Does a use of a thing of the library change nothing that lasts? imported: modules that the file imports."""
+def is_harmless_use(path, kind, imported):
+    """Return whether a use of an object of Python's library changes nothing that lasts.
+
+    path: its name with dots ("json.dumps"). kind: CALL, NAME, VALUE, BASE, SET or CHANGE (python_source.py).
+    imported: names of the modules that the file imports.
+    """
     module = path
-    while module not in plain.PLAIN:
+    while module not in plain.HARMLESS:
         module = module.rpartition(".")[0]
         if not module:
             return False
     names = path[len(module) + 1 :].split(".")
-    if module not in imported or names[0] not in plain.PLAIN[module]:
+    if module not in imported or names[0] not in plain.HARMLESS[module]:
         return False
-    if any(name.startswith("_") or is_strong(name) for name in names if name != "__init__"):
+    if any(name.startswith("_") or changes_shared_state(name) for name in names if name != "__init__"):
         return False
-    if how in (SET, CHANGE):
-        return path in (plain.SET if how == SET else plain.CHANGED)
-    head = f"{module}.{names[0]}"
-    constant = names[0].isupper() and head not in plain.NO_CONSTANTS
-    value = constant or head in plain.VALUES or path in plain.VALUES
-    if how == VALUE:
-        return value
-    if how == BASE:
+    if kind in (SET, CHANGE):
+        return path in (plain.SET if kind == SET else plain.CHANGED)
+    top_name = f"{module}.{names[0]}"
+    constant = names[0].isupper() and top_name not in plain.NO_CONSTANTS
+    is_value = constant or top_name in plain.VALUES or path in plain.VALUES
+    if kind == VALUE:
+        return is_value
+    if kind == BASE:
         return path in plain.BASES
-    if how == CALL and names[-1] in MUTATORS and len(names) > 1:
-        return head in plain.CHANGED
-    return value or len(names) <= 2
+    if kind == CALL and names[-1] in MUTATORS and len(names) > 1:
+        return top_name in plain.CHANGED
+    return is_value or len(names) <= 2
 
 
-# A script, and the modules of the user's own that it imports
+# A script, and those of the user's own modules that it imports
 
 
-class Record:
-    """What is known of a script. forks: does it need a separate process?"""
+class ScriptAnalysis:
+    """The analysis of a script: its files, and the imports in them. needs_fork: it needs a separate process."""
 
     def __init__(self, script, state):
+        """Analyse a script. state: the module python_state. Raises the errors of read()."""
         self.state = state
-        self.forks = True
-        self.files = {script: signature(script)}  # also of modules of the user's own
-        self.names = {}  # directory in which modules are looked for -> (its signature, names of modules there)
-        self.touched = set()  # modules of the standard library that are named
-        self.count = 0  # modules that were loaded when their names were last compared
-        self.before = None
-        self.runs = 0
+        self.needs_fork = True
+        # The script, and the user's own modules that it imports -> their signatures
+        self.files = {script: signature(script)}
+        # Directory in which the user's own modules are searched -> (its signature, the names of its modules)
+        self.modules_beside = {}
+        self.named_modules = set()  # modules of the standard library that the script names
+        self.compared_count = 0  # number of loaded modules at the last comparison of their names
+        self.variables_before = None  # variables_of() the named modules, before the next run
+        self.run_count = 0
         roots = [
             os.path.dirname(script),
             *(path for path in sys.path if not is_library(os.path.join(path, ""))),
         ]
         for root in roots:
-            self.names[root] = signature(root), frozenset(self.state.modules_in(root))
-        self.forks = forked.get(script) == self.files[script] or not self.is_harmless(script, roots)
+            self.modules_beside[root] = signature(root), frozenset(self.state.modules_in(root))
+        was_forked = forked_scripts.get(script) == self.files[script]
+        self.needs_fork = was_forked or not self.is_harmless(script, roots)
 
     def is_harmless(self, script, roots):
-        """Read all files that the script imports; is all that they do known to change nothing that lasts?"""
-        found = self.follow(script, roots)
-        if found is None:
-            return False
-        defines = set().union(*(reader.defines for reader in found))
-        changes = set().union(*(reader.changes for reader in found))
-        borrowed = {name for reader in found for name in self.library_names(reader)}
-        if changes and any(reader.sees_classes for reader in found):
-            return False
-        return changes <= defines and all(self.uses_plainly(reader, borrowed) for reader in found)
+        """Read all files that the script imports. Return whether all are known to change nothing that lasts.
 
-    def follow(self, script, roots):
-        """Return the Readers of all files that the script imports; None if it imports something else."""
-        queue, found = [(script, roots[0])], []
+        A file may change attributes that classes of these files define, and no others. roots: directories in which
+        the user's own modules are searched.
+        """
+        file_visitors = self.follow_imports(script, roots)
+        if file_visitors is None:
+            return False
+        own_attributes = set().union(*(visitor.own_attributes for visitor in file_visitors))
+        changed_attributes = set().union(*(visitor.changed_attributes for visitor in file_visitors))
+        shared_names = {name for visitor in file_visitors for name in self.library_names(visitor)}
+        if changed_attributes and any(visitor.gets_unnamed_classes for visitor in file_visitors):
+            return False
+        return changed_attributes <= own_attributes and all(
+            self.uses_are_harmless(visitor, shared_names) for visitor in file_visitors
+        )
+
+    def follow_imports(self, script, roots):
+        """Return the SourceVisitors of the script and of the user's own modules that it imports.
+
+        None if a file needs a separate process with any imports, if a module is neither the user's own nor a
+        harmless one of Python's library, or if there are too many files. roots: where own modules are searched.
+        """
+        queue, file_visitors = [(script, roots[0])], []
         while queue:
             file, package = queue.pop()
-            reader = read(file, self.files[file])
-            found.append(reader)
-            if reader.strong or len(self.files) > MAX_FILES:
+            visitor = read(file, self.files[file])
+            file_visitors.append(visitor)
+            if visitor.always_forks or len(self.files) > MAX_FILES:
                 return None
-            for level, module, names in reader.imports:
-                places = roots
-                if level:
-                    places = [os.path.join(package, *[".."] * (level - 1))]
+            for level, module, names in visitor.imports:
+                directories = roots
+                if level:  # from . import name
+                    directories = [os.path.join(package, *[".."] * (level - 1))]
                 elif not self.is_own(module):
-                    if not self.allows(module, names):
+                    if not self.note_library_module(module, names):
                         return None
                     continue
                 elif module.partition(".")[0] in sys.stdlib_module_names:
+                    return None  # it hides a module of Python's library
+                if not self.queue_module(directories, module, names, queue):
                     return None
-                if not self.find(places, module, names, queue):
-                    return None
-        return found
+        return file_visitors
 
     def is_own(self, path):
-        """Is this one of the user's own modules, or within one?"""
+        """Return whether this is the name of one of the user's own modules, or a name within one."""
         top = path.partition(".")[0]
-        return not top or any(top in names for _, names in self.names.values())
+        return not top or any(top in names for _, names in self.modules_beside.values())
 
-    def allows(self, module, names):
-        """Note a module that is not beside the script; return whether it is a harmless one of Python's library."""
+    def note_library_module(self, module, names):
+        """Note a module that is not beside the script. Return whether it is a harmless one of Python's library."""
         top = module.partition(".")[0]
         if top not in sys.stdlib_module_names:
             return False
-        known = plain.PLAIN.get(module, ())
-        if not (names or known) or not all(
-            name in known or f"{module}.{name}" in plain.PLAIN for name in names
+        harmless_names = plain.HARMLESS.get(module, ())
+        if not (names or harmless_names) or not all(
+            name in harmless_names or f"{module}.{name}" in plain.HARMLESS for name in names
         ):
             return False
-        self.touched.add(module)
-        self.touched.update(f"{module}.{name}" for name in names)
+        self.named_modules.add(module)
+        self.named_modules.update(f"{module}.{name}" for name in names)
         return True
 
-    def library_names(self, reader):
-        """Return the names in a file that are things of the library."""
-        return {name for name, paths in reader.bound.items() if not all(map(self.is_own, paths))}
+    def library_names(self, visitor):
+        """Return the names in a file that are objects of the library."""
+        return {name for name, paths in visitor.import_paths.items() if not all(map(self.is_own, paths))}
 
-    def uses_plainly(self, reader, borrowed):
-        """Does a file use all that it imports as is known to change nothing? borrowed: names of library_names()."""
+    def uses_are_harmless(self, visitor, shared_names):
+        """Return whether each use of an imported object is known to change nothing.
+
+        shared_names: the names of the library's objects in all files of the script.
+        """
         imported = {"os.path"}
-        for level, module, names in reader.imports:
+        for level, module, names in visitor.imports:
             if not level:
                 imported.update((module, *(f"{module}.{name}" for name in names)))
-        for path, how in reader.uses:
+        for path, kind in visitor.uses:
             if not self.is_own(path):
-                if not is_plain(path, how, imported):
+                if not is_harmless_use(path, kind, imported):
                     return False
                 continue
             _, *names = path.split(".")
-            if (how == VALUE and not names) or not borrowed.isdisjoint(names) or any(map(is_dunder, names)):
-                return False  # it leads to what one of the user's own modules has imported
+            if (
+                (kind == VALUE and not names)
+                or not shared_names.isdisjoint(names)
+                or any(map(is_dunder, names))
+            ):
+                return False  # it leads to an object that one of the user's own modules has imported
         return True
 
-    def find(self, places, module, names, queue):
-        """Put the files of a module of the user's own into the queue; return False if there is something else."""
-        for place in places:
-            path = place
+    def queue_module(self, directories, module, names, queue):
+        """Put the files of one of the user's own modules into the queue. Return whether the module was found.
+
+        directories: where it may be. names: imported from it; they may be submodules. queue: see follow_imports().
+        """
+        for directory in directories:
+            path = directory
             for part in filter(None, module.split(".")):
                 path = os.path.join(path, part)
-                if not self.add(path, queue):
+                if not self.queue_file(path, queue):
                     break
             else:
                 for name in names:
-                    self.add(os.path.join(path, name), queue)
+                    self.queue_file(os.path.join(path, name), queue)
                 return True
         return False
 
-    def add(self, path, queue):
-        """Put the file of a module or package into the queue; return whether there is one that can be read."""
+    def queue_file(self, path, queue):
+        """Put the file of a module or package into the queue. Return whether there is one.
+
+        path: of the file without .py, or of the package's directory.
+        """
         for file, package in (
             (os.path.join(path, "__init__.py"), path),
             (path + ".py", os.path.dirname(path)),
@@ -200,59 +247,69 @@ class Record:
                     self.files[file] = signature(file)
                     queue.append((file, package))
                 return True
+        # A directory without __init__.py is a package, too, unless a compiled module has its name
         return os.path.isdir(path) and not any(os.path.exists(path + suffix) for suffix in SUFFIXES)
 
-    def holds(self):
-        """Is all as it was when it was read?"""
-        for file, known in self.files.items():
-            fresh[file] = now = signature(file)
-            if now != known:
+    def is_unchanged(self):
+        """Return whether all files and directories are unchanged since they were read.
+
+        Store the signatures of the files in `request_signatures`: code_of() and get_code() need not read them
+        again.
+        """
+        for file, read_signature in self.files.items():
+            request_signatures[file] = current_signature = signature(file)
+            if current_signature != read_signature:
                 return False
-        for root, (known, names) in self.names.items():
-            now = signature(root)
-            if now != known:
+        for root, (read_signature, names) in self.modules_beside.items():
+            current_signature = signature(root)
+            if current_signature != read_signature:
                 if frozenset(self.state.modules_in(root)) != names:
                     return False
-                self.names[root] = now, names
+                self.modules_beside[root] = current_signature, names
         return True
 
-    def hides(self):
-        """Has a module beside the script the name of one that is loaded?"""
-        if self.count != len(self.state.known_modules):
-            self.count = len(self.state.known_modules)
-            self.before = None
-            self.forks = any(self.state.is_found(name) for _, names in self.names.values() for name in names)
-        return self.forks
+    def hides_loaded_module(self):
+        """Return whether a module beside the script has the name of a loaded one.
+
+        If there are new modules, compare the names again, and keep the answer in `needs_fork`. New modules also
+        make `variables_before` out of date.
+        """
+        if self.compared_count != len(self.state.known_modules):
+            self.compared_count = len(self.state.known_modules)
+            self.variables_before = None
+            beside = [name for _, names in self.modules_beside.values() for name in names]
+            self.needs_fork = any(map(self.state.is_found_on_path, beside))
+        return self.needs_fork
 
 
-def forks(script, state):
-    """Return whether a script needs a separate process."""
-    fresh.clear()
+def needs_fork(script, state):
+    """Return whether a script needs a separate process. state: the module python_state."""
+    request_signatures.clear()
     try:
-        record = records.get(script)
-        if record is None or not record.holds():
-            if len(records) >= MAX_RECORDS:
-                records.clear()
-            record = records[script] = Record(script, state)
-        if not record.forks and not record.hides():
-            if record.before is None:
-                record.before = variables_of(record.touched, state)
-            loaded.clear()
+        analysis = analyses.get(script)
+        if analysis is None or not analysis.is_unchanged():
+            if len(analyses) >= MAX_ANALYSES:
+                analyses.clear()
+            analysis = analyses[script] = ScriptAnalysis(script, state)
+        if not analysis.needs_fork and not analysis.hides_loaded_module():
+            if analysis.variables_before is None:
+                analysis.variables_before = variables_of(analysis.named_modules, state)
+            loaded_own_modules.clear()
             return False
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        records.pop(script, None)  # where the script cannot run either, its process will say why
+        analyses.pop(script, None)  # if the script cannot run at all, its own process will report why
     return True
 
 
-def spoiled(script, state):
-    """Has the run of a script changed what stays?"""
+def left_changes(script, state):
+    """Return whether the run of a script has changed modules that stay loaded."""
     try:
-        return finds_change(records.get(script), state)
-    except Exception:  # it has changed what we look with
+        return finds_change(analyses.get(script), state)
+    except Exception:  # the script has changed functions that are used here
         return True
 
 
-def condemn(script):
-    """Have a script be forked from now on, as long as it is as it is."""
-    forked[script] = signature(script)
-    records.pop(script, None)
+def always_fork(script):
+    """Fork for a script from now on, until its file changes."""
+    forked_scripts[script] = signature(script)
+    analyses.pop(script, None)

@@ -2,19 +2,19 @@
 
 A script that the Python engine runs itself leaves its imported modules to the next script. The engine therefore
 runs a script itself only if the script keeps to this table. A name belongs here if calling it changes neither its
-module nor the process, or if python_state.py undoes that change exactly after each script. A function belongs
-elsewhere if it
+module nor the process, or if python_state.py undoes that change exactly after each script. A function does not
+belong here if it
 
-- registers something (csv.register_dialect), or sets something for all (csv.field_size_limit);
-- keeps what it has read (linecache.getline, gettext.translation), or counts (asyncio's names of tasks);
-- returns an object that all share (threading.current_thread), or calls by name (operator.methodcaller).
+- registers something (csv.register_dialect), or sets something for the whole process (csv.field_size_limit);
+- keeps data that it has read (linecache.getline, gettext.translation), or counts (asyncio's names of tasks);
+- returns a shared object (threading.current_thread), or calls a method by name (operator.methodcaller).
 
-A missing name costs its scripts a fork, half a millisecond. A wrong name costs a reader a wrong page.
+A missing name costs its scripts a fork, half a millisecond. A wrong name may show a visitor a wrong page.
 tests/xswitch/test_python_isolation.py compares the table with the library.
 """
 
 # Module -> the names that a script may call. Names in capitals are constants, and may also be used as values.
-PLAIN = {
+HARMLESS = {
     module: frozenset(names.split())
     for module, names in {
         "__future__": "annotations division print_function unicode_literals with_statement absolute_import",
@@ -116,7 +116,7 @@ PLAIN = {
     }.items()
 }
 
-# What may be used as a value besides: objects that cannot be changed, and those that each script has new
+# More names that may be used as values: objects that cannot change, and objects that each script gets new
 VALUES = {
     "datetime.timezone.utc", "math.e", "math.inf", "math.nan", "math.pi", "math.tau", "os.curdir", "os.devnull",
     "os.environ", "os.environb", "os.extsep", "os.linesep", "os.name", "os.path.sep", "os.pathsep", "os.sep",
@@ -127,16 +127,12 @@ VALUES = {
     "sys.stdout", "sys.version", "sys.version_info", "time.altzone", "time.daylight", "time.timezone",
     "time.tzname",
 }  # fmt: skip
-NO_CONSTANTS = {
-    "abc.ABC",
-    "typing.IO",
-    "uuid.UUID",
-    "xml.etree.ElementTree.XML",
-}  # in spite of their capitals
-# Variables that a script may set, and tables that it may change: the engine makes them as they were
+# Names in capitals that are not constants
+NO_CONSTANTS = {"abc.ABC", "typing.IO", "uuid.UUID", "xml.etree.ElementTree.XML"}
+# Variables that a script may set, and tables that it may change: the engine restores them
 SET = {"sys.argv", "sys.excepthook", "sys.stderr", "sys.stdin", "sys.stdout"}
 CHANGED = {"os.environ", "os.environb", "sys.argv"}
-# Classes that a script may derive from: neither they nor their bases have a table that `self` leads to
+# Classes that a script may derive from: no table is reachable from `self` through them or their bases
 BASES = {
     "abc.ABC", "abc.ABCMeta", "collections.OrderedDict", "collections.UserDict", "collections.UserList",
     "collections.defaultdict", "datetime.tzinfo", "enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag",

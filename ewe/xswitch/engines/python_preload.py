@@ -1,23 +1,24 @@
 """Installed modules that the Python engine (python.py) loads before it forks for a script.
 
 The import of a framework takes a hundred times as long as a fork. The process that forks (python_fork.py) therefore
-learns from a script's first run which installed modules it loads, and keeps a *zygote* for it: a process that has
-loaded those modules and nothing else, and forks for each request of that script. No run ever reaches the zygote.
+records which installed modules a script's first run loads: its ImportProfile. It then keeps a *zygote* for the
+script: a process that has loaded those modules and nothing else, and forks for each request of that script.
+No script ever runs in the zygote itself.
 
-    first run: a child writes a report ──▶ Lesson ──▶ zygote: imports, then forks for each request
+    first run: a child writes a report ──▶ ImportProfile ──▶ zygote: imports, then forks for each request
 
-A module that is loaded beforehand must be the module that the script would have loaded. It stays out, and is
-imported late as ever, where a difference can be seen:
+A module that is loaded beforehand must be the module that the script would have loaded. A module is left out, and
+imported at its usual time, if a difference could be seen:
 
 - the file is another one, or has changed;
-- its variables are not what they were in the script's run (fingerprint());
-- its import loads a module of the user's own, or one that the run has not loaded;
-- it reads a variable of the environment that the script sets, or that differs from request to request;
-- it writes or changes a file, reads one of the user's own, keeps a descriptor, or connects to something;
+- its variables are not the same as in the script's run (fingerprint());
+- its import loads one of the user's own modules, or a module that the run has not loaded;
+- it reads an environment variable that the script sets, or that differs from request to request;
+- it writes or changes a file, reads one of the user's own, keeps a descriptor, or connects to a server;
 - it starts a thread or a process, or asks for the time or for random numbers.
 
-What is loaded is not in sys.modules at first. The script's own `import` gives it out (Shelf), and only where the
-search path leads to the same file at that moment.
+Preloaded modules are not in sys.modules at first. The script's own `import` gets them from the module store
+(ModuleStore), and only if the search path leads to the same file at that moment.
 """
 
 import marshal
@@ -35,56 +36,61 @@ from python_protocol import words
 
 __builtins__ = vars(code)["__builtins__"]
 KILL = 9
-MAX_ZYGOTES = 4
-IDLE_SECONDS = 10.0  # that a zygote is not used before another may take its place
-MAX_LESSONS = 200
-MAX_TRIES = 24  # zygotes that are made for one script until it changes
-ROOM = 1 << 20  # bytes of a report
-LOOK_SECONDS = 1.0  # between looks whether a file has changed
-DEPTH = 3  # of the tables that a fingerprint covers
-# What differs from request to request (RFC 3875); so does HTTP_*
+READY = b"!"  # a zygote writes this to its socket once it has loaded the modules
+MAX_LIVE_ZYGOTES = 4
+IDLE_SECONDS = 10.0  # a zygote without a request for so long may be ended, to make room for another
+MAX_PROFILES = 200  # cached profiles of scripts
+MAX_ITEMS = 50  # of a list or table, that a fingerprint covers
+LENGTH_BYTES = 4  # a report begins with its length
+MAX_ATTEMPTS = 24  # profiled runs and zygotes of one script, until its file changes
+MAX_REPORT_BYTES = 1 << 20  # bytes of a report
+CHECK_SECONDS = 1.0  # between two checks whether the files of a profile have changed
+FINGERPRINT_DEPTH = 3  # nesting levels of tables that a fingerprint covers
+# Variables that differ from request to request (RFC 3875); HTTP_* do, too
 REQUEST = set(
     b"""AUTH_TYPE CONTENT_LENGTH CONTENT_TYPE DOCUMENT_URI GATEWAY_INTERFACE PATH_INFO PATH_TRANSLATED QUERY_STRING
     REMOTE_ADDR REMOTE_HOST REMOTE_IDENT REMOTE_PORT REMOTE_USER REQUEST_METHOD REQUEST_SCHEME REQUEST_URI
     SCRIPT_FILENAME SCRIPT_NAME SERVER_ADDR SERVER_PORT SERVER_PROTOCOL UNIQUE_ID""".split()
 )
-BEGAN = "_startTime"  # of logging: when it was loaded
+LOGGING_STARTED_AT = "_startTime"  # a variable of logging: the time of its import
 LOADERS = machinery.SourceFileLoader, machinery.ExtensionFileLoader
 EXECUTE = [loader.exec_module for loader in LOADERS]
 
-lessons = {}  # script -> Lesson
-running = []  # names of the modules that are being loaded, the innermost last
-prints = {}  # name of a module -> its fingerprint right after its import
+profiles = {}  # script -> ImportProfile
+modules_in_progress = []  # names of the modules that are being loaded, the innermost last
+fingerprints = {}  # name of a module -> its fingerprint right after its import
 
 
-def top_of(name):
+def top_level_name(name):
     """Return the first part of a module's name."""
     return name.partition(".")[0]
 
 
-# What a module is, right after its import
+# The state of a module, right after its import
 
 
 def fingerprint(module):
-    """Return a number for what a module's variables are: another number, another import."""
+    """Return a number computed from a module's variables. A different number means a different import."""
     items = [
-        (name, brief(value)) for name, value in vars(module).items() if name[:2] != "__" and name != BEGAN
+        (name, describe(value))
+        for name, value in vars(module).items()
+        if name[:2] != "__" and name != LOGGING_STARTED_AT
     ]
     return zlib.crc32(repr(items).encode("utf-8", "replace"))
 
 
-def brief(value, depth=DEPTH):
-    """Describe a value without its address, and without calling its methods."""
+def describe(value, depth=FINGERPRINT_DEPTH):
+    """Return a description of a value that is the same in each process: no address, and no method is called."""
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         return value
     if kind in (tuple, list) and depth:
-        return kind.__name__, len(value), [brief(each, depth - 1) for each in value[:50]]
+        return kind.__name__, len(value), [describe(each, depth - 1) for each in value[:MAX_ITEMS]]
     if kind in (set, frozenset):
         return kind.__name__, len(value)
     if kind is dict and depth:
-        some = list(value.items())[:50]
-        return "dict", len(value), [(brief(key, 0), brief(each, depth - 1)) for key, each in some]
+        some = list(value.items())[:MAX_ITEMS]
+        return "dict", len(value), [(describe(key, 0), describe(each, depth - 1)) for key, each in some]
     if kind is FunctionType:
         return value.__module__, value.__qualname__, value.__code__.co_firstlineno
     if issubclass(kind, type):
@@ -93,104 +99,133 @@ def brief(value, depth=DEPTH):
 
 
 def follow_imports():
-    """Note which module is being loaded, and what it is when it has been."""
+    """From now on fill `modules_in_progress` and `fingerprints` at each import."""
     for loader in LOADERS:
-        loader.exec_module = following(loader.exec_module)
+        loader.exec_module = noting_modules(loader.exec_module)
 
 
-def follow_no_more():
-    """Have the loaders as they were."""
+def stop_following_imports():
+    """Restore the loaders that follow_imports() has changed."""
     for loader, execute in zip(LOADERS, EXECUTE, strict=True):
         loader.exec_module = execute
 
 
-def following(execute):
-    """Return exec_module() of a loader, with notes."""
+def noting_modules(execute):
+    """Return a function that does the same as `execute`, exec_module() of a loader, and notes each module."""
 
     def exec_module(self, module):
-        running.append(module.__name__)
+        """Load a module, as importlib's exec_module(); note its name and its fingerprint."""
+        modules_in_progress.append(module.__name__)
         try:
             return execute(self, module)
         finally:
-            running.pop()
-            prints[module.__name__] = fingerprint(module)
+            modules_in_progress.pop()
+            fingerprints[module.__name__] = fingerprint(module)
 
-    # Then warnings do not count this frame, as none of the import system's
+    # With this file name, warnings skip this frame, as they skip the import system's own frames
     exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     return exec_module
 
 
-# What a script's run teaches
+# The import profile of a script
 
 
-class Lesson:
-    """What is known of a script, and its zygote."""
+class ImportProfile:
+    """The import profile of a script, and its zygote."""
 
     def __init__(self, script):
+        """Make the profile of a script that has not run yet. Raises OSError if there is no such file."""
         self.signature = signature(script)
-        self.memory = mmap.mmap(-1, ROOM)  # where a child writes
-        # (name, file, its signature, fingerprint) of those that are installed, in their order
-        self.modules = None
-        self.path = []
-        self.files = {}  # file or directory -> its signature
-        self.changed = set()  # variables of the environment that the script sets, or that differ
-        self.skipped = ()  # beginnings of names
-        self.tries = 0
-        self.lines, self.arguments, self.steady = b"", [], {}  # of the request that was learned from
-        self.looked = self.used = monotonic()
-        self.zygote = self.socket = 0
-        self.reads = None  # variables that modules have read -> values, once the zygote is ready
+        self.report_memory = mmap.mmap(-1, MAX_REPORT_BYTES)  # a child writes its report here
+        # (name, file, the file's signature, fingerprint) of the installed modules, in the order of their
+        # import; file and signature are "" and () if a module has no file. None until a run has written its
+        # report
+        self.recorded_modules = None
+        self.search_path = []
+        self.file_signatures = {}  # file or directory -> its signature
+        # Environment variables that the script sets, or whose value differs from one request to another
+        self.changed_variables = set()
+        self.skipped_prefixes = ()  # prefixes of the names of modules that are left out
+        self.attempts = 0  # profiled runs and zygotes so far
+        # The profiled request's lines (python_protocol.py) and arguments, and those of its variables that are
+        # the same for each request
+        self.request_lines, self.request_arguments, self.constant_variables = b"", [], {}
+        self.checked_at = self.used_at = monotonic()  # when the files were checked, when a request came
+        self.zygote_pid = self.zygote_socket = 0
+        # Environment variable that a module has read -> its value; None until the zygote has loaded the modules
+        self.read_variables = None
 
-    def write(self, *values):
-        """Write a report, in a child."""
+    def write_report(self, *values):
+        """Write a report for the parent process, in a child. A report that is too long is left out."""
         data = marshal.dumps(values)
-        if len(data) < ROOM - 4:
-            self.memory[4 : 4 + len(data)] = data
-            self.memory[:4] = len(data).to_bytes(4, "little")
+        if len(data) < MAX_REPORT_BYTES - LENGTH_BYTES:
+            self.report_memory[LENGTH_BYTES : LENGTH_BYTES + len(data)] = data
+            self.report_memory[:LENGTH_BYTES] = len(data).to_bytes(LENGTH_BYTES, "little")
 
-    def read(self):
-        """Return a child's report, None if it has left none."""
-        length = int.from_bytes(self.memory[:4], "little")
-        self.memory[:4] = bytes(4)
-        return marshal.loads(self.memory[4 : 4 + length]) if length else None
+    def take_report(self):
+        """Return the report of a child, and remove it; None if the child has left none."""
+        length = int.from_bytes(self.report_memory[:LENGTH_BYTES], "little")
+        self.remove_report()
+        return marshal.loads(self.report_memory[LENGTH_BYTES : LENGTH_BYTES + length]) if length else None
 
-    def end(self):
-        """End the zygote."""
-        if self.zygote:
-            os.close(self.socket)  # so that it ends, and its spare before it
+    def remove_report(self):
+        """Remove the report, if there is one: its length becomes 0."""
+        self.report_memory[:LENGTH_BYTES] = bytes(LENGTH_BYTES)
+
+    def end_zygote(self):
+        """End the zygote, if there is one."""
+        if self.zygote_pid:
+            os.close(self.zygote_socket)  # then the zygote ends, after its own pre-forked child
             try:
-                if self.reads is None:
-                    os.kill(self.zygote, KILL)  # it is loading modules
-                os.waitpid(self.zygote, 0)
+                if self.read_variables is None:
+                    os.kill(self.zygote_pid, KILL)  # the zygote is still loading modules
+                os.waitpid(self.zygote_pid, 0)
             except (ProcessLookupError, ChildProcessError):
-                pass  # it has ended
-        self.zygote, self.reads = 0, None
+                pass  # the zygote has ended
+        self.zygote_pid, self.read_variables = 0, None
 
-    def holds(self):
-        """Are all files as they were? Looks once a second."""
-        now = self.used = monotonic()
-        if now - self.looked < LOOK_SECONDS:
+    def has_unchanged_files(self):
+        """Return whether all files of the profile are unchanged. Check at most once in CHECK_SECONDS.
+
+        Note that the profile was used now.
+        """
+        now = self.used_at = monotonic()
+        if now - self.checked_at < CHECK_SECONDS:
             return True
-        self.looked = now
+        self.checked_at = now
         try:
-            return all(signature(file) == known for file, known in self.files.items())
+            return all(signature(file) == recorded for file, recorded in self.file_signatures.items())
         except OSError:
             return False
 
 
-def report(lesson, fresh, environment):
-    """Write what a run has loaded and changed, at its end. environment: as it was."""
+def report(profile, start_modules, environment_before):
+    """Write the report of a run at its end, for read_report(). It has four parts:
+
+    - the installed modules that the run has loaded, each as in ImportProfile.recorded_modules;
+    - the search path of modules;
+    - the names of the environment variables that the run has changed;
+    - the files of the user's own modules that it has loaded.
+
+    start_modules: names of the modules of a new interpreter. environment_before: the variables before the run.
+    """
+    # A script may put any object in the place of os.environ: then its changes cannot be told, and no report is left
     if not isinstance(os.environ, os._Environ):
         return
     modules = []
     for name, module in list(sys.modules.items()):
-        file = installed_file(module)
-        if name not in fresh and type(module) is ModuleType and file is not None:
-            modules.append((name, file, signature(file) if file else (), prints.get(name)))
-    now = os.environ._data
-    changed = [key for key in {*now, *environment} if now.get(key) != environment.get(key)]
-    own = [file for _, file in code.loaded]
-    lesson.write(modules, [path for path in sys.path if isinstance(path, str)], changed, own)
+        file = installed_file(module)  # "": it has no file; None: it is not an installed one
+        if name not in start_modules and type(module) is ModuleType and file is not None:
+            modules.append((name, file, signature(file) if file else (), fingerprints.get(name)))
+    environment_after = os.environ._data
+    changed = [
+        key
+        for key in {*environment_after, *environment_before}
+        if environment_after.get(key) != environment_before.get(key)
+    ]
+    own_files = [file for _, file in code.loaded_own_modules]
+    search_path = [path for path in sys.path if isinstance(path, str)]
+    profile.write_report(modules, search_path, changed, own_files)
 
 
 def installed_file(module):
@@ -201,82 +236,99 @@ def installed_file(module):
         return file if is_library(file) else None
     if getattr(variables.get("__spec__"), "origin", None) in ("built-in", "frozen"):
         return ""
-    places = list(variables.get("__path__", ()))
-    return "" if places and all(map(is_library, places)) else None
+    search_path = list(variables.get("__path__", ()))
+    return "" if search_path and all(map(is_library, search_path)) else None
 
 
 # In the process that forks
 
 
-def lesson_of(script, arguments, lines):
-    """Return the lesson that the next run of a script is to write, None if there is nothing to learn."""
+def profile_to_write(script, arguments, lines):
+    """Return the profile for which the next run of a script must write a report, None if no report is needed.
+
+    A script gets a new profile if it has none, or if its file has changed. The request is noted in the profile,
+    and the run counts as an attempt.
+    """
     try:
-        lesson = lessons.get(script)
-        if lesson is None or lesson.signature != signature(script):
-            forget(script)
-            if len(lessons) >= MAX_LESSONS:
-                for each in list(lessons):
-                    forget(each)
-            lesson = lessons[script] = Lesson(script)
+        profile = profiles.get(script)
+        if profile is None or profile.signature != signature(script):
+            drop_profile(script)
+            if len(profiles) >= MAX_PROFILES:
+                for each in list(profiles):
+                    drop_profile(each)
+            profile = profiles[script] = ImportProfile(script)
     except OSError:
         return None
-    if lesson.modules is not None or lesson.tries >= MAX_TRIES:
+    if profile.recorded_modules is not None or profile.attempts >= MAX_ATTEMPTS:
         return None
-    lesson.tries += 1
-    lesson.lines, lesson.arguments = lines, arguments
-    lesson.steady = steady(environment_of(lines))
-    return lesson
+    profile.attempts += 1
+    profile.request_lines, profile.request_arguments = lines, arguments
+    profile.constant_variables = constant_variables(environment_of(lines))
+    return profile
 
 
-def forget(script):
-    """Learn a script again at its next run."""
-    if lesson := lessons.pop(script, None):
-        lesson.end()
+def drop_profile(script):
+    """Drop the profile of a script, and end its zygote. The script's next run writes a new report."""
+    if profile := profiles.pop(script, None):
+        profile.end_zygote()
 
 
-def take_up(lesson):
-    """Read what a run has taught, if it was to teach."""
-    if lesson and lesson.modules is None and (said := lesson.read()):
-        lesson.modules, lesson.path, changed, own = said
-        lesson.changed.update(changed)
-        for file in own:
+def read_report(profile):
+    """Read the report of a run into its profile, and compile the user's own modules that the run has loaded.
+
+    profile: from profile_to_write(), or None.
+    """
+    if profile and profile.recorded_modules is None and (report := profile.take_report()):
+        profile.recorded_modules, profile.search_path, changed, own_files = report
+        profile.changed_variables.update(changed)
+        for file in own_files:  # the user's own modules
             try:
-                code.Loader("", file).get_code("")
-                lesson.files[file] = signature(file)
+                code.ModuleLoader("", file).get_code("")  # compiles the file, for all later children
+                profile.file_signatures[file] = signature(file)
             except Exception:
-                pass  # it is not there any more, or cannot be compiled
-        lesson.files.update((file, known) for _, file, known, _ in lesson.modules if file)
-        for path in lesson.path:
+                pass  # the file does not exist any more, or cannot be compiled
+        profile.file_signatures.update(
+            (file, file_signature) for _, file, file_signature, _ in profile.recorded_modules if file
+        )
+        for path in profile.search_path:
             if is_library(os.path.join(path, "")) and os.path.isdir(path):
-                lesson.files[path] = signature(path)
-        code.loaded.clear()
+                profile.file_signatures[path] = signature(path)
+        code.loaded_own_modules.clear()
 
 
-def zygote_for(script, lines, arguments):
-    """Return the lesson of a script whose zygote may answer this request, None if there is none."""
-    lesson = lessons.get(script)
-    if lesson is None or not lesson.zygote:
+def profile_with_zygote(script, lines, arguments):
+    """Return the profile of a script if its zygote may answer this request, else None.
+
+    The zygote ends if it cannot answer this request, or if one of its files has changed. A variable with
+    another value is noted in `changed_variables`: no module that reads it is preloaded from then on.
+    """
+    profile = profiles.get(script)
+    if profile is None or not profile.zygote_pid:
         return None
-    if lesson.reads is None and not is_ready(lesson):
+    if profile.read_variables is None and not is_ready(profile):
         return None
-    if lesson.signature != signature(script) or not lesson.holds():
-        forget(script)
+    if profile.signature != signature(script) or not profile.has_unchanged_files():
+        drop_profile(script)
         return None
-    now = environment_of(lines)
-    differ = {key for key, value in lesson.reads.items() if now.get(key) != value}
-    if differ or steady(now) != lesson.steady or arguments != lesson.arguments:
-        lesson.changed |= differ
-        lesson.end()
+    environment = environment_of(lines)
+    changed = {key for key, value in profile.read_variables.items() if environment.get(key) != value}
+    if (
+        changed
+        or constant_variables(environment) != profile.constant_variables
+        or arguments != profile.request_arguments
+    ):
+        profile.changed_variables |= changed
+        profile.end_zygote()
         return None
-    return lesson
+    return profile
 
 
 def environment_of(lines):
-    """Return the environment of a request."""
+    """Return the environment variables in the lines of a request."""
     return dict([variable.split(b"=", 1) for variable in words(lines.split(b"\n")[1])])
 
 
-def steady(environment):
+def constant_variables(environment):
     """Return the part of an environment that is the same from request to request."""
     return {
         key: value
@@ -285,57 +337,69 @@ def steady(environment):
     }
 
 
-def is_ready(lesson):
-    """Has a zygote loaded its modules? If it could not, the next one leaves out what was in the way."""
+def is_ready(profile):
+    """Return whether a zygote has loaded its modules, and read its report, if both are there.
+
+    If the zygote has failed, it is ended, and the next one leaves out the module at fault.
+    """
     try:
-        os.set_blocking(lesson.socket, False)
-        said = os.read(lesson.socket, 1)
+        os.set_blocking(profile.zygote_socket, False)
+        ready = os.read(profile.zygote_socket, 1)  # b"" if the zygote has ended
     except BlockingIOError:
         return False
     except OSError:
-        said = b""
-    os.set_blocking(lesson.socket, True)
-    report = lesson.read()
-    if said and report:
-        lesson.reads, opened = report
+        ready = b""
+    os.set_blocking(profile.zygote_socket, True)
+    report = profile.take_report()
+    if ready and report:
+        profile.read_variables, opened = report
         try:
-            lesson.files.update((file, signature(file)) for file in opened)
+            profile.file_signatures.update((file, signature(file)) for file in opened)
         except OSError:
-            lesson.tries = MAX_TRIES
+            profile.attempts = MAX_ATTEMPTS
         return True
-    lesson.end()
+    profile.end_zygote()
     if report:
-        lesson.skipped += tuple(report)
+        profile.skipped_prefixes += tuple(report)
     else:
-        lesson.tries = MAX_TRIES
+        profile.attempts = MAX_ATTEMPTS
     return False
 
 
-def to_prepare(script):
-    """Return the lesson of a script that wants a zygote, None if there is none. Another zygote may end for it."""
-    lesson = lessons.get(script)
-    if lesson is None or lesson.zygote or not lesson.modules or lesson.tries >= MAX_TRIES:
+def profile_without_zygote(script):
+    """Return the profile of a script if a zygote should be started for it, else None.
+
+    If there are MAX_LIVE_ZYGOTES already, the one that was used least recently ends, if it is idle.
+    The start counts as an attempt, and removes an old report.
+    """
+    profile = profiles.get(script)
+    if (
+        profile is None
+        or profile.zygote_pid
+        or not profile.recorded_modules
+        or profile.attempts >= MAX_ATTEMPTS
+    ):
         return None
-    alive = [each for each in lessons.values() if each.zygote]
-    if len(alive) >= MAX_ZYGOTES:
-        oldest = min(alive, key=lambda each: each.used)
-        if monotonic() - oldest.used < IDLE_SECONDS:
+    alive = [each for each in profiles.values() if each.zygote_pid]
+    if len(alive) >= MAX_LIVE_ZYGOTES:
+        least_recent = min(alive, key=lambda each: each.used_at)
+        if monotonic() - least_recent.used_at < IDLE_SECONDS:
             return None
-        oldest.end()
-    lesson.tries += 1
-    lesson.used = monotonic()
-    lesson.memory[:4] = bytes(4)
-    return lesson
+        least_recent.end_zygote()
+    profile.attempts += 1
+    profile.used_at = monotonic()
+    profile.remove_report()
+    return profile
 
 
-def has_ended(pid):
-    """Note that a process has ended, which may be a zygote."""
-    for lesson in lessons.values():
-        if lesson.zygote == pid:
-            os.close(lesson.socket)
-            lesson.zygote, lesson.reads = 0, None
+def note_end(pid):
+    """Note that a child has ended and was reaped. If it was a zygote, its profile has none from now on."""
+    for profile in profiles.values():
+        if profile.zygote_pid == pid:
+            os.close(profile.zygote_socket)
+            profile.zygote_pid, profile.read_variables = 0, None
 
 
 def zygotes():
     """Return the pids of all zygotes."""
-    return [lesson.zygote for lesson in lessons.values() if lesson.zygote]
+    return [profile.zygote_pid for profile in profiles.values() if profile.zygote_pid]

@@ -1,32 +1,35 @@
-"""The engine protocol (docs/write-an-engine.md) as the engines in Python speak it: python.py and run_cgi.py.
+"""The engine protocol (docs/xswitch-internals.md), for the engines in Python: python.py and run_cgi.py.
 
-It needs nothing but Python's own library, so that any `python3` can run it.
+This file needs only Python's own library: any `python3` can run it.
 """
 
 import _signal
 import os
 from urllib.parse import unquote_to_bytes
 
-# Descriptors of the engine's own; a script has 0, 1 and 2. HELPER leads to the process that forks for the engine
+# The engine's own descriptors; a script has 0, 1 and 2. HELPER leads to the process that forks for the engine
 CONTROL, DATA, NOTHING, ERRORS, HELPER = 3, 4, 5, 6, 7
 FIRST_FREE = 8
-MARK = b"\4"
-PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
+END_OF_DESCRIPTORS = 1 << 20  # above all numbers of descriptors: the kernel's default for fs.nr_open
+MARK = b"\4"  # the first byte of the end mark
+PIPE_BYTES = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
-room = memoryview(bytearray(256 * 1024))  # for the lines of a request
+LINE_BUFFER_BYTES = 256 * 1024  # more than the longest lines of a request
+
+line_buffer = memoryview(bytearray(LINE_BUFFER_BYTES))
 
 
-def settle():
-    """Move our descriptors to where no script looks for them, and let no program inherit them."""
+def set_up_descriptors():
+    """Move the engine's descriptors to numbers that no script uses, and let no program inherit them."""
     nothing = os.open("/dev/null", os.O_RDWR)
     for number, source in ((NOTHING, nothing), (DATA, 0), (ERRORS, 2), (HELPER, nothing)):
-        put(source, number)
+        duplicate_descriptor(source, number)
     os.set_inheritable(CONTROL, False)
-    os.closerange(FIRST_FREE, 1 << 20)
+    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
 
 
-def put(source, number):
-    """Make a descriptor available under a number that no program inherits."""
+def duplicate_descriptor(source, number):
+    """Make the descriptor `source` available as `number`, too. No program that is started inherits `number`."""
     if source == number:  # dup3(2) refuses it, and Python 3.15 calls dup3
         os.set_inheritable(number, False)
     else:
@@ -34,42 +37,46 @@ def put(source, number):
 
 
 def set_blocking():
-    """Have the data socket and standard error block again: a program may have changed that, for all that follow."""
+    """Make the data socket and standard error block again: a program may have changed that for all later ones."""
     for descriptor in (DATA, ERRORS):
         os.set_blocking(descriptor, True)
 
 
 def receive_lines():
-    """Return the two lines of the next request, b"" at the end."""
+    """Return the two lines of the next request, b"" if X-Switch has closed the control socket."""
     lines = b""
     while lines.count(b"\n") < 2:
         try:
-            length = os.readv(CONTROL, [room])
-        except ConnectionResetError:  # the other end has gone without reading all
+            length = os.readv(CONTROL, [line_buffer])
+        except ConnectionResetError:  # the other end was closed before it had read everything
             return b""
         if not length:
             return b""
-        lines += room[:length]
+        lines += line_buffer[:length]
     return lines
 
 
 def words(line):
-    """Return the words of a line."""
+    """Return the words of a line of the engine protocol: tabs separate them, and each is percent-encoded."""
     if b"%" not in line:
         return line.split(b"\t")
     return [unquote_to_bytes(word) for word in line.split(b"\t")]
 
 
 def open_input(length):
-    """Make the request's body standard input, with an end, so that a script and its children may read to it."""
-    if length <= PIPE:
+    """Make the request's body standard input.
+
+    The data socket stays open after the body. The body is therefore copied to a pipe or a file, which has an end: a
+    script and its children may read to the end. length: of the body, in bytes.
+    """
+    if length <= PIPE_BYTES:
         source, sink = os.pipe()
     else:
         source = sink = temporary_file()
     while length:
-        piece = os.read(DATA, min(length, PIPE))
+        piece = os.read(DATA, min(length, PIPE_BYTES))
         if not piece:
-            os._exit(0)  # the sender has gone
+            os._exit(0)  # the sender has closed its end
         length -= os.write(sink, piece)
     if source == sink:
         os.lseek(source, 0, os.SEEK_SET)
@@ -80,21 +87,21 @@ def open_input(length):
 
 
 def temporary_file():
-    """Return a file without a name."""
+    """Return the descriptor of a file without a name: in /tmp, or in memory if /tmp allows none."""
     try:
         return os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:
         return os.memfd_create("body")
 
 
-def mark(status):
-    """Say that the answer is whole. status: the script's exit status."""
+def write_end_mark(status):
+    """Write the end mark: the answer is complete. status: the script's exit status."""
     os.write(CONTROL, MARK + b"%d\n" % status)
 
 
-def end_by(number):
-    """End by a signal, as a script's process has."""
+def end_by_signal(number):
+    """End this process by the signal `number`, by which the script's process has ended."""
     if _signal.getsignal(number) == _signal.SIG_IGN:
         _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(128 + number)
+    os._exit(128 + number)  # as a shell reports a process that a signal has ended

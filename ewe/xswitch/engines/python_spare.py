@@ -1,6 +1,6 @@
-"""A child that is forked before its request comes: the *spare* of a process that forks (python_fork.py).
+"""A pre-forked child, the *spare* of a process that forks (python_fork.py): it is forked before its request comes.
 
-To fork an interpreter, and to end it, takes longer than most scripts, and neither depends on the request. The
+Forking an interpreter and ending it takes longer than most scripts, and neither depends on the request. The
 process that forks does both while it has nothing else to do:
 
     the process that forks                     the spare
@@ -11,148 +11,156 @@ process that forks does both while it has nothing else to do:
     (the mark goes to X-Switch)
     prepare(): SIGKILL ──────────────────────▶ ends
 
-**It is exact.** A spare is forked from a process that never runs a script, as every child is; it only waits
-longer. The script's file, and all else that a request depends on, is looked at once the request has come. The
-rehearsal runs an empty script, through the functions that the real one goes through. It changes nothing but where
-memory is: a forked process gets a private copy of a page at its first write, and some 200 such pages take half a
-millisecond.
+**It is exact.** A spare is forked from a process that never runs a script, as every child is; it only waits longer.
+The spare looks at the script's file, and at all else that a request depends on, once the request has come. The
+rehearsal runs an empty script, through the same functions as the real one. It changes only the memory pages: a
+forked process gets a private copy of a page at its first write, and some 200 such pages take half a millisecond.
 
-**When has a script ended?** When nothing of it can be seen any more: its output is written, its descriptors are
-closed (so its locks are free and its pipes have an end), and no thread and no child of it runs. What is left is
-memory. The kernel takes a third of a millisecond to free it, so the child stops itself at this moment and is
-killed later. A script may stop itself, too, so only the shared memory says that it is done. Where a thread or a
-child still runs, the process goes on to its end as `python3` does.
+**When has a script ended?** When none of its effects can be seen any more: its output is written, its descriptors
+are closed (so its locks are free and its pipes have an end), and no thread and no child of it runs. Only its memory
+is left. The kernel takes a third of a millisecond to free that. The child therefore stops itself at this moment and
+is killed later. A script may stop itself, too, so only the shared memory says that it is done. If a thread or a
+child still runs, the process continues to its end as `python3` does.
 
-A spare that waits long ends, to give its memory back. If it has ended before it took a request, the process that
-forks makes another child.
+A spare that waits long ends, to free its memory. If it ends before it takes a request, the process that forks makes
+another child.
 """
 
 import _signal
 import ctypes
 import mmap
 import os
-from posix import _exit, closerange, getpid, kill, stat  # which no script can replace here
+from posix import _exit, closerange, getpid, kill, stat  # a script cannot replace these names here
 
 import python_code as code
-from python_protocol import CONTROL, FIRST_FREE, receive_lines
+from python_protocol import CONTROL, END_OF_DESCRIPTORS, FIRST_FREE, receive_lines
 
 __builtins__ = vars(code)["__builtins__"]
-WAITS, TAKEN, DONE = range(3)
+# The two bytes of `progress_memory`: how far the newest child is, and the exit status of its script
+PROGRESS, STATUS = range(2)
+WAITS, TAKEN, DONE = range(3)  # values of PROGRESS
 WNOHANG, SIGSTOP, SIGKILL = os.WNOHANG, _signal.SIGSTOP, _signal.SIGKILL
 IDLE_SECONDS = 30  # that a spare waits for a request
-ALONE = 3  # links to /proc/self/task: its own two, and one for each thread
+LINKS_OF_ONE_THREAD = 3  # links to /proc/self/task: its own two, and one for each thread
 
-memory = mmap.mmap(-1, mmap.PAGESIZE)  # shared: how far the newest child is, and its status
-spare = sink = 0  # its pid, and the pipe to it
-done = 0  # pid of the child that has stopped at its script's end
-ours = set()  # pids of the spare, and of children that are ending
-myself = 0  # in a child: its pid
-waitpid = ctypes.CDLL(None).waitpid  # raises nothing
+progress_memory = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the children
+spare_pid = 0  # the pid of the spare; 0 if there is none
+request_pipe = 0  # the pipe through which the spare gets its request
+stopped_child = 0  # the pid of the child that has stopped at its script's end; 0 if there is none
+own_children = set()  # pids of the spare, and of stopped or killed children that are not reaped yet
+own_pid = 0  # in a child: its pid
+waitpid = ctypes.CDLL(None).waitpid  # raises no exceptions
 waitpid.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_int
 
 
 # In the process that forks
 
 
-def prepare(be, rehearse):
-    """Fork a spare if there is none; end the child before it.
+def prepare(run_request, rehearse):
+    """Fork a spare if there is none. Kill the child that has stopped at its script's end, and reap ended children.
 
-    be: runs a request's script, in the spare. rehearse: runs an empty one.
+    run_request: runs a request's script, in the spare. rehearse: runs an empty script.
     """
-    global spare, sink
-    end_done()
-    if spare:
+    global spare_pid, request_pipe
+    kill_stopped_child()
+    if spare_pid:
         return
-    source, sink = os.pipe()
+    read_end, request_pipe = os.pipe()
     try:
-        spare = os.fork()
+        spare_pid = os.fork()
     except OSError:
-        os.close(sink)
+        os.close(request_pipe)
     else:
-        if not spare:
-            be(wait(source, rehearse))
-        ours.add(spare)
-    os.close(source)
-    for child in ours - {spare}:
+        if not spare_pid:
+            run_request(wait_for_request(read_end, rehearse))
+        own_children.add(spare_pid)
+    os.close(read_end)
+    for child in own_children - {spare_pid}:
         if os.waitpid(child, os.WNOHANG)[0]:
-            has_ended(child)
+            note_end(child)
 
 
 def answer(lines):
-    """Have the spare answer a request; return its exit status as status_of() does, None if there is no spare."""
-    global spare
-    if not spare:
+    """Make the spare answer a request; return its exit status as status_of() does.
+
+    Return None if there is no spare, or if the spare ended before it took the request.
+    """
+    global spare_pid
+    if not spare_pid:
         return None
-    memory[0] = WAITS
-    child, spare = spare, 0
-    ours.discard(child)
+    progress_memory[PROGRESS] = WAITS
+    child, spare_pid = spare_pid, 0
+    own_children.discard(child)
     try:
         while lines:
-            lines = lines[os.write(sink, lines) :]
+            lines = lines[os.write(request_pipe, lines) :]
     except OSError:
-        pass  # it has ended
-    os.close(sink)
+        pass  # the spare has ended
+    os.close(request_pipe)
     status = status_of(child)
-    return None if memory[0] == WAITS and child != done else status
+    return None if progress_memory[PROGRESS] == WAITS and child != stopped_child else status
 
 
 def status_of(child):
-    """Wait until a child is done; return its exit status, below 0 where a signal has ended it."""
-    global done
+    """Wait until a child has ended, or has stopped at its script's end (DONE).
+
+    Return the exit status of its script, or minus the number of the signal that has ended the child.
+    """
+    global stopped_child
     while True:
         _, state = os.waitpid(child, os.WUNTRACED)
         if not os.WIFSTOPPED(state):
             return os.waitstatus_to_exitcode(state)
-        if memory[0] == DONE:
-            memory[0] = WAITS
-            done = child
-            ours.add(child)
-            return memory[1]
+        if progress_memory[PROGRESS] == DONE:
+            progress_memory[PROGRESS] = WAITS
+            stopped_child = child
+            own_children.add(child)
+            return progress_memory[STATUS]
 
 
-def end_done():
-    """End the child that has stopped. It is reaped later."""
-    global done
-    if done:
-        os.kill(done, SIGKILL)
-        done = 0
+def kill_stopped_child():
+    """Kill the child that has stopped at its script's end, if there is one. It is reaped later."""
+    global stopped_child
+    if stopped_child:
+        os.kill(stopped_child, SIGKILL)
+        stopped_child = 0
 
 
-def has_ended(pid):
+def note_end(pid):
     """Note that a child was reaped."""
-    global spare, done
-    ours.discard(pid)
-    if pid == spare:
-        os.close(sink)
-        spare = 0
-    if pid == done:
-        done = 0
+    global spare_pid, stopped_child
+    own_children.discard(pid)
+    if pid == spare_pid:
+        os.close(request_pipe)
+        spare_pid = 0
+    if pid == stopped_child:
+        stopped_child = 0
 
 
 def end():
-    """End the spare, and wait until all children of ours have ended."""
-    end_done()
-    if spare:
-        os.kill(spare, SIGKILL)
-    for child in list(ours):
+    """End the spare, and wait until it and all its predecessors have ended."""
+    kill_stopped_child()
+    if spare_pid:
+        os.kill(spare_pid, SIGKILL)
+    for child in list(own_children):
         os.waitpid(child, 0)
-        has_ended(child)
+        note_end(child)
 
 
-def begin_again():
-    """Be another process that forks, with memory that it shares with its own children alone."""
-    global memory
-    memory = mmap.mmap(-1, mmap.PAGESIZE)
+def become_forking_process():
+    """Make this new process one that forks: it gets a `progress_memory` that only its own children share."""
+    global progress_memory
+    progress_memory = mmap.mmap(-1, mmap.PAGESIZE)
     forget_children()
 
 
 # In the child
 
 
-def wait(source, rehearse):
-    """Be the spare; return the lines of its request."""
-    os.dup2(source, CONTROL)
-    os.closerange(FIRST_FREE, 1 << 20)
+def wait_for_request(read_end, rehearse):
+    """Rehearse, then wait for a request; return its lines. read_end: of the pipe from the process that forks."""
+    os.dup2(read_end, CONTROL)
+    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
     rehearse()
     _signal.alarm(IDLE_SECONDS)
     lines = receive_lines()
@@ -162,32 +170,36 @@ def wait(source, rehearse):
     return lines
 
 
-def begin():
-    """Be the child that runs the script."""
-    global myself
+def begin_child():
+    """Note in this child that it has taken a request. The parent must not give that request to another child."""
+    global own_pid
     forget_children()
-    myself = os.getpid()
-    memory[0] = TAKEN
+    own_pid = os.getpid()
+    progress_memory[PROGRESS] = TAKEN
 
 
 def forget_children():
-    """Have no children, as a process that was just forked."""
-    global spare, done
-    spare = done = 0
-    ours.clear()
+    """Forget the children: a process that was just forked has none."""
+    global spare_pid, stopped_child
+    spare_pid = stopped_child = 0
+    own_children.clear()
 
 
-def stop(status):
-    """End this process. If nothing of the script can be seen any more, stop, for the parent to do so later."""
+def end_process(status):
+    """End this process, with the exit status of its script.
+
+    If no thread and no child of the script runs any more, only stop the process: the parent kills it later.
+    """
     while (ended := waitpid(-1, None, WNOHANG)) > 0:
         pass
     try:
-        alone = ended < 0 and getpid() == myself and stat("/proc/self/task").st_nlink == ALONE
+        one_thread = stat("/proc/self/task").st_nlink == LINKS_OF_ONE_THREAD
+        nothing_else_runs = ended < 0 and getpid() == own_pid and one_thread
     except OSError:
-        alone = False
-    if alone:
-        closerange(0, 1 << 20)
-        memory[1] = status & 0xFF
-        memory[0] = DONE
-        kill(myself, SIGSTOP)
+        nothing_else_runs = False
+    if nothing_else_runs:
+        closerange(0, END_OF_DESCRIPTORS)
+        progress_memory[STATUS] = status & 0xFF
+        progress_memory[PROGRESS] = DONE
+        kill(own_pid, SIGSTOP)
     _exit(status)

@@ -1,7 +1,7 @@
-"""What the Python engine (python.py) keeps of one script that it runs itself for the next: installed modules.
+"""The state that the Python engine (python.py) keeps from one script for the next, if it runs both itself.
 
-And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it so
-again.
+It keeps installed modules. It resets everything else: note_initial_state() notes the state of the interpreter
+before any script has run, and undo_changes() restores that state.
 """
 
 import _locale
@@ -19,70 +19,79 @@ from importlib.machinery import FileFinder
 from time import monotonic
 
 import python_code
-from python_code import HERE, SUFFIXES, find_own, is_library, loaded, signature
+from python_code import HERE, SUFFIXES, find_own_modules, is_library, loaded_own_modules, signature
+from python_protocol import END_OF_DESCRIPTORS
 
 __builtins__ = vars(python_code)["__builtins__"]
-MAX_DIRECTORIES = 500  # of scripts, of which is known what others there hide
-MANY = 200  # objects that a script has left: to look through them costs 10 us
-THAW = 200  # a freeze of so many begins with a look at all that was frozen
-LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
+MAX_DIRECTORIES = 500  # of scripts, for which the shadowed modules are cached
+SEED_BYTES = 16  # of the random numbers
+CHECK_S = 1.0  # seconds between two checks whether files have changed
+MANY_LEFT_OBJECTS = 200  # objects that a script has left behind. A collection scans so many in 10 us
+FREEZES_PER_SCAN = 200  # freezes, after which all frozen objects are scanned once
+LOG_LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
 STREAMS = "stdin", "stdout", "__stdin__", "__stdout__"  # of sys; between two scripts there are none
-YOUNG_ALONE = sys.version_info < (3, 14)  # can be collected
+CAN_COLLECT_YOUNG = sys.version_info < (3, 14)  # gc can collect the young generations without the oldest one
+# Settings of the interpreter: the function that reads each, and the one that writes it
 SETTINGS = (
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (sys.getswitchinterval, sys.setswitchinterval),
     (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
 )
-TOOLS = range(6) if hasattr(sys, "monitoring") else ()  # that may follow what is run
-FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+MONITORING_TOOLS = range(6) if hasattr(sys, "monitoring") else ()  # numbers of the tools of sys.monitoring
+FLUSHED_TYPES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
-modules = sys.modules  # this name stays, even if a script replaces sys.modules
-known_modules = {}  # name -> module, of those that stay
+modules = sys.modules  # keeps the dictionary, even if a script replaces sys.modules
+known_modules = {}  # name -> module, of the modules that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
-looked = 0.0  # when they were last compared
-directories = {}  # of a script -> (when we looked, its signature, installed modules that others there hide)
-resets = []  # (what is to be done after each script, the module)
-dropped = {}  # what leave_only() has taken from a script
-at_exit = []  # what installed modules, as they were loaded, have registered to run at the end of a process
-newest_path = ""  # in which modules have been looked for
-grown_old = True
-freezes = 0
+libraries_checked_at = 0.0  # monotonic time at which the signatures were last compared
+# Directory of a script -> time of the check, its signature, number of installed modules at that time, and the names
+# of installed modules that its own modules hide
+shadowed_modules = {}
+resets = []  # (function to call after each script, its module)
+unloaded_modules = {}  # name -> module that unload_all_but() has removed from sys.modules
+exit_functions = []  # functions that installed modules registered with atexit when they were loaded
+newest_cached_path = ""  # the newest entry of sys.path_importer_cache
+has_old_objects = True  # objects of a script may have reached an older generation of the garbage collector
+freeze_count = 0  # calls of freeze()
 
 
-# Modules: those that are installed stay; those beside the scripts are as new for each request
+# Modules: installed modules stay; modules beside the scripts are loaded again for each request
 
 
 def modules_changed():
-    """Has a script loaded any, or dropped any?"""
+    """Return whether a script has loaded a module, or removed one from sys.modules."""
     name, module = next(reversed(modules.items()))
     return len(modules) != len(known_modules) or known_modules.get(name) is not module
 
 
-def sort_modules():
-    """Drop the modules of the user's own, and have back those that stay; say whether there is a new one."""
-    stays = False
+def restore_modules():
+    """Remove the user's own modules from sys.modules. Return whether there is another installed one."""
+    has_new = False
     for name in sorted(modules.keys() - known_modules.keys()):
         module = modules[name]
         if not stays_loaded(name, module):
             del modules[name]
             continue
-        stays = True
+        has_new = True
         known_modules[name] = module
         file = getattr(module, "__file__", None)
         if file is not None and "-packages/" in file:
             signatures[file] = signature(file)
     modules.update(known_modules)
-    note_resets()
-    return stays
+    note_reset_functions()
+    return has_new
 
 
-def note_resets():
-    """Note what there is to do after each script about the modules that are loaded."""
+def note_reset_functions():
+    """Note the reset functions of the loaded modules."""
     resets[:] = [(reset, known_modules[name]) for name, reset in RESETS.items() if name in known_modules]
 
 
 def stays_loaded(name, module):
-    """Is a module installed? Without a file: of Python itself, a library's part, or a directory of libraries?"""
+    """Return whether a module stays loaded: it is installed, and not one of the user's own.
+
+    A module without a file stays if it is part of Python or of a library, or a directory of libraries.
+    """
     file = getattr(module, "__file__", None)
     if file is not None:
         return is_library(file)
@@ -92,30 +101,33 @@ def stays_loaded(name, module):
     return parent in known_modules if parent else any(map(is_library, getattr(module, "__path__", ())))
 
 
-def hide_modules(directory):
-    """Hide installed modules from a script that has others of these names beside it. Looks once a second."""
-    when, known, count, names = directories.get(directory, (0, None, 0, ()))
+def hide_shadowed_modules(directory):
+    """Remove from sys.modules the installed modules that a script's own modules shadow: both have the same name.
+
+    The directory is read at most once in CHECK_S. directory: of the script.
+    """
+    checked_at, cached_signature, module_count, names = shadowed_modules.get(directory, (0, None, 0, ()))
     now = monotonic()
-    if now - when > 1 or count != len(known_modules):
-        found = signature(directory)
-        if found != known or count != len(known_modules):
-            names = [name for name in modules_in(directory) if is_found(name)]
-        if len(directories) >= MAX_DIRECTORIES:
-            directories.clear()
-        directories[directory] = now, found, len(known_modules), names
+    if now - checked_at > CHECK_S or module_count != len(known_modules):
+        current_signature = signature(directory)
+        if current_signature != cached_signature or module_count != len(known_modules):
+            names = [name for name in modules_in(directory) if is_found_on_path(name)]
+        if len(shadowed_modules) >= MAX_DIRECTORIES:
+            shadowed_modules.clear()
+        shadowed_modules[directory] = now, current_signature, len(known_modules), names
     for name in names:
         for each in [each for each in modules if each == name or each.startswith(name + ".")]:
             del modules[each]
 
 
-def is_found(name):
-    """Is this the name of an installed module for which Python looks along sys.path?"""
+def is_found_on_path(name):
+    """Return whether this is the name of an installed module that Python finds along sys.path."""
     spec = getattr(known_modules.get(name), "__spec__", None)
     return getattr(spec, "has_location", False)
 
 
 def modules_in(directory):
-    """Return the names of the modules and packages in a directory; none, as for Python, if it cannot be read."""
+    """Return the names of the modules and packages in a directory; none if it cannot be read, as in Python."""
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -130,77 +142,82 @@ def modules_in(directory):
 
 
 def libraries_changed():
-    """Has an installed module changed since it was loaded? Looks once a second."""
-    global looked
+    """Return whether a file of an installed module has changed since its import. Check once in CHECK_S."""
+    global libraries_checked_at
     now = monotonic()
-    if not signatures or now - looked < 1:
+    if not signatures or now - libraries_checked_at < CHECK_S:
         return False
-    looked = now
+    libraries_checked_at = now
     try:
-        return any(signature(file) != known for file, known in signatures.items())
+        return any(signature(file) != loaded for file, loaded in signatures.items())
     except OSError:
         return True
 
 
-# After a script: what it has changed is as it was
+# After a script: undo its changes
 
 
 def register(function, /, *arguments, **named):
-    """Be atexit.register; note what an installed module registers as it is loaded, which is once for all."""
+    """Replace atexit.register: note functions that an installed module registers when it is loaded."""
     caller = sys._getframe(1).f_code
     if caller.co_name == "<module>" and is_library(caller.co_filename):
-        at_exit.append((function, arguments, named))
-    return register_once(function, *arguments, **named)
+        exit_functions.append((function, arguments, named))
+    return original_register(function, *arguments, **named)
 
 
-register_once, atexit.register = atexit.register, register
+original_register, atexit.register = atexit.register, register
 
 
 def flush(stream):
-    """Write out what a stream holds, if it is open and somebody reads."""
+    """Flush a stream, if it is open and its other end is read."""
     try:
         stream.flush()
     except Exception:
-        pass  # it may be anything that the script has put there
+        pass  # the script may have put any object there
 
 
-def untrace():
-    """Have nobody follow what is run."""
+def remove_tracers():
+    """Remove all functions that a script has registered to trace, profile or monitor the interpreter."""
     if sys.gettrace() or sys.getprofile():
         sys.settrace(None)
         sys.setprofile(None)
-    for tool in TOOLS:
+    for tool in MONITORING_TOOLS:
         if sys.monitoring.get_tool(tool):
-            stop(tool)
+            stop_monitoring(tool)
 
 
-def collect(marker=None):
-    """Let go of what modules still hold, then of what refers to itself; what ends so may have something to say.
+def collect_garbage(marker=None):
+    """Reset the modules, then collect the script's reference cycles. Finalizers may still write output.
 
-    What was there before the script is not looked through, and what it has left for good is not a second time.
-    marker: a reference to an object of the script's variables; they are cleared if somebody still holds them.
+    Objects older than the script are frozen and never scanned. Objects that it leaves behind are scanned once, then
+    frozen. marker: a weak reference to an object in the script's variables. If that object is still alive, the
+    variables are cleared.
     """
-    global grown_old
-    gc.disable()  # nothing may grow old unseen meanwhile
+    global has_old_objects
+    gc.disable()  # no object may reach an older generation unnoticed
     gc.set_debug(0)
-    full = grown_old or gc.callbacks != [note_age] or not YOUNG_ALONE
+    collects_all = has_old_objects or gc.callbacks != [note_age] or not CAN_COLLECT_YOUNG
     gc.callbacks.clear()
-    stays = modules_changed() and sort_modules()
+    has_new_modules = modules_changed() and restore_modules()
     for reset, module in resets:
         reset(module)
-    many = let_go(marker, 2 if full else 1) > MANY
-    if stays or (many and len(gc.get_objects()) > MANY):
+    many = collect_cycles(marker, 2 if collects_all else 1) > MANY_LEFT_OBJECTS
+    if has_new_modules or (many and len(gc.get_objects()) > MANY_LEFT_OBJECTS):
         freeze()
-    grown_old = False
+    has_old_objects = False
     gc.callbacks.append(note_age)
     gc.enable()
 
 
-def let_go(marker, generation):
-    """Collect what refers to itself; return how many objects the script had left."""
+def collect_cycles(marker, generation):
+    """Collect reference cycles up to a generation of gc; return how many objects the script had left behind.
+
+    marker: see collect_garbage().
+    """
     objects = gc.get_objects()
-    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
-        if type(each) in FILES:
+    # Flush files first: in a cycle, a file's descriptor may be collected before the file
+    for each in objects:
+        if type(each) in FLUSHED_TYPES:
             flush(each)
     count = len(objects)
     each = objects = None
@@ -213,98 +230,113 @@ def let_go(marker, generation):
 
 
 def note_age(phase, collection):
-    """Note that objects of the script have become old, so that only a full collection finds them."""
-    global grown_old
-    grown_old = grown_old or collection["generation"] > 0
+    """Note that objects of the script have reached an older generation: only a full collection finds them then.
+
+    gc calls this before and after each collection (gc.callbacks).
+    """
+    global has_old_objects
+    has_old_objects = has_old_objects or collection["generation"] > 0
 
 
 def freeze():
-    """Have no collection look through what is there; now and then look whether it still is of use."""
-    global freezes
-    freezes += 1
-    if freezes % THAW == 0:
+    """Exclude the present objects from later collections. Each FREEZES_PER_SCAN-th call first collects garbage."""
+    global freeze_count
+    freeze_count += 1
+    if freeze_count % FREEZES_PER_SCAN == 0:
         gc.unfreeze()
         gc.collect()
     gc.freeze()
 
 
-def forget(first_free):
-    """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
-    untrace()
-    vars(sys).update(OURS)
-    for module, names, values in KEPT:
-        if not same(list(vars(module).values()), values):
-            restore(vars(module), names)
-    if [read() for read, _ in SETTINGS] != VALUES:
-        for (_, write), value in zip(SETTINGS, VALUES, strict=True):
+def undo_changes(first_free):
+    """Undo a script's changes to sys, builtins, settings of the interpreter, exit functions and search paths.
+
+    Also close its descriptors. collect_garbage() has reset the other modules. The values in capitals are those
+    that note_initial_state() and note_search_paths() have noted, below. first_free: the lowest descriptor that
+    scripts get.
+    """
+    remove_tracers()
+    vars(sys).update(SYS_VALUES)
+    for module, variables_before, values_before in MODULE_VARIABLES:
+        if not are_same_objects(list(vars(module).values()), values_before):
+            restore_variables(vars(module), variables_before)
+    if [read() for read, _ in SETTINGS] != SETTING_VALUES:
+        for (_, write), value in zip(SETTINGS, SETTING_VALUES, strict=True):
             write(value)
     sys.set_asyncgen_hooks(None, None)
-    for function, arguments, named in at_exit:
-        register_once(function, *arguments, **named)
-    for kept, items in LISTS:
-        kept[:] = items
-    if next(reversed(sys.path_importer_cache), None) != newest_path:
-        forget_paths()
-    if gc.get_threshold() != THRESHOLD or gc.garbage:
-        gc.set_threshold(*THRESHOLD)
+    # run_atexit() has called and removed all exit functions, also those of the modules that stay
+    for function, arguments, named in exit_functions:
+        original_register(function, *arguments, **named)
+    for path_list, items_before in PATH_LISTS:
+        path_list[:] = items_before
+    if next(reversed(sys.path_importer_cache), None) != newest_cached_path:
+        drop_cached_paths()
+    if gc.get_threshold() != GC_THRESHOLD or gc.garbage:
+        gc.set_threshold(*GC_THRESHOLD)
         gc.garbage.clear()
-    os.closerange(first_free, 1 << 20)
+    os.closerange(first_free, END_OF_DESCRIPTORS)
 
 
-def forget_paths():
-    """Forget where a script has looked for modules: "." was its own directory, others may come to be there."""
-    global newest_path
+def drop_cached_paths():
+    """Drop cached paths of the script's modules: "." was its directory, and other files may appear there."""
+    global newest_cached_path
     for path, finder in list(sys.path_importer_cache.items()):
         if path[:1] != "/" or (type(finder) is not FileFinder and path not in sys.path):
             del sys.path_importer_cache[path]
-    newest_path = next(reversed(sys.path_importer_cache), None)
+    newest_cached_path = next(reversed(sys.path_importer_cache), None)
 
 
-def stop(tool):
-    """Have a tool of sys.monitoring follow nothing."""
+def stop_monitoring(tool):
+    """Remove a tool of sys.monitoring, by its number, and all its callbacks."""
     sys.monitoring.set_events(tool, 0)
     for event in filter(None, vars(sys.monitoring.events).values()):
         sys.monitoring.register_callback(tool, event, None)
     sys.monitoring.free_tool_id(tool)
 
 
-def same(values, known):
-    """Are these the same objects? Faster than to look at their names, whose text would have to be read."""
+def are_same_objects(values, values_before):
+    """Return whether two lists have the same values in the same order.
+
+    Identical objects are equal without a call of __eq__. The values alone are compared, and not the names of the
+    variables: the comparison of texts would take longer.
+    """
     try:
-        return values == known
-    except Exception:  # one of the script's own, which cannot be compared
+        return values == values_before
+    except Exception:  # the script's own class has an __eq__ that fails
         return False
 
 
-def restore(variables, names):
-    """Make a module's variables what they were."""
-    variables.update(names)
-    for name in variables.keys() - names.keys():
+def restore_variables(variables, variables_before):
+    """Set variables to their values in `variables_before`, and remove all others."""
+    variables.update(variables_before)
+    for name in variables.keys() - variables_before.keys():
         del variables[name]
 
 
 def reset_signals(module):
-    if list(map(_signal.getsignal, SIGNALS)) != HANDLERS:
-        for number, handler in zip(SIGNALS, HANDLERS, strict=True):
+    """Reset the signal handlers, timers, pending and blocked signals."""
+    if list(map(_signal.getsignal, SIGNALS)) != SIGNAL_HANDLERS:
+        for number, handler in zip(SIGNALS, SIGNAL_HANDLERS, strict=True):
             if _signal.getsignal(number) is not handler:
                 _signal.signal(number, handler)
     for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
         _signal.setitimer(timer, 0)
-    for number in _signal.sigpending():  # blocked, it has not come; nor shall it
+    for number in _signal.sigpending():  # a blocked signal is still pending: discard it
         _signal.signal(number, _signal.SIG_IGN)
-        _signal.signal(number, HANDLERS[SIGNALS.index(number)])
+        _signal.signal(number, SIGNAL_HANDLERS[SIGNALS.index(number)])
     _signal.set_wakeup_fd(-1)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # that of the module makes an enumeration of each number
+    # signal.pthread_sigmask would make an enum of each number
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def reset_logging(module):
-    """Loggers that bear the name of an installed module are its own, and stay."""
+    """Reset logging. Loggers named after an installed module belong to it, and stay."""
     module.disable(module.NOTSET)
     module.captureWarnings(False)
     module.setLoggerClass(module.Logger)
     module.setLogRecordFactory(module.LogRecord)
     module.raiseExceptions = True
-    module._levelToName.update(LEVELS)
+    module._levelToName.update(LOG_LEVELS)
     loggers = module.root.manager.loggerDict
     for name in [name for name in loggers if name.partition(".")[0] not in known_modules]:
         del loggers[name]
@@ -317,46 +349,52 @@ def reset_logging(module):
 
 
 def reset_threading(module):
+    """Reset the stack size, the exception and trace functions, and the numbers of new threads."""
     _thread.stack_size(0)
-    count = itertools.count(1).__next__  # of the threads without a name
+    count = itertools.count(1).__next__  # numbers the threads without a name
     vars(module).update(
         excepthook=module.__excepthook__, _trace_hook=None, _profile_hook=None, _counter=count
     )
 
 
 def reset_finalizers(module):
-    """Those of weakref run at the end once; after that they would not at all."""
+    """Reset weakref. Its finalizers run only at the first end of a script unless these flags are reset."""
     if module.finalize._registered_with_atexit:
         module.finalize._registered_with_atexit = module.finalize._shutdown = False
 
 
 def reset_warnings(module):
-    module.resetwarnings()  # also forgets what has been said
-    module.filters[:] = FILTERS
-    vars(module).update(SHOWN)
+    """Reset the filters of warnings, and the functions that show a warning."""
+    module.resetwarnings()  # also forgets which warnings were shown
+    module.filters[:] = WARNING_FILTERS
+    vars(module).update(WARNING_FUNCTIONS)
 
 
 def reset_locale(module):
-    if _locale.setlocale(_locale.LC_ALL) != LOCALE:
-        _locale.setlocale(_locale.LC_ALL, LOCALE)
+    """Restore the locale that the interpreter started with."""
+    if _locale.setlocale(_locale.LC_ALL) != START_LOCALE:
+        _locale.setlocale(_locale.LC_ALL, START_LOCALE)
 
 
 def reset_random(module):
-    """Seed it again: its numbers tell a client the next ones. seed() would take three times as long."""
+    """Seed random again: a client could predict the next numbers from earlier ones.
+
+    The method of `_inst` takes a third of the time of random.seed().
+    """
     try:
-        module._inst.seed(int.from_bytes(os.urandom(16), "little"))
-    except AttributeError:  # the script has broken it
+        module._inst.seed(int.from_bytes(os.urandom(SEED_BYTES), "little"))
+    except AttributeError:  # the script has broken the module
         del known_modules["random"]
         del modules["random"]
-        note_resets()
+        note_reset_functions()
 
 
-def to(**values):
-    """Return what gives variables of a module these values."""
+def setter(**values):
+    """Return a function that sets variables of a module to these values."""
     return lambda module: vars(module).update(values)
 
 
-# What to do about a module where a script has imported it
+# The function that resets a module after a script, if it is imported
 RESETS = {
     "signal": reset_signals,
     "locale": reset_locale,
@@ -365,72 +403,80 @@ RESETS = {
     "threading": reset_threading,
     "warnings": reset_warnings,
     "weakref": reset_finalizers,
-    "asyncio.events": to(_event_loop_policy=None),
+    "asyncio.events": setter(_event_loop_policy=None),
     "socket": lambda module: module.setdefaulttimeout(None),
     "calendar": lambda module: module.setfirstweekday(0),
     "faulthandler": lambda module: (module.cancel_dump_traceback_later(), module.disable()),
-    "fileinput": to(_state=None),
-    "gettext": to(_current_domain="messages"),
+    "fileinput": setter(_state=None),
+    "gettext": setter(_current_domain="messages"),
     "multiprocessing.context": lambda module: vars(module._default_context).update(_actual_context=None),
     "multiprocessing.process": lambda module: setattr(module, "_process_counter", itertools.count(1)),
-    "multiprocessing.util": to(_exiting=False, _logger=None, _log_to_stderr=False),
-    "subprocess": lambda module: module._active.clear(),  # what was not waited for has descriptors yet
-    "tempfile": to(tempdir=None),
+    "multiprocessing.util": setter(_exiting=False, _logger=None, _log_to_stderr=False),
+    "subprocess": lambda module: module._active.clear(),  # unreaped children keep open descriptors
+    "tempfile": setter(tempdir=None),
     "tracemalloc": lambda module: module.stop(),
-    "urllib.request": to(_opener=None),
+    "urllib.request": setter(_opener=None),
     "zipimport": lambda module: module._zip_directory_cache.clear(),
 }
 
 
-def remember():
-    """Note how the interpreter is before any script has run."""
-    for name in [name for name in sys.modules if name.startswith("python_")]:  # no script finds ours by name
+def note_initial_state():
+    """Note the state of the interpreter before any script has run, and prepare it for scripts.
+
+    The engine's own modules and directory are hidden, and find_own_modules() finds the users' modules.
+    """
+    for name in [name for name in sys.modules if name.startswith("python_")]:  # hide the engine's own modules
         del sys.modules[name]
     sys.path[:] = [path for path in sys.path if path and path != HERE]
-    sys.path_hooks.insert(0, find_own)
+    sys.path_hooks.insert(0, find_own_modules)
     known_modules.update(sys.modules)
-    note_resets()
-    global LOCALE, SIGNALS, HANDLERS, FILTERS, SHOWN, KEPT, OURS, VALUES, THRESHOLD
-    VALUES = [read() for read, _ in SETTINGS]
-    LOCALE = _locale.setlocale(_locale.LC_ALL)
+    note_reset_functions()
+    global START_LOCALE, SIGNALS, SIGNAL_HANDLERS, WARNING_FILTERS, WARNING_FUNCTIONS
+    global MODULE_VARIABLES, SYS_VALUES, SETTING_VALUES, GC_THRESHOLD
+    SETTING_VALUES = [read() for read, _ in SETTINGS]
+    START_LOCALE = _locale.setlocale(_locale.LC_ALL)
     SIGNALS = list(_signal.valid_signals())
-    HANDLERS = list(map(_signal.getsignal, SIGNALS))
-    FILTERS = warnings.filters[:]
-    SHOWN = {name: getattr(warnings, name) for name in ("showwarning", "formatwarning")}
-    THRESHOLD = gc.get_threshold()
-    before = {name: getattr(sys, name) for name in STREAMS}
-    OURS = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
+    SIGNAL_HANDLERS = list(map(_signal.getsignal, SIGNALS))
+    WARNING_FILTERS = warnings.filters[:]
+    # A script may replace these two functions to show warnings in its own way
+    WARNING_FUNCTIONS = {name: getattr(warnings, name) for name in ("showwarning", "formatwarning")}
+    GC_THRESHOLD = gc.get_threshold()
+    # Note sys and builtins as they are between two scripts, without streams. Then restore the streams
+    streams = {name: getattr(sys, name) for name in STREAMS}
+    SYS_VALUES = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
     for name in ("argv", "modules", "path", "meta_path", "path_hooks", "path_importer_cache", "warnoptions"):
-        OURS[name] = getattr(sys, name)  # itself, not one that is equal
-    vars(sys).update(OURS)
-    KEPT = [(module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)]
-    vars(sys).update(before)
+        SYS_VALUES[name] = getattr(sys, name)  # the object itself, not an equal one
+    vars(sys).update(SYS_VALUES)
+    MODULE_VARIABLES = [
+        (module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)
+    ]
+    vars(sys).update(streams)
     gc.callbacks.append(note_age)
     compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
 
 
-def leave_only(names):
-    """Have no other modules than these, as in an interpreter that has just started."""
+def unload_all_but(names):
+    """Remove all modules but those of these names from sys.modules, as in an interpreter that has just started."""
     global known_modules
     known_modules = {name: module for name, module in modules.items() if name in names}
-    dropped.update(modules)  # what a module defines may still be in use
+    unloaded_modules.update(modules)  # keeps them alive: functions of a module may still be in use
     modules.clear()
     modules.update(known_modules)
     gc.callbacks.clear()
 
 
 def finish(marker):
-    """Let go of what the script holds at the end of its process, so that what ends can say something."""
+    """Release the script's objects at the end of its process. Finalizers may still write output."""
     gc.disable()
     gc.set_debug(0)
-    for name, _ in loaded:
+    for name, _ in loaded_own_modules:
         modules.pop(name, None)
-    let_go(marker, 2)
+    collect_cycles(marker, 2)
 
 
-def remember_paths():
-    """Note where modules are looked for, which a user's own site-packages may have changed since remember()."""
-    global LISTS
-    LISTS = [(kept, kept[:]) for kept in (sys.path, sys.meta_path, sys.path_hooks)]
+def note_search_paths():
+    """Note the search paths of modules, once the user's own site-packages have been added to them."""
+    global PATH_LISTS
+    PATH_LISTS = [(path_list, path_list[:]) for path_list in (sys.path, sys.meta_path, sys.path_hooks)]

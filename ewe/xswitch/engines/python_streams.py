@@ -1,6 +1,6 @@
-"""Standard input, output and error of the Python engine (python.py), as a script finds them in a new process.
+"""Standard input, output and error of the Python engine (python.py), in the state that a new process has.
 
-They are kept for the next script where one has left them as they were, since making them takes time.
+Making streams takes time. The next script gets the same ones if a script has left them unchanged.
 """
 
 import io
@@ -9,50 +9,54 @@ import sys
 from python_protocol import open_input
 from python_state import flush
 
-TEXT = sys.stdout.encoding, sys.stdout.errors
-CHUNK = sys.stdout._CHUNK_SIZE
-NAMES = "<stdin>", "<stdout>", "<stderr>"
+# The encoding and the buffer of a new interpreter's standard output
+TEXT_SETTINGS = sys.stdout.encoding, sys.stdout.errors
+CHUNK_BYTES = sys.stdout._CHUNK_SIZE
+STREAM_NAMES = "<stdin>", "<stdout>", "<stderr>"
 streams = {}  # descriptor -> its text layer
 
 
 def prepare(length):
-    """Make descriptor 0 a body of so many bytes, and put streams into sys."""
+    """Make descriptor 0 a body of `length` bytes, and put new or unchanged streams into sys."""
     if length:
         open_input(length)
         streams.pop(0, None)
-    sys.stdin = sys.__stdin__ = stream(0, *TEXT)
+    sys.stdin = sys.__stdin__ = stream(0, *TEXT_SETTINGS)
     if length:
-        del streams[0]  # it may have read ahead
-    sys.stdout = sys.__stdout__ = stream(1, *TEXT)
+        del streams[0]  # its buffer may contain bytes of this body
+    sys.stdout = sys.__stdout__ = stream(1, *TEXT_SETTINGS)
     sys.stderr = sys.__stderr__ = stream(
         2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
     )
 
 
 def stream(number, *text, **buffering):
-    """Return standard input, output or error: that of the script before, where it is kept."""
+    """Return the stream of descriptor 0, 1 or 2: the kept one, or a new one.
+
+    text, buffering: arguments of io.TextIOWrapper, for a new one.
+    """
     if number not in streams:
         binary = (
             io.BufferedWriter(io.FileIO(number, "w", closefd=False))
             if number
-            else io.BufferedReader(Input(number, closefd=False))
+            else io.BufferedReader(StandardInput(number, closefd=False))
         )
-        binary.raw.name = NAMES[number]
-        streams[number] = made = Text(binary, *text, **buffering)
-        made.mode = "w" if number else "r"
-        del made.changed
+        binary.raw.name = STREAM_NAMES[number]
+        streams[number] = new_stream = Text(binary, *text, **buffering)
+        new_stream.mode = "w" if number else "r"
+        del new_stream.changed  # keep_unchanged() takes a stream with this attribute for a changed one
     return streams[number]
 
 
-class Sealed(type):
-    """A class that no script can change, as those of the interpreter."""
+class ImmutableClass(type):
+    """A class that no script can change, like the interpreter's own classes."""
 
     def __setattr__(cls, name, value):
         raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.{cls.__qualname__}'")
 
 
-class Text(io.TextIOWrapper, metaclass=Sealed):
-    """A stream as Python makes the standard ones, which shows whether a script has changed how it works."""
+class Text(io.TextIOWrapper, metaclass=ImmutableClass):
+    """A standard stream, made as Python makes it. It shows whether a script has changed its settings."""
 
     __module__, __qualname__ = "_io", "TextIOWrapper"
 
@@ -65,8 +69,8 @@ class Text(io.TextIOWrapper, metaclass=Sealed):
         super().reconfigure(**changes)
 
 
-class Input(io.FileIO, metaclass=Sealed):
-    """Standard input, which shows whether a script has read of it."""
+class StandardInput(io.FileIO, metaclass=ImmutableClass):
+    """Standard input. It shows whether a script has read from it."""
 
     __module__, __qualname__ = "_io", "FileIO"
 
@@ -79,25 +83,25 @@ class Input(io.FileIO, metaclass=Sealed):
         return super().readall()
 
 
-def write_out():
-    """Write out what the script has said."""
+def flush_output():
+    """Flush the script's output: the engine's streams, and those that the script has put into sys."""
     for each in streams.values():
         flush(each)
-    theirs = vars(sys)  # a script may have deleted some
-    if not theirs.get("stdout") is theirs.get("__stdout__") is streams.get(1) or (
-        theirs.get("stderr") is not streams.get(2)
+    sys_variables = vars(sys)  # a script may have deleted some
+    if not sys_variables.get("stdout") is sys_variables.get("__stdout__") is streams.get(1) or (
+        sys_variables.get("stderr") is not streams.get(2)
     ):
         for name in ("stdout", "__stdout__", "stderr"):
-            flush(theirs.get(name))
+            flush(sys_variables.get(name))
 
 
-def keep():
-    """Keep standard input, output and error for the next script, where this one has left them as they were."""
+def keep_unchanged():
+    """Keep standard input, output and error for the next script if this one has left them unchanged."""
     for number, each in list(streams.items()):
-        try:  # a mode and a name are all that they have been given
+        try:  # unchanged streams have a mode and a name, and no other attributes
             each.flush()
-            as_it_was = len(vars(each)) == 1 and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1
-        except Exception:  # it is closed, has lost its buffer, or nobody reads
-            as_it_was = False
-        if not as_it_was or each._CHUNK_SIZE != CHUNK:
+            is_unchanged = len(vars(each)) == 1 and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1
+        except Exception:  # the stream is closed, has lost its buffer, or its other end is closed
+            is_unchanged = False
+        if not is_unchanged or each._CHUNK_SIZE != CHUNK_BYTES:
             del streams[number]

@@ -1,7 +1,8 @@
 """The engine "cgi" of X-Switch: runs each program in a new process, as a web server without engines does.
 
-`[directories] "/x" = "cgi"` names it for what no engine can run faithfully. A program of any language is started
-by its own first line, as its owner. It finds a process and an interpreter that no program has used before.
+`[directories] "/x" = "cgi"` names this engine for programs that no other engine can run faithfully. Each program is
+started by its own first line, in any language, as its owner. It gets a process and an interpreter that no program
+has used before.
 """
 
 import _signal
@@ -12,13 +13,13 @@ from python_protocol import (
     DATA,
     ERRORS,
     NOTHING,
-    end_by,
-    mark,
+    end_by_signal,
     open_input,
     receive_lines,
     set_blocking,
-    settle,
+    set_up_descriptors,
     words,
+    write_end_mark,
 )
 
 CANNOT_START = 126  # exit status of a program that cannot be executed, as in a shell
@@ -27,7 +28,7 @@ ADVICE = {
     FileNotFoundError: "is its interpreter there, the one after #! in its first line?",
     OSError: "its first line must be #! and an interpreter, as #!/usr/bin/env python3",
 }
-# Python ignores these; a program that it starts would, too.
+# Python ignores these signals; a program that it starts would ignore them, too.
 IGNORED = [number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN]
 
 
@@ -43,18 +44,18 @@ def main():
         child = os.fork()
         if not child:
             execute(words(command), environment)
-        while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):  # it has made this process its tracer
+        while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):  # the child has made this process its tracer
             os.kill(child, _signal.SIGKILL)
         status = os.waitstatus_to_exitcode(state)
         if status < 0:
-            end_by(-status)  # so that nothing passes for a whole answer
-        if not alone():
+            end_by_signal(-status)  # an incomplete answer must not look complete
+        if not all_have_ended():
             sys.exit(status)
-        mark(status)
+        write_end_mark(status)
 
 
 def execute(command, environment):
-    """Become a program."""
+    """Replace this process by a program."""
     try:
         for number in IGNORED:
             _signal.signal(number, _signal.SIG_DFL)
@@ -70,8 +71,11 @@ def execute(command, environment):
         os._exit(CANNOT_START)
 
 
-def alone():
-    """Have all processes that the program started ended? They become children of this one."""
+def all_have_ended():
+    """Reap ended children. Return whether all processes that the program started have ended.
+
+    They become children of this process when their parent ends: it is a subreaper (prctl(2)).
+    """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -81,5 +85,5 @@ def alone():
 
 
 if __name__ == "__main__":
-    settle()
+    set_up_descriptors()
     main()

@@ -1,4 +1,4 @@
-"""suexecme, the one process that may start engines as their users. Nothing here imports switch/.
+"""suexecme, the only process that may start engines as their users. No module here imports switch/.
 
-Begin with suexecme.py; rules.py says which scripts may run, and as whom.
+Begin with suexecme.py. rules.py decides which scripts may run, and as which user.
 """

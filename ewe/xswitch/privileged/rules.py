@@ -1,16 +1,17 @@
-"""May this script run, and as whom? The rules follow Apache's suexec; every refusal gives its reason in the log.
+"""The rules for scripts: may a script run, and as which user? They follow Apache's suexec.
 
     1. A script below a configured root (`roots`) runs as the configured user. Any other script must lie in its
        owner's own directory (~/public_html), and runs as its owner.
     2. Symbolic links are resolved first, so that none can lead out of these directories. Every link on the way must
-       belong to the script's owner or to root: another user's link would run the script in a directory where that
+       belong to the script's owner or to root. Another user's link would run the script in a directory where that
        user has placed files beside it.
     3. No file or directory, from the top directory down to the script, may be writable by anyone but its owner, or
        belong to another user.
-    4. Owners with a uid below `min-uid`, and root, are refused. Set-user-id and set-group-id scripts
-       are refused, too.
+    4. Owners with a uid below `min-uid`, and root, are refused. Set-user-id and set-group-id scripts are refused,
+       too.
 
-The owner may replace the script while it is examined. examine() notices that, and begins again.
+The log has the reason of every refusal. The owner may replace the script while it is examined. examine() notices
+that, and begins again.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ewe.config.defaults import WEB_INF
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
 
-MAX_FIRST_LINE = 200  # bytes
-TRIES = 5  # times that a script is examined which is being replaced
+MAX_FIRST_LINE_BYTES = 200  # bytes
+MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhile
 MAX_LINKS = 40  # on the way to a script: the kernel's own limit
 WRITABLE = 0o022  # by group or others
 
@@ -41,14 +42,15 @@ class Refusal(Exception):
 
 
 class Replaced(Exception):
-    """Another file has replaced the one that was examined."""
+    """Another file has replaced the examined one."""
 
 
-class Script(NamedTuple):
+class ExaminedScript(NamedTuple):
     """A script that may run.
 
-    account: runs it. interpreter: the program that its first line names, "" if none. path: without links, so that
-    only a user who may change the script can make the path lead elsewhere.
+    account: the user that runs it. interpreter: the program on its first line, "" if none; WEB_INF for a web
+    application. path: without links, so that only a user who may change the script can change the meaning of
+    the path.
     """
 
     account: Account
@@ -56,12 +58,12 @@ class Script(NamedTuple):
     path: str
 
 
-def examine(path: str, settings: Settings) -> Script:
-    """Return what is known of a script. Raises Refusal: 404 if there is none, else 403 or 500.
+def examine(path: str, settings: Settings) -> ExaminedScript:
+    """Return the account, interpreter and path of a script. Raises Refusal: 404 if there is none, else 403 or 500.
 
     For a web application of Java, the path is that of its WEB-INF directory.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_EXAMINATIONS):
         try:
             return examine_once(path, settings)
         except (Replaced, FileNotFoundError, NotADirectoryError):
@@ -69,7 +71,7 @@ def examine(path: str, settings: Settings) -> Script:
     raise Refusal("it is replaced again and again while it is examined", 503)
 
 
-def examine_once(path: str, settings: Settings) -> Script:
+def examine_once(path: str, settings: Settings) -> ExaminedScript:
     """Examine a script once. Raises Refusal; Replaced if the file changed meanwhile."""
     if not path.startswith("/") or "\0" in path:
         raise Refusal("the path is not absolute")
@@ -78,12 +80,16 @@ def examine_once(path: str, settings: Settings) -> Script:
         status = os.lstat(real)
     except OSError as reason:
         raise Refusal(f"no script: {reason.strerror}", 404) from None
+    except UnicodeEncodeError:
+        raise Refusal("no script: the path has characters that no file name has", 404) from None
     application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF
     if not stat.S_ISREG(status.st_mode) and not application:
         raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
     root = next((root for root in map(os.path.realpath, settings.roots) if inside(real, root)), "")
     account = for_site(real, root, settings) if root else for_owner(real, status.st_uid, settings)
-    script = Script(account, WEB_INF if application else interpreter_of(first_line(real, status)), real)
+    script = ExaminedScript(
+        account, WEB_INF if application else interpreter_of(first_line(real, status)), real
+    )
     for link, uid in links.items():
         if uid not in (0, script.account.uid):
             name = account_of(uid).name
@@ -94,28 +100,28 @@ def examine_once(path: str, settings: Settings) -> Script:
 
 
 def resolve(path: str) -> tuple[str, dict[str, int]]:
-    """Return a path without links, and the links on the way: path -> uid of the owner. Raises OSError."""
+    """Return a path without links, and the links on the way: {link: uid of its owner}. Raises OSError."""
     links: dict[str, int] = {}
     followed = 0
     real = "/"
-    rest = path.split("/")[::-1]
-    while rest:
-        name = rest.pop()
+    remaining_parts = path.split("/")[::-1]
+    while remaining_parts:
+        name = remaining_parts.pop()
         if name in ("", ".", ".."):
             real = os.path.dirname(real) if name == ".." else real
             continue
-        at = os.path.join(real, name)
-        status = os.lstat(at)
+        next_path = os.path.join(real, name)
+        status = os.lstat(next_path)
         if not stat.S_ISLNK(status.st_mode):
-            real = at
+            real = next_path
             continue
         followed += 1
         if followed > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        links[at] = status.st_uid
-        target = os.readlink(at)
+        links[next_path] = status.st_uid
+        target = os.readlink(next_path)
         real = "/" if target.startswith("/") else real
-        rest += target.split("/")[::-1]
+        remaining_parts += target.split("/")[::-1]
     return real, links
 
 
@@ -127,14 +133,14 @@ def for_owner(real: str, uid: int, settings: Settings) -> Account:
     if uid == 0:
         raise Refusal("its owner is root")
     if os.geteuid() not in (0, uid):
-        mine = account_of(os.geteuid()).name
+        own_name = account_of(os.geteuid()).name
         raise Refusal(
-            f"its owner is {account.name}, and this X-Switch runs as {mine}: only root can become another"
+            f"its owner is {account.name}, and this X-Switch runs as {own_name}: only root can become another"
         )
     directory = os.path.realpath(os.path.join(account.home, settings.userdir))
     if not inside(real, directory):
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
-    check_way(real, directory, {uid})
+    check_path(real, directory, {uid})
     home = os.path.realpath(account.home)
     if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE:
         raise Refusal(writable(f"the home directory {home}", home))
@@ -142,7 +148,7 @@ def for_owner(real: str, uid: int, settings: Settings) -> Account:
 
 
 def for_site(real: str, root: str, settings: Settings) -> Account:
-    """Return the account that runs a script of the site itself, the configured one. Raises Refusal."""
+    """Return the account that runs a script of the site: the configured one. Raises Refusal."""
     if os.geteuid() == 0:
         try:
             account = account_of(pwd.getpwnam(settings.runs_scripts).pw_uid)
@@ -154,12 +160,12 @@ def for_site(real: str, root: str, settings: Settings) -> Account:
         owners = {0, account.uid}
     if account.uid == 0:
         raise Refusal("scripts of the site would run as root: set script-user", 500)
-    check_way(real, root, owners)
+    check_path(real, root, owners)
     return account
 
 
 def account_of(uid: int) -> Account:
-    """Return the user of a number. Raises Refusal if there is none."""
+    """Return the user with this uid. Raises Refusal if there is none."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -168,10 +174,10 @@ def account_of(uid: int) -> Account:
     return Account(entry.pw_name, uid, entry.pw_gid, tuple(groups), entry.pw_dir)
 
 
-def account_to_notify(path: str, settings: Settings) -> Account | None:
-    """Return the account to notify of a refusal: the owner of the path (of the link itself, if it is one).
+def account_for_log(path: str, settings: Settings) -> Account | None:
+    """Return the account into whose log a refusal is written: the owner of the path.
 
-    None for a system account.
+    Of a symbolic link, the owner of the link itself. None for a system account, and if the owner cannot be found.
     """
     try:
         account = account_of(os.lstat(path).st_uid)
@@ -185,65 +191,65 @@ def inside(path: str, directory: str) -> bool:
     return path.startswith(directory.rstrip("/") + "/")
 
 
-def check_way(real: str, top: str, owners: set[int]) -> None:
-    """Raise Refusal if a user who is not in `owners` may have changed a file or directory on the way.
+def check_path(real: str, top: str, owners: set[int]) -> None:
+    """Raise Refusal if a user outside `owners` may have changed the script or a directory on the way to it.
 
-    real: the script's path. top: the directory at which the way begins.
+    real: the script's path. top: the highest directory that is checked. The check goes from the script upwards.
     """
-    at = real
+    path = real
     while True:
-        status = os.lstat(at)
-        what = "the script" if at == real else f"the directory {at}"
+        status = os.lstat(path)
+        what = "the script" if path == real else f"the directory {path}"
         if status.st_uid not in owners:
             raise Refusal(f"{what} belongs to uid {status.st_uid}")
         if status.st_mode & WRITABLE:
-            raise Refusal(writable(what, at))
+            raise Refusal(writable(what, path))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
             raise Refusal("the script is set-user-id or set-group-id")
-        if at == top:
+        if path == top:
             return
-        at = os.path.dirname(at)
+        path = os.path.dirname(path)
 
 
 def writable(what: str, path: str) -> str:
-    """Return the reason to refuse a path that others may write to, and the command that mends it."""
+    """Return the reason to refuse a path that others may write to, and the command that fixes it."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     return f"{what} is writable by others (mode {mode:04o}): chmod go-w {path}"
 
 
 def first_line(path: str, examined: os.stat_result) -> bytes:
-    """Return the first line of the file that was examined, b"" if it cannot be read. Raises Replaced.
+    """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced.
 
-    The owner may at any moment replace the file by a FIFO, a device or a link, or hold a lease of it. Opening one
-    of these by name could block without end, or have an effect on a device. The name is therefore looked up without
-    opening the file (O_PATH). If it is the file that was examined, it is opened through that descriptor, without
-    waiting.
+    At any moment the owner may replace the file by a FIFO, a device or a link, or take a lease on it. To open one
+    of these by name could block forever, or could have an effect on a device. The name is therefore looked up
+    without opening the file (O_PATH). If it still is the examined file, it is opened through that descriptor,
+    without waiting.
     """
     try:
-        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        path_descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise Replaced from None
     except OSError:
         return b""
     try:
-        if identity(os.fstat(found)) != identity(examined):
+        if identity(os.fstat(path_descriptor)) != identity(examined):
             raise Replaced
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(f"/proc/self/fd/{found}", flags), "rb") as file:
-            return file.readline(MAX_FIRST_LINE)
+        with open(os.open(f"/proc/self/fd/{path_descriptor}", flags), "rb") as file:
+            return file.readline(MAX_FIRST_LINE_BYTES)
     except OSError:
         return b""
     finally:
-        os.close(found)
+        os.close(path_descriptor)
 
 
 def identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a file from another one. The inode alone does not: it is used again for new files."""
+    """Return the values that identify a file. The inode alone does not: the kernel reuses it for new files."""
     return status.st_dev, status.st_ino, status.st_mode, status.st_uid
 
 
 def interpreter_of(line: bytes) -> str:
-    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3"; "" if none."""
+    """Return the program that a #! line names: "python3" for "#!/usr/bin/env python3"; "" if none."""
     words = line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-")]

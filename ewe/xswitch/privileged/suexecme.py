@@ -3,54 +3,59 @@
 A web server's scripts should run as their owners, but only root can start a process as another user, and a process
 that reads requests from the network should not be root. X-Switch therefore has three processes:
 
-    supervisor     root       opens the listening sockets, starts the other two and starts them again
+    supervisor     root       opens the listening sockets, starts the other two, and restarts them
        |-- suexecme   root    this file: reads no network; one loop, one order at a time
        |     |-- engine       the script's owner, from its first instruction on
-       |     |-- warm parent  root, as is each process that it forks, until that has become its user (warm.py)
+       |     |-- preloaded    root, as is each process that it forks, until that has become its user (preloaded.py)
+       |     |   parent
        |     `-- engine       another owner
-       `-- main       nobody  reads the network; may ask suexecme, and cannot do anything itself
+       `-- main       nobody  reads the network; sends orders to suexecme, and has no privileges itself
 
-suexecme trusts the main process with nothing. An order names a script and a language, never a command, a user or
-limits: those come from the settings. Before each start suexecme examines the script again (rules.py), as the file
-may have changed. An attacker who had taken over the main process could only start engines of scripts that may run
-anyway.
+suexecme does not trust the main process. An order names a script and a language, never a command, a user or
+limits: those come from the settings. Before each start suexecme examines the script again (rules.py), because the
+file may have changed. An attacker who had taken over the main process could only start engines for scripts that may
+run anyway.
 
-Orders come over a nameless socket pair, one JSON object a packet, descriptors beside it (channel.py):
+Orders come over a nameless socket pair, one JSON object in each packet, with descriptors beside it (channel.py):
 
-    {"order": "identify", "id": N, "path": P}       whose script is this, and may it run?
+    {"order": "identify", "id": N, "path": P}       who owns this script, and may it run?
     {"order": "start", "id": N, "path": P, "uid": U, "engine": E}
-                                                    start an engine for its owner, who must still be U;
+                                                    start an engine for its owner. The owner must still be U.
                                                     descriptors: data, errors, control (engine protocol)
                                                     or listening socket, errors (FastCGI)
-    {"order": "measure", "id": N, "pids": [P ...]}  how much memory do these engines have?
-    {"order": "kill", "pid": N}                     kill an engine, then its user's strays (strays.py)
+    {"order": "measure", "id": N, "pids": [P ...]}  how much memory do these engines use?
+    {"order": "kill", "pid": N}                     kill an engine, then its leftover processes (leftovers.py)
 
 Answers carry the id:
 
-    {"user", "uid", "home", "interpreter", "path"}  to identify
+    {"user", "uid", "groups", "home", "interpreter", "path", "language", "environment"}
+                                                    to identify; groups: those of the settings' [groups]; the last
+                                                    two: those of its package (drop_ins.py), if it is in one
     {"pid"}                                         to start
-    {"memory": {P: [private, shared]}}              to measure
+    {"memory": {P: [private, shared]}, "limits": L} to measure; L: how the limits of users are enforced (cgroups.py)
     {"refused", "status"}                           to identify and start, if suexecme does not carry out the order;
-                                                    with "user" if a user, and no system account, owns the script
+                                                    with "user" if the script's owner is not a system account
 
 `kill` has no answer. An answer with "user" comes with a descriptor of the user's log, if the user has one. When an
-engine's process ends, suexecme sends {"ended": P, "status"} without an order.
+engine's process ends, suexecme sends {"ended": P, "status"} without an order; with "cause" if the kernel killed it
+for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user that were installed.
 
-What happens when a process dies:
+When a process dies:
 
-    an engine    suexecme reaps it and tells the main process; what the engine left behind becomes suexecme's own
-                 children, and is killed once the main process orders it (strays.py)
-    main         the end of the socket pair: suexecme kills every engine and ends
-    suexecme     the kernel kills the engines (PR_SET_PDEATHSIG); the main process ends; what engines left behind
-                 becomes the supervisor's children
+    an engine    suexecme reaps it and tells the main process. The engine's leftover processes become children of
+                 suexecme, which kills them when the main process orders it (leftovers.py)
+    main         the socket pair ends: suexecme kills every engine and ends
+    suexecme     the kernel kills the engines (PR_SET_PDEATHSIG). The main process ends. Leftover processes become
+                 children of the supervisor
     supervisor   the kernel kills the main process (PR_SET_PDEATHSIG), and suexecme ends as above
 
-The supervisor reads the settings again on HUP and sends {"settings"} with a descriptor of a file that holds them;
-on USR1 it sends {"log"} with a descriptor of the log. suexecme passes both on to the main process.
+On HUP the supervisor reads the settings again and sends {"settings"} with a descriptor of a file that contains
+them. On USR1 it sends {"log"} with a descriptor of the log. suexecme passes both on to the main process.
 """
 
 from __future__ import annotations
 
+import grp
 import os
 import select
 import signal
@@ -61,72 +66,95 @@ from typing import Any
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import WORK, EngineKind
-from ewe.xswitch.privileged.rules import Refusal, account_to_notify, examine
-from ewe.xswitch.privileged.strays import PAUSE_SECONDS, Strays
-from ewe.xswitch.privileged.warm import WarmParent
-from ewe.xswitch.privileged.work import Works
-from ewe.xswitch.process import CONTROL, Account, become, clean_environment, orphans_come_here, start
+from ewe.xswitch.privileged.cgroups import UserCgroups
+from ewe.xswitch.privileged.drop_ins import DropIns, settings_for
+from ewe.xswitch.privileged.leftovers import PAUSE_SECONDS, LeftoverProcesses
+from ewe.xswitch.privileged.namespaces import UserNamespaces, why_not
+from ewe.xswitch.privileged.preloaded import PreloadedParent
+from ewe.xswitch.privileged.rules import Refusal, account_for_log, examine
+from ewe.xswitch.privileged.work import WorkDirectories
+from ewe.xswitch.process import (
+    CONTROL_DESCRIPTOR,
+    Account,
+    EngineLimits,
+    become,
+    become_subreaper,
+    clean_environment,
+    start,
+)
 from ewe.xswitch.settings import Settings, read_copy
+from ewe.xswitch.user_limits import UserLimits
 from ewe.xswitch.user_logs import doubt, open_log
 
-# That processes left behind by engines may take to end, when suexecme ends. A supervisor that runs kills suexecme
-# after ENDS_IN, and ends them itself.
+# Seconds that leftover processes may take to end when suexecme ends. A running supervisor kills suexecme after
+# SUEXECME_ENDS_S (supervisor.py), and then kills them itself.
 END_SECONDS = 10.0
+WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals
 
 
 class Suexecme:
-    """The loop, and its engines."""
+    """suexecme: its loop, its engines, and its preloaded parents."""
 
     def __init__(
         self, main: socket.socket, supervisor: socket.socket, settings: Settings, log: ErrorLog
     ) -> None:
+        """main, supervisor: the channels to these processes."""
         self.main = main
         self.supervisor = supervisor
         self.settings = settings
         self.log = log
         self.log_directory = log_directory_of(settings)
         self.engines: dict[int, Account] = {}  # pid -> owner; each engine leads a session
-        self.killed: set[int] = set()  # engines that were killed, and have not ended yet
-        # pid -> uid of engines that ended by themselves, kept until the kill order for their strays comes
-        self.ended_alone: dict[int, int] = {}
-        self.warm: dict[str, WarmParent] = {}
-        self.works = Works()
-        self.strays = Strays(self.spared)
-        self.wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self.killed_pids: set[int] = set()  # engines that were killed and have not ended yet
+        # pid -> uid of engines that ended by themselves, kept until the order to kill their leftover processes
+        self.self_ended: dict[int, int] = {}
+        self.preloaded: dict[str, PreloadedParent] = {}
+        self.work_directories = WorkDirectories()
+        self.cgroups = UserCgroups.found(settings.cgroup)
+        self.namespaces = UserNamespaces()
+        self.drop_ins = DropIns()
+        self.oom_kills: dict[int, int] = {}  # uid -> kills for lack of memory that were reported
+        self.leftovers = LeftoverProcesses(self.spared_pids)
+        # Python writes the numbers of signals to this pipe, which wakes the poller
+        self.wakeup_reader, wakeup_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # suexecme ends when the main process does
 
     def run(self) -> None:
         """Carry out orders until the main process has ended. No engine outlives this method."""
-        orphans_come_here()
-        self.start_warm()
+        become_subreaper()
+        self.report_limits()
+        self.start_preloaded()
         poller = select.poll()
         poller.register(self.main, select.POLLIN)
-        poller.register(self.wake, select.POLLIN)
+        poller.register(self.wakeup_reader, select.POLLIN)
         poller.register(self.supervisor, select.POLLIN)
         try:
             while True:
-                pause = PAUSE_SECONDS * 1000 if self.strays.wanted() else None
+                pause = PAUSE_SECONDS * 1000 if self.leftovers.is_seeking() else None
                 ready = {descriptor for descriptor, _ in poller.poll(pause)}
-                if self.wake in ready:
-                    os.read(self.wake, 4096)
-                    self.strays.seek(self.reap())
-                if self.supervisor.fileno() in ready and not self.hear_supervisor():
+                if self.wakeup_reader in ready:
+                    os.read(self.wakeup_reader, WAKEUP_BYTES)
+                    self.leftovers.seek(self.reap())
+                if self.supervisor.fileno() in ready and not self.receive_settings_or_log():
                     poller.unregister(self.supervisor)
                 if self.main.fileno() in ready:
                     received = channel.receive(self.main)
                     if received is None:
                         return
                     self.handle_order(*received)
-                if self.strays.wanted():
-                    self.strays.turn()
+                if self.leftovers.is_seeking():
+                    self.leftovers.walk()
         finally:
             self.end_all()
 
-    def hear_supervisor(self) -> bool:
-        """Take new settings or a new log, and pass them on; return False if the supervisor has ended."""
+    def receive_settings_or_log(self) -> bool:
+        """Receive new settings or a new log, use them, and pass them on; return False if the supervisor has ended.
+
+        With new settings, the limits of users change at once, and preloaded parents start again.
+        """
         received = channel.receive(self.supervisor)
         if received is None:
             return False
@@ -136,44 +164,51 @@ class Suexecme:
         else:
             self.settings = read_copy(descriptor)
             self.log_directory = log_directory_of(self.settings)
-            self.start_warm()
-        self.tell(message, [descriptor])
+            self.change_cgroups()
+            self.start_preloaded()
+        self.send_to_main(message, [descriptor])
         os.close(descriptor)
         return True
 
     def handle_order(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Carry out an order of the main process."""
+        """Carry out an order of the main process, answer it, and close its descriptors.
+
+        A refusal or an OSError becomes the answer. The order `kill` has no answer.
+        """
         try:
             if message["order"] == "identify":
                 account, answer = self.identify(message["path"])
-                self.tell_of(account, {"id": message["id"], **answer})
+                self.send_about_user(account, {"id": message["id"], **answer})
             elif message["order"] == "start":
                 pid = self.start(message["path"], message["uid"], message["engine"], descriptors)
-                self.tell({"id": message["id"], "pid": pid})
+                self.send_to_main({"id": message["id"], "pid": pid})
             elif message["order"] == "measure":
                 memory = {pid: memory_of(pid) for pid in message["pids"] if pid in self.engines}
-                self.tell({"id": message["id"], "memory": memory})
+                self.send_to_main({"id": message["id"], "memory": memory, "limits": self.cgroups.describe()})
             elif message["order"] == "kill":
                 self.kill_engine(message["pid"])
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
-            self.tell_of(account_to_notify(message["path"], self.settings), refused)
+            self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
-            self.tell({"id": message["id"], "refused": str(reason.strerror), "status": 503})
+            self.send_to_main({"id": message["id"], "refused": str(reason.strerror), "status": 503})
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def send_to_main(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a message to the main process, if it still runs."""
         try:
             channel.send(self.main, message, descriptors)
         except OSError:
             pass
 
-    def tell_of(self, account: Account | None, message: dict[str, Any]) -> None:
-        """Send a message that concerns a user, with a descriptor of the user's log."""
+    def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
+        """Send a message about a user, with a descriptor of the user's log.
+
+        The accounts of the settings `user` and `script-user` get no descriptor.
+        """
         descriptors = []
         if account is not None:
             message["user"] = account.name
@@ -181,67 +216,159 @@ class Suexecme:
                 try:
                     descriptors.append(open_log(self.log_directory, account))
                 except OSError as reason:
-                    self.log.warning(f"user-logs: no log for {account.name}: {reason.strerror}")
-        self.tell(message, descriptors)
+                    self.log.warning(f"cannot write the log of {account.name}: {reason.strerror} (user-logs)")
+        self.send_to_main(message, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
     def identify(self, path: str) -> tuple[Account, dict[str, Any]]:
-        """Return a script's owner, and what the main process must know of the script. Raises Refusal."""
+        """Return a script's owner, and the facts that the main process needs about the script. Raises Refusal."""
+        self.drop_ins.look(path, self.settings)
         script = examine(path, self.settings)
+        package = settings_for(script, self.settings)
         return script.account, {
             "uid": script.account.uid,
+            "groups": self.groups_of(script.account),
             "home": script.account.home,
             "interpreter": script.interpreter,
             "path": script.path,
+            "language": package.language,
+            "environment": package.environment,
         }
 
     def start(self, path: str, uid: int, engine: str, descriptors: list[int]) -> int:
-        """Return the pid of a new engine for the owner of a script. Raises Refusal, OSError."""
+        """Start an engine for the owner of a script; return its pid. Raises Refusal, OSError."""
         kind = self.settings.engines.get(engine)
-        if kind is None:
+        if kind is None or not kind.command:  # without a command, the engine is on another machine
             raise Refusal(f"there is no engine {engine}", 500)
         if kind.program and not os.path.exists(kind.program):
             raise Refusal(f"the engine {engine} is not built: run `ewe-xswitch {engine}`", 503)
         account = examine(path, self.settings).account
         if account.uid != uid:
             raise Refusal(f"its owner has changed to {account.name} since it was identified", 503)
-        warm = self.warm.get(engine)
-        pid = 0 if warm is None else warm.start(account, self.settings.limits_of(kind), descriptors)
-        pid = pid or self.start_cold(kind, account, descriptors)
+        user_limits = self.own_limits(account)
+        limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
+        try:
+            cgroup = self.cgroups.prepare(account.uid, user_limits)
+        except OSError as reason:
+            raise Refusal(
+                f"the limits of {account.name}: {reason.filename}: {reason.strerror}", 503
+            ) from None
+        namespace = self.namespace_of(account, user_limits)
+        parent = self.preloaded.get(engine)
+        if parent is not None and namespace and not parent.enters_namespaces:
+            parent = None
+        pid = 0 if parent is None else parent.start(account, limits, descriptors, cgroup, namespace)
+        pid = pid or self.start_cold(kind, account, limits, cgroup, namespace, descriptors)
         self.engines[pid] = account
         return pid
 
-    def start_cold(self, kind: EngineKind, account: Account, descriptors: list[int]) -> int:
-        """Start an engine by its command; return its pid. Raises OSError."""
-        limits = self.settings.limits_of(kind)
-        first, errors, *control = descriptors
+    def start_cold(
+        self,
+        kind: EngineKind,
+        account: Account,
+        limits: EngineLimits,
+        cgroup: str,
+        namespace: str,
+        descriptors: list[int],
+    ) -> int:
+        """Start an engine by its command; return its pid. cgroup, namespace: see become(). Raises OSError."""
+        # The first is the data socket, or the listening socket of a FastCGI engine
+        socket_or_input, errors, *control = descriptors
         if kind.protocol == "engine":
-            numbers = {0: first, 1: first, 2: errors, CONTROL: control[0]}
+            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control[0]}
         else:
-            numbers = {0: first, 1: errors, 2: errors}
+            numbers = {0: socket_or_input, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.variables}
         command = kind.command
-        work = self.works.make(account) if any(WORK in word for word in command) else ""
+        work = self.work_directories.make(account) if any(WORK in word for word in command) else ""
         if work:
             command = tuple(word.replace(WORK, work) for word in command)
-        # An engine of ours adopts the processes that a script leaves behind, to find and reap them. php-cgi or a
-        # JVM would never reap them, and its user could soon start no more processes.
+        # An engine of the engine protocol adopts, finds and reaps its script's leftover processes. php-cgi or a JVM
+        # would never reap them, and its user could soon start no more processes.
         adopts = kind.protocol == "engine"
         try:
-            pid = start(command, environment, numbers, lambda: become(account, limits), adopts)
+            pid = start(
+                command, environment, numbers, lambda: become(account, limits, cgroup, namespace), adopts
+            )
         except OSError:
-            self.works.remove_unused(work)
+            self.work_directories.remove_unused(work)
             raise
-        self.works.belongs(work, pid, account)
+        self.work_directories.assign(work, pid, account)
         return pid
+
+    def namespace_of(self, account: Account, user_limits: UserLimits) -> str:
+        """Return the file of the mount namespace for the engines of an account; "" for none. Raises Refusal."""
+        if not self.settings.is_private(user_limits):
+            return ""
+        try:
+            return self.namespaces.prepare(account, self.settings, self.work_directories.base)
+        except OSError as reason:
+            where = f"{reason.filename}: " if reason.filename else ""
+            raise Refusal(
+                f"{account.name} has no private file system: {where}{reason.strerror}", 503
+            ) from None
+
+    # Limits of users
+
+    def groups_of(self, account: Account) -> list[str]:
+        """Return the groups of an account that have a table in the settings."""
+        groups = []
+        for name in self.settings.groups:
+            try:
+                if grp.getgrnam(name).gr_gid in account.groups:
+                    groups.append(name)
+            except (KeyError, ValueError):
+                pass  # there is no such group: Settings.doubts() has said so
+        return groups
+
+    def own_limits(self, account: Account) -> UserLimits:
+        """Return the limits of an account: its own table's, or those of its groups."""
+        return self.settings.own_limits(account.name, self.groups_of(account))
+
+    def report_limits(self) -> None:
+        """Log whether cgroups or setrlimit(2) enforce the limits of users, if there are any limits."""
+        tables = [*self.settings.users.values(), *self.settings.groups.values()]
+        if tables:
+            self.log.info(f"[users] and [groups] are kept by {self.cgroups.describe()}")
+        if (self.settings.private or any(each.private for each in tables)) and (reason := why_not()):
+            self.log.error(f"private: {reason}: engines of the users concerned do not start")
+        if "cpu_share" not in self.cgroups.enforced and any(each.cpu_share for each in tables):
+            self.log.warning("cpu-share has no effect: it needs a cgroup with the controller cpu")
+
+    def change_cgroups(self) -> None:
+        """Log how the limits of users are enforced now, and set them in the cgroups of running engines."""
+        self.report_limits()
+        for account in {account.uid: account for account in self.engines.values()}.values():
+            try:
+                self.cgroups.change(account.uid, self.own_limits(account))
+            except OSError as reason:
+                self.log.error(f"the limits of {account.name} do not change: {reason.strerror}")
+
+    def memory_cause(self, uid: int) -> dict[str, str]:
+        """Return why the kernel has killed an engine of a user: {"cause"} if its cgroup was out of memory."""
+        if not self.cgroups.base or (kills := self.cgroups.oom_kill_count(uid)) <= self.oom_kills.get(uid, 0):
+            return {}
+        self.oom_kills[uid] = kills
+        return {
+            "cause": "killed: the engines of this user together have no more memory (`memory` of [users])"
+        }
+
+    def remove_cgroup(self, uid: int) -> None:
+        """Remove the cgroup of a user without engines.
+
+        It stays while leftover processes are in it, and then with the number of kills that were reported.
+        """
+        if self.cgroups.remove(uid):
+            self.oom_kills.pop(uid, None)
 
     # Ends
 
     def reap(self) -> set[int]:
-        """Take the exit status of every child that has ended, and tell the main process of engines.
+        """Reap every child that has ended, and tell the main process about engines.
 
-        Return the uids of killed engines: their children in other sessions have become our children only now.
+        Return the uids of killed engines. Their processes in other sessions have lost their parent now, and have
+        become children of suexecme, which is a subreaper: they are sought next.
         """
         uids: set[int] = set()
         while True:
@@ -252,80 +379,99 @@ class Suexecme:
             if not pid:
                 return uids
             if os.WIFSTOPPED(status):
-                # A script has made this process its tracer (PTRACE_TRACEME), and waits for it without a limit.
+                # A script has made suexecme its tracer (PTRACE_TRACEME), and would stay stopped without a limit.
                 os.kill(pid, signal.SIGKILL)
                 continue
-            self.works.removers.discard(pid)
-            if pid in self.engines:
-                uid = self.engines.pop(pid).uid
-                if pid in self.killed:
-                    self.killed.remove(pid)
-                    uids.add(uid)
-                else:
-                    self.ended_alone[pid] = uid
-                self.works.ended(pid)
-                self.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
-            for name, warm in list(self.warm.items()):
-                if warm.pid == pid:
-                    self.log.error(f"the warm parent of {name} has ended; engines start without it")
-                    warm.close()
-                    del self.warm[name]
+            self.work_directories.removed(pid)
+            if (installed := self.drop_ins.ended(pid, status)) is not None:
+                for line in installed[1]:
+                    self.send_about_user(installed[0], {"package": line})
+            if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
+                uids.add(uid)
+            for name, parent in list(self.preloaded.items()):
+                if parent.pid == pid:
+                    self.log.error(f"the preloaded parent of {name} has ended; engines start without it")
+                    parent.close()
+                    del self.preloaded[name]
+
+    def note_engine_end(self, pid: int, status: int) -> int | None:
+        """Note that an engine was reaped, and tell the main process. Return its uid if suexecme has killed it.
+
+        status: of waitpid(2).
+        """
+        uid = self.engines.pop(pid).uid
+        cause = self.memory_cause(uid) if status == signal.SIGKILL else {}
+        was_killed = pid in self.killed_pids
+        self.killed_pids.discard(pid)
+        if not was_killed:
+            self.self_ended[pid] = uid
+        self.work_directories.remove_of_engine(pid)
+        self.send_to_main({"ended": pid, "status": os.waitstatus_to_exitcode(status), **cause})
+        if uid not in {account.uid for account in self.engines.values()}:
+            self.remove_cgroup(uid)
+            self.namespaces.remove(uid)
+        return uid if was_killed else None
 
     def kill_engine(self, pid: int) -> None:
         """Kill an engine, then every process of its user that belongs to no running engine."""
         account = self.engines.get(pid)
         if account is not None:
-            self.killed.add(pid)
+            self.killed_pids.add(pid)
             kill_session(pid)
-            self.strays.seek({account.uid})
-        elif pid in self.ended_alone:
-            self.strays.seek({self.ended_alone.pop(pid)})
+            self.leftovers.seek({account.uid})
+        elif pid in self.self_ended:
+            self.leftovers.seek({self.self_ended.pop(pid)})
 
-    def spared(self) -> set[int]:
-        """Return the children that are no strays. A process in the session of one of them belongs to it.
+    def spared_pids(self) -> set[int]:
+        """Return the children that are not leftovers. A process in the session of one of them is spared, too.
 
-        Our own session is among them, so that a process which has not left it yet is spared.
+        suexecme's own session is among them: a new process that has not left it yet is spared.
         """
-        return {*self.engines, *self.works.removers, os.getsid(0), *(warm.pid for warm in self.warm.values())}
+        parents = (parent.pid for parent in self.preloaded.values())
+        others = {*self.work_directories.removers, *self.drop_ins.running, os.getsid(0)}
+        return {*self.engines, *others, *parents}
 
     def end_all(self) -> None:
-        """Kill every engine, and every process that they have left behind."""
-        for pid in (*self.engines, *(warm.pid for warm in self.warm.values())):
+        """Kill every engine and every leftover process."""
+        for pid in (*self.engines, *(parent.pid for parent in self.preloaded.values())):
             kill_session(pid)
         self.engines.clear()
-        for warm in self.warm.values():
-            warm.close()
-        self.warm.clear()
-        if left := self.strays.end(self.reap, END_SECONDS):
-            self.log.error(f"{left} processes of users do not end")
-        self.works.end()
+        for parent in self.preloaded.values():
+            parent.close()
+        self.preloaded.clear()
+        if remaining := self.leftovers.kill_all(self.reap, END_SECONDS):
+            self.log.error(f"{remaining} processes of users still run although they were killed")
+        self.cgroups.remove_all()
+        self.work_directories.remove_all()
 
-    # Warm parents
+    # Preloaded parents
 
-    def start_warm(self) -> None:
-        """Start a warm parent for each language that should have one, and end those that are no longer wanted."""
+    def start_preloaded(self) -> None:
+        """Start a preloaded parent for each language that should have one; end the others."""
         wanted = {
             name: kind
             for name, kind in self.settings.engines.items()
-            if self.settings.warm and kind.warm is not None
+            if self.settings.preload and kind.preload is not None
         }
-        for name, warm in list(self.warm.items()):
-            if wanted.get(name) != warm.kind:
-                del self.warm[name]
-                warm.end()
+        for name, parent in list(self.preloaded.items()):
+            if wanted.get(name) != parent.kind:
+                del self.preloaded[name]
+                parent.end()
         for name, kind in wanted.items():
-            if name not in self.warm:
+            if name not in self.preloaded:
                 try:
-                    self.warm[name] = WarmParent(kind)
+                    self.preloaded[name] = PreloadedParent(kind)
                 except OSError as reason:
-                    self.log.error(f"no warm parent for {name}: {reason.strerror}")
+                    self.log.error(
+                        f"cannot start the preloaded parent of {name}: {reason.strerror}; engines start without it"
+                    )
 
 
 def kill_session(pid: int) -> None:
-    """Kill an engine or a warm parent, and the processes of its process group.
+    """Kill an engine or a preloaded parent, and the processes of its process group.
 
-    A process that we have just forked has no group until it calls setsid(). We then kill the process alone, once we
-    have checked that it is our child: the pid of a child names no other process until we take its exit status.
+    A process has no group between fork() and its call of setsid(). Then kill it alone, after a check that it is a
+    child of suexecme: the pid of a child names no other process until the child is reaped.
     """
     try:
         os.killpg(pid, signal.SIGKILL)
@@ -335,7 +481,7 @@ def kill_session(pid: int) -> None:
 
 
 def is_child(pid: int) -> bool:
-    """Return whether a process is our child; one that has ended is, until we take its exit status."""
+    """Return whether a process is a child of suexecme. An ended child counts until it is reaped."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -344,15 +490,15 @@ def is_child(pid: int) -> bool:
 
 
 def log_directory_of(settings: Settings) -> str:
-    """Return the directory of the users' logs, "" if there is none, or if others may write into it."""
+    """Return the directory of the users' logs, "" if there is none, or if others may write to it."""
     return "" if settings.user_logs and doubt(settings.user_logs) else settings.user_logs
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Return the private and the shared bytes of a process in memory; 0 if the system does not tell.
+    """Return the private and the shared bytes of a process in memory; 0 if the system does not report them.
 
-    A forked process shares pages with its parent until one of them writes. Only smaps_rollup tells them apart, and
-    only root and the process's user may read it.
+    A forked process shares pages with its parent until one of them writes. Only smaps_rollup distinguishes them,
+    and only root and the process's user may read that file.
     """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:

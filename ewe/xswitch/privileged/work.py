@@ -1,7 +1,7 @@
-"""Work directories: one for an engine that needs it, for compiled pages and uploads.
+"""Work directories: a private directory for compiled pages and uploads, for each engine that needs one.
 
-It belongs to the engine's user, is closed to others, and is removed when the engine ends. The removal is a process
-that runs as that user: it costs suexecme no time, however much there is, and a link in it can do no harm.
+The directory belongs to the engine's user, is closed to others, and is removed when the engine ends. A process of
+that user removes it. The removal thus costs suexecme no time, and a link in the directory can do no harm.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ import tempfile
 import time
 from contextlib import suppress
 
-from ewe.xswitch.process import Account, Limits, become, clean_environment, start
+from ewe.xswitch.process import Account, EngineLimits, become, clean_environment, start
 
-PATIENCE = 1.5  # seconds that suexecme waits for removals at its end
+REMOVAL_CPU_S = 60  # seconds of CPU time that one removal may take
+REMOVAL_CHECK_S = 0.01  # seconds between two checks whether a removal has ended
+REMOVALS_TIMEOUT_S = 1.5  # seconds that suexecme waits for removals when it ends
 
 
-class Works:
+class WorkDirectories:
     """The work directories of all engines."""
 
     def __init__(self) -> None:
-        # The supervisor's pid: the same when suexecme is started again.
-        self.prefix = f"xswitch-work-{os.getppid()}-"
+        # Named by the supervisor's pid, which is the same after a restart of suexecme. All directories are in this
+        # one, so that private engines (namespaces.py) see it, and nothing else of the system's /tmp.
+        self.base = own_directory(base_of(os.getppid()))
         self.directories: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
-        self.removers: set[int] = set()  # pids
-        for entry in list(os.scandir(tempfile.gettempdir())):
-            if entry.name.startswith(self.prefix):
-                self.remove_left(entry.path)
+        self.removers: dict[int, str] = {}  # pid of a process -> the directory that it empties
+        for entry in list(os.scandir(self.base)):
+            self.remove_abandoned(entry.path)
 
-    def remove_left(self, directory: str) -> None:
-        """Remove a directory that an earlier suexecme has left, since it was killed; as the directory's owner."""
+    def remove_abandoned(self, directory: str) -> None:
+        """Remove a directory of an earlier suexecme that was killed; as the directory's owner."""
         try:
             status = os.lstat(directory)
         except OSError:
@@ -40,60 +42,100 @@ class Works:
 
     def make(self, account: Account) -> str:
         """Make a directory for an account. Raises OSError."""
-        directory = tempfile.mkdtemp(prefix=self.prefix)
+        directory = tempfile.mkdtemp(dir=self.base)
         os.chown(directory, account.uid, account.gid)
         return directory
 
     def remove_unused(self, directory: str) -> None:
-        """Remove a directory whose engine could not be started; "": there is none.
+        """Remove an empty directory, such as that of an engine that could not be started; "": there is none.
 
-        It is empty. rmdir(2) follows no link, and leaves a directory into which its user has already written.
+        rmdir(2) follows no link, and fails if the user has written into the directory.
         """
         if directory:
             with suppress(OSError):
                 os.rmdir(directory)
 
-    def belongs(self, directory: str, pid: int, account: Account) -> None:
+    def assign(self, directory: str, pid: int, account: Account) -> None:
         """Note the engine that a directory belongs to; "": the engine has none."""
         if directory:
             self.directories[pid] = directory, account
 
-    def ended(self, pid: int) -> None:
+    def remove_of_engine(self, pid: int) -> None:
         """Remove the directory of an engine that has ended."""
         if pid in self.directories:
             self.remove(*self.directories.pop(pid))
 
     def remove(self, directory: str, account: Account) -> None:
-        """Start the removal of a directory, as its user."""
+        """Start the removal of what is in a directory, as its user; removed() then removes the directory."""
         command = ("rm", "-rf", "--", directory)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
-            self.removers.add(
-                start(
-                    command,
-                    clean_environment(account),
-                    {0: nothing, 1: nothing, 2: nothing},
-                    lambda: become(account, Limits(cpu=60)),
-                )
+            remover = start(
+                command,
+                clean_environment(account),
+                {0: nothing, 1: nothing, 2: nothing},
+                lambda: become(account, EngineLimits(cpu=REMOVAL_CPU_S)),
             )
+            self.removers[remover] = directory
         except OSError:
-            pass  # no room for a process: the directory stays
+            pass  # no process could be made: the directory stays
         finally:
             os.close(nothing)
 
-    def end(self) -> None:
-        """Remove the directories of killed engines, and wait for PATIENCE seconds at most."""
+    def removed(self, remover: int) -> None:
+        """Remove a directory, which is empty, once the process that has emptied it has ended."""
+        if remover in self.removers:
+            self.remove_unused(self.removers.pop(remover))
+
+    def remove_all(self) -> None:
+        """Remove the directories of killed engines, and wait for REMOVALS_TIMEOUT_S at most."""
         for pid in list(self.directories):
-            reaped(pid, os.WNOHANG)
-            self.ended(pid)
-        end = time.monotonic() + PATIENCE
+            has_been_reaped(pid, os.WNOHANG)
+            self.remove_of_engine(pid)
+        end = time.monotonic() + REMOVALS_TIMEOUT_S
         while self.removers and time.monotonic() < end:
-            self.removers = {pid for pid in self.removers if not reaped(pid, os.WNOHANG)}
-            time.sleep(0.01)
+            for pid in [pid for pid in self.removers if has_been_reaped(pid, os.WNOHANG)]:
+                self.removed(pid)
+            time.sleep(REMOVAL_CHECK_S)
+        self.remove_unused(self.base)  # if a removal still runs, it stays
 
 
-def reaped(pid: int, options: int) -> bool:
-    """Return whether a child has ended, and take its exit status."""
+def base_of(supervisor: int) -> str:
+    """Return the directory for the work directories below a supervisor, by its pid."""
+    return os.path.join(tempfile.gettempdir(), f"xswitch-work-{supervisor}")
+
+
+def remove_empty(base: str) -> None:
+    """Remove the empty directories that removals have left, once all processes have ended.
+
+    base: another user may have made a link at this path, which is not followed.
+    """
+    with suppress(OSError):
+        status = os.lstat(base)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            for entry in list(os.scandir(base)):
+                with suppress(OSError):
+                    os.rmdir(entry.path)
+            os.rmdir(base)
+
+
+def own_directory(path: str) -> str:
+    """Make a directory that other users may enter, but not read or change; return its path. Raises OSError.
+
+    Another user may have made something at this path before: the name then gets a random end.
+    """
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            path = tempfile.mkdtemp(prefix=os.path.basename(path) + "-")
+    os.chmod(path, 0o711)
+    return path
+
+
+def has_been_reaped(pid: int, options: int) -> bool:
+    """Reap a child, if it has ended; return whether it has."""
     try:
         return os.waitpid(pid, options)[0] != 0
     except ChildProcessError:

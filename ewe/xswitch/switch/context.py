@@ -1,7 +1,7 @@
-"""What the parts of the main process share: settings, event loop, log, counters, scheduler, and killing an engine.
+"""The object that all parts of the main process share: settings, loop, log, counters, scheduler, killing engines.
 
-Engines, connections and exchanges are given this object, not the whole main process: what is not here, they cannot
-use. The arrows between the parts then go one way:
+Engines, connections and exchanges get this object, not the whole main process. They can therefore use nothing else
+of it. The arrows between the parts then go one way:
 
     main --> web_server_connection --> exchange          main creates all parts and passes the requests on
     main --> engine_starter --> engine --> exchange      exchange knows its neighbours only by protocols
@@ -17,25 +17,27 @@ from typing import Any
 
 from ewe.logger import ErrorLog
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.loop import EventLoop
+from ewe.xswitch.switch.recent_lines import RecentLines
 from ewe.xswitch.switch.scheduler import Scheduler
 from ewe.xswitch.switch.spool import SpoolSpace
+from ewe.xswitch.switch.trace import SwitchTrace
 from ewe.xswitch.user_logs import UserLogs
 
-# A web server may take nothing of a response, or send nothing of a body, for this long.
+# How long a web server may accept nothing of a response, or send nothing of a body.
 STALLED_SECONDS = 300.0
 
 
 class Context:
-    """What the parts share.
+    """The shared object.
 
-    kill_engine: has suexecme kill the process with this pid, and everything that it has left behind.
+    kill_engine: makes suexecme kill the process with this pid, and its leftover processes.
     """
 
     def __init__(
         self,
         settings: Settings,
-        loop: Loop,
+        loop: EventLoop,
         log: ErrorLog,
         scheduler: Scheduler[Any, Any],
         kill_engine: Callable[[int], None],
@@ -46,34 +48,47 @@ class Context:
         self.scheduler = scheduler
         self.kill_engine = kill_engine
         self.counters: Counter[str] = scheduler.counters
-        self.spool_space = SpoolSpace(settings)
+        self.spool_space = SpoolSpace(settings)  # counts the bytes of all spooled responses
         self.user_logs = UserLogs()
-        self.stopping = False
-        self.minute = 0
-        self.error_bytes: Counter[str] = Counter()  # user -> characters of standard error in this minute
+        self.recent_lines = RecentLines()
+        self.trace: SwitchTrace | None = None
+        self.is_stopping = False  # no more requests are accepted
+        self.current_minute = 0  # the minute of the monotonic clock for which `error_chars` counts
+        self.error_chars: Counter[str] = Counter()  # user -> characters of standard error in this minute
 
     def change_settings(self, settings: Settings) -> None:
         """Use other settings from now on."""
         self.settings = self.scheduler.settings = self.spool_space.settings = settings
+        self.scheduler.limits.change_settings(settings)
+        self.scheduler.resources.settings = settings
         self.user_logs.clear()
 
-    def say(self, user: str, message: str, level: str = "warning") -> None:
-        """Log what concerns a user's script, and let the user know."""
+    def time_limit_of(self, user: str) -> float:
+        """Return how many seconds a request of a user may take."""
+        return self.scheduler.limits.limits_of(user).time_limit or self.settings.time_limit
+
+    def log_for_user(self, user: str, message: str, level: str = "warning") -> None:
+        """Log a message about a user's script, also in the user's log."""
         self.log.write(level, f"{user or '-'} {message}")
         self.user_logs.write(user, message)
+        self.recent_lines.add(user, message)
 
-    def say_error(self, user: str, message: str) -> None:
-        """Log a line of standard error, unless its user has written more than max-errors in this minute."""
+    def log_error_line(self, user: str, message: str) -> None:
+        """Log a line of standard error, unless its user has written more than max-errors in this minute.
+
+        Characters count as bytes here: to encode each line again would cost more than the difference is worth.
+        """
         minute = int(time.monotonic() // 60)
-        if minute != self.minute:
-            self.minute = minute
-            self.error_bytes.clear()
-        before = self.error_bytes[user]
-        self.error_bytes[user] += len(message)
-        most = self.settings.max_errors
-        if self.error_bytes[user] <= most:
-            self.say(user, message)
-        elif before <= most:
-            self.say(
-                user, f"standard error: more than {most} bytes in a minute; no more of it until the next"
+        if minute != self.current_minute:
+            self.current_minute = minute
+            self.error_chars.clear()
+        chars_before = self.error_chars[user]
+        self.error_chars[user] += len(message)
+        limit = self.settings.max_errors
+        if self.error_chars[user] <= limit:
+            self.log_for_user(user, message)
+        elif chars_before <= limit:
+            self.log_for_user(
+                user,
+                f"standard error: more than {limit} characters in a minute; no more of it until the next",
             )

@@ -1,8 +1,8 @@
 """The main process's end of one engine: a process that runs one script after another for one user.
 
-An engine runs one exchange at a time. The scheduler assigns it; the engine's answer is read as it comes and handed
-to the exchange; then the scheduler has the engine back, idle. `exchange` says what runs now, None if the engine is
-idle. `state` says whether the engine's output is read:
+An engine runs one exchange at a time. The scheduler assigns the exchange. The engine reads the answer as it comes
+and passes it to the exchange. Then the engine returns to the scheduler, idle. `exchange` is the running one, None
+if the engine is idle. `state` says whether the engine's output is read:
 
     READING <--pause_output / resume_output--> PAUSED     the web server is slower than the engine
        |                                          |
@@ -10,16 +10,17 @@ idle. `state` says whether the engine's output is read:
        |                      |                   |
        +----- close ----------+----> CLOSED <-----+       its process is killed
 
-Time. `deadline` is when the scheduler calls expire(). A script has `time-limit` seconds, and only the time that it
-uses itself counts: while the client sends the body, or takes the response slowly, the time limit is suspended, and
-STALLED_SECONDS holds in its place. `awaits_body` and `state` tell which of the three holds: see expiry_cause().
+Time. `deadline` is the moment when the scheduler calls expire(). A script has `time-limit` seconds, and only the
+time that it uses itself counts: while the client sends the body, or takes the response slowly, the time limit is
+suspended, and STALLED_SECONDS applies instead. `awaits_body` and `state` tell which of the three cases applies: see
+expiry_cause().
 
 Failures. When an engine breaks the protocol or ends, close() does three things in this order: close the sockets,
-have suexecme kill the process (Context.kill_engine) and have the scheduler forget the engine. The exchange is told
-last, since it may ask the scheduler for another engine.
+make suexecme kill the process (Context.kill_engine) and make the scheduler forget the engine. The exchange learns
+of it last, because it may ask the scheduler for another engine.
 
-`Engine` is what all engines have in common. Read next: protocol_engine.py, an engine that speaks the engine
-protocol of the X-Switch paper (section 3.2.1). fastcgi_engine.py and shared_engine.py hold the two that speak
+`Engine` is the common base of all engines. Read next: protocol_engine.py, an engine that speaks the engine protocol
+of the X-Switch paper (section 3.2.1). fastcgi_engine.py and shared_engine.py contain the two engines that speak
 FastCGI.
 """
 
@@ -37,14 +38,16 @@ from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.scheduler import Key
 
-MAX_DRAIN = 64  # pieces of output that may be there when the end mark comes; a socket holds far less
-SETTLED_SECONDS = 2.0  # that an engine may take to tidy up after a request
+MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
+CLEANUP_SECONDS = 2.0  # that an engine may use the CPU after a request, to clean up
+MAX_IDLE_CPU_SHARE = 0.1  # of a processor; an idle engine that uses more is ended
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")  # of CPU time
+UTIME, STIME = 11, 12  # positions in /proc/PID/stat after the name of the process: proc(5)
 
 
 class EngineState(Enum):
-    """Whether the engine's output is read: see above."""
+    """Whether the engine's output is read: see the picture at the top of this file."""
 
     READING = "the output is read as it comes"
     PAUSED = "the output waits, since the web server is slower"
@@ -52,33 +55,36 @@ class EngineState(Enum):
     CLOSED = "the sockets are closed"
 
 
-# As plain names, since Python 3.11 takes 0.1 us to look up a member in its class.
+# Plain names: Python 3.11 takes 0.1 us to look up a member in its class.
 READING, PAUSED, OVER, CLOSED = EngineState
 
 
 class Engine:
-    """One engine. pid: 0 until suexecme has started it. key: its user and language."""
+    """One engine. pid: 0 until suexecme has started its process. key: its user and language."""
 
     def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
-        """data: our end of its data socket. errors: the pipe from its standard error, -1 for none."""
+        """data: the main process's end of the data socket. errors: the pipe from standard error, -1 for none."""
         self.context = context
         self.loop = context.loop
         self.key = key
         self.data = data
-        self.errors = ErrorLines(self.loop, errors, self.say_error)
+        self.errors = ErrorLines(self.loop, errors, self.log_error_line)
         self.outbox = Outbox(self.loop, data, self.pause_body, self.resume_body)
         self.pid = 0
         self.state = READING
         self.exchange: Exchange | None = None
-        self.since = self.used = time.monotonic()
-        self.deadline = float("inf")
-        self.left = 0.0  # seconds until the deadline, kept while the output is paused
-        # Whether the deadline is for the client, which has yet to send more of the body.
+        self.started_at = self.used_at = time.monotonic()  # used_at: when a request last began or ended
+        self.deadline = float("inf")  # the monotonic time at which expire() is called
+        self.seconds_left = 0.0  # until the deadline, kept while the output is paused
+        # Whether the deadline applies to the client, which has yet to send more of the body.
         self.awaits_body = False
-        self.served = 0  # requests
-        self.exit_status: int | None = None  # of its process, once that has ended
-        self.script = ""  # the one that ran last
-        self.cpu_seen = (0.0, 0.0)  # by is_spinning(): when, and how many seconds of CPU time had been used
+        self.ended_requests = 0
+        self.name = ""  # in the trace; "" without a trace
+        self.end_cause = ""  # why it is closed: a name of scheduler.ENDINGS, or a text
+        self.exit_status: int | None = None  # of its process, once the process has ended
+        self.script = ""  # the script that ran last
+        # Of check_spinning(): the time of its last call, and the CPU seconds that the process had used then
+        self.last_cpu_reading = (0.0, 0.0)
         data.setblocking(False)
         self.loop.add_reader(data, self.on_data)
 
@@ -89,9 +95,9 @@ class Engine:
         self.exchange = exchange
         self.errors.begin(exchange.script)
         self.script = exchange.script
-        self.used = time.monotonic()
+        self.used_at = time.monotonic()
         self.awaits_body = exchange.body_left > 0
-        self.deadline = self.used + self.seconds_allowed()
+        self.deadline = self.used_at + self.seconds_allowed()
         exchange.assigned(self)
         self.send_request(exchange)
 
@@ -110,44 +116,44 @@ class Engine:
             self.restart_deadline(awaits_body=False)
 
     def resume_body(self) -> None:
-        """Read on: the engine has taken what was waiting."""
+        """Read the body again: the engine has taken the waiting bytes."""
         if self.exchange is not None:
             self.exchange.resume_body()
             if self.exchange.body_left:
                 self.restart_deadline(awaits_body=True)
 
     def body_received(self, left: int) -> None:
-        """Note that body bytes arrived; `left` are still to come, and the time limit is suspended until then."""
+        """Note that body bytes arrived. `left` bytes are still to come; the time limit is suspended until then."""
         self.restart_deadline(awaits_body=left > 0)
 
     def restart_deadline(self, awaits_body: bool) -> None:
-        """Give the client its time for more of the body from now on, or give the script its time."""
+        """Start a new deadline: the client's for more of the body, or the script's time limit."""
         self.awaits_body = awaits_body
         if self.state is PAUSED:
-            self.left = self.seconds_allowed()
+            self.seconds_left = self.seconds_allowed()
         else:
             self.deadline = time.monotonic() + self.seconds_allowed()
 
     def seconds_allowed(self) -> float:
-        """Return the time that the client has for more of the body, or else the script's."""
-        return STALLED_SECONDS if self.awaits_body else self.context.settings.time_limit
+        """Return the client's time for more of the body, or else the script's time limit."""
+        return STALLED_SECONDS if self.awaits_body else self.context.time_limit_of(self.key[0])
 
     def expiry_cause(self) -> str:
-        """Return whose time is over once the deadline has passed, for the log."""
+        """Return, for the log, which deadline has passed."""
         if self.state is PAUSED:
             return f"the web server did not take the waiting response within {STALLED_SECONDS:g} s"
         if self.awaits_body:
             return f"the web server sent no more of the body for {STALLED_SECONDS:g} s"
-        return f"ended after {self.context.settings.time_limit:g} s (time-limit)"
+        return f"ended after {self.context.time_limit_of(self.key[0]):g} s (time-limit)"
 
     # The response
 
     def on_data(self) -> None:
-        """Read output, or its end."""
+        """Read output, or the end of the output."""
         raise NotImplementedError
 
     def receive(self) -> bytes | None:
-        """Return output that has come, b"" at its end, None if nothing has come."""
+        """Return the output that has arrived, b"" at its end, None if none has arrived."""
         try:
             return self.data.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -156,34 +162,34 @@ class Engine:
             return b""
 
     def pause_output(self) -> None:
-        """Read no more for now: the web server is slower. That does not count towards the script's time limit."""
+        """Stop reading: the web server is slower. This wait does not count towards the script's time limit."""
         if self.state is READING:
             self.state = PAUSED
             self.loop.remove_reader(self.data)
             now = time.monotonic()
-            self.left, self.deadline = self.deadline - now, now + STALLED_SECONDS
+            self.seconds_left, self.deadline = self.deadline - now, now + STALLED_SECONDS
 
     def resume_output(self) -> None:
-        """Read on."""
+        """Read the output again: the web server has taken the waiting response. The script's time limit goes on."""
         if self.state is PAUSED:
             self.state = READING
             self.loop.add_reader(self.data, self.on_data)
-            self.deadline = time.monotonic() + self.left
+            self.deadline = time.monotonic() + self.seconds_left
 
     def stop_reading(self) -> None:
-        """Read no more at all; the deadline stays."""
+        """Stop reading for good; the deadline stays."""
         if self.state is not CLOSED:
             self.resume_output()
             self.state = OVER
             self.loop.remove_reader(self.data)
 
     def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
-        """Hand the rest of the response to the exchange. last: the engine cannot run another request."""
+        """Pass the rest of the response to the exchange. last: the engine cannot run another request."""
         exchange = self.take_exchange()
         if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
-            last = True  # the engine would take the rest of the body for the next request
-        self.served += 1
-        self.used = time.monotonic()
+            last = True  # the engine would read the rest of the body as the next request
+        self.ended_requests += 1
+        self.used_at = time.monotonic()
         self.resume_output()
         self.deadline = float("inf")
         try:
@@ -196,38 +202,44 @@ class Engine:
                 self.become_idle()
 
     def take_exchange(self) -> Exchange | None:
-        """Return the exchange that runs, and forget it."""
+        """Return the running exchange, and forget it."""
         exchange, self.exchange = self.exchange, None
         return exchange
 
     def become_idle(self) -> None:
-        """Take another request, now or later."""
+        """Give the engine back to the scheduler, which may assign another request."""
         self.context.scheduler.release(self)
 
     def is_busy(self) -> bool:
         """Return whether a request runs."""
         return self.exchange is not None
 
+    def running(self) -> int:
+        """Return how many requests run."""
+        return int(self.exchange is not None)
+
     def has_room(self) -> bool:
-        """Return whether a request may be assigned beside those that run."""
+        """Return whether another request may be assigned beside the running ones."""
         return False
 
     # The end of an engine
 
     def client_left(self) -> None:
-        """Let the script run on for `abandoned` seconds at most: its response is no longer wanted."""
+        """Let the script run for `abandoned` more seconds at most: its response is no longer wanted."""
         self.deadline = min(self.deadline, time.monotonic() + self.context.settings.abandoned)
 
     def start_refused(self, status: int, cause: str) -> None:
-        """Close: suexecme does not start the engine's process."""
+        """Close the engine: suexecme does not start its process."""
         exchange = self.take_exchange()
+        self.end_cause = cause
         self.close()
         if exchange is not None:
             exchange.fail(status, cause)
 
     def expire(self) -> None:
-        """Close: the deadline has passed."""
+        """Close the engine: the deadline has passed."""
         exchange, cause = self.take_exchange(), self.expiry_cause()
+        self.end_cause = f"killed: {cause}"
         self.close()
         if exchange is not None:
             exchange.timed_out(cause)
@@ -237,8 +249,12 @@ class Engine:
         self.close()
 
     def fail(self, cause: str) -> None:
-        """Close: the engine breaks the protocol, or has ended."""
+        """Close the engine: it breaks the protocol, or has ended. Its exchange fails, or gets another engine.
+
+        cause: for the log; "" for an idle engine, which ends without a message.
+        """
         exchange = self.take_exchange()
+        self.end_cause = cause
         self.close()
         if exchange is not None:
             exchange.engine_failed(cause)
@@ -246,10 +262,11 @@ class Engine:
     def discard(self) -> None:
         """Close an engine whose exchange has already had its response."""
         self.take_exchange()
+        self.end_cause = "killed: a body without its end would be read as the next request"
         self.close()
 
     def close(self) -> None:
-        """Close all descriptors, and have suexecme kill the process."""
+        """Close all descriptors, and make suexecme kill the process."""
         if self.state is CLOSED:
             return
         self.state = CLOSED
@@ -262,9 +279,12 @@ class Engine:
         """Tell suexecme and the scheduler that the engine is closed."""
         if self.pid:
             self.context.kill_engine(self.pid)
-        self.context.scheduler.lost(self)
+        if self.context.trace is not None:
+            self.context.trace.engine_ended(self)
+        self.context.scheduler.engine_lost(self)
 
     def close_sockets(self) -> None:
+        """Close the sockets to the engine. A subclass with more sockets extends this."""
         self.outbox.close()
         self.data.close()
 
@@ -274,27 +294,29 @@ class Engine:
 
     # Standard error, memory and CPU time
 
-    def say_error(self, line: str) -> None:
+    def log_error_line(self, line: str) -> None:
         """Log a line of standard error."""
-        self.context.say_error(self.key[0], line)
+        self.context.log_error_line(self.key[0], line)
 
-    def is_spinning(self) -> bool:
+    def check_spinning(self) -> bool:
         """Return whether an idle engine has used the CPU since the last call. Called once a second.
 
-        A script can write its engine's end mark itself and run on: no time limit holds for it then.
+        A script can write its engine's end mark itself and continue to run: no time limit applies to it then.
         """
         now = time.monotonic()
-        then, spent = self.cpu_seen
-        self.cpu_seen = now, cpu_seconds(self.pid)
-        if then < self.used + SETTLED_SECONDS or self.cpu_seen[1] - spent < (now - then) / 10:
+        last_at, last_cpu_s = self.last_cpu_reading
+        cpu_s = cpu_seconds(self.pid)
+        self.last_cpu_reading = now, cpu_s
+        allowed_s = (now - last_at) * MAX_IDLE_CPU_SHARE
+        if last_at < self.used_at + CLEANUP_SECONDS or cpu_s - last_cpu_s < allowed_s:
             return False
-        self.context.say(
+        self.context.log_for_user(
             self.key[0], f"{self.script}: it goes on after the end of its answer; its engine is ended"
         )
         return True
 
     def memory_bytes(self) -> int:
-        """Return the bytes that the process has in memory, shared ones included; 0 if the system does not tell."""
+        """Return the bytes that the process has in memory, shared ones included; 0 if the system does not say."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:
                 return int(file.read().split()[1]) * PAGE_BYTES
@@ -303,11 +325,11 @@ class Engine:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, 0 if the system does not tell."""
+    """Return the CPU seconds that a process has used, 0 if the system does not say."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_SECOND
     except (OSError, ValueError, IndexError):
         return 0.0
 

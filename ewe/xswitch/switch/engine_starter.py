@@ -1,8 +1,8 @@
-"""Starts engines: opens the sockets, has suexecme start the process, and knows which process is which engine.
+"""Starts engines: opens the sockets, makes suexecme start the process, and maps each pid to its engine.
 
-The main process opens both ends of an engine's sockets and hands one of each to suexecme, which gives them to the
-new process. The exchange is assigned before suexecme has answered: what it writes waits in the socket until the
-process reads it, so that starting and sending overlap.
+The main process opens both ends of an engine's sockets and sends one of each pair to suexecme, which passes them to
+the new process. The exchange is assigned before suexecme has answered. Its bytes wait in the socket until the
+process reads them. Starting and sending therefore overlap.
 """
 
 from __future__ import annotations
@@ -20,99 +20,133 @@ from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
+from ewe.xswitch.switch.scheduler import Key
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]
 
 
 class EngineStarter:
-    """Knows the engines whose process runs, by pid."""
+    """Starts engines, and maps the pid of each running process to its engine."""
 
     def __init__(self, context: Context, orders: Orders, user_of: Callable[[str], str]) -> None:
-        """user_of: returns in whose turn suexecme carries out an order for a path."""
+        """user_of: returns the user whose queue takes an order for a path (orders.py)."""
         self.context = context
         self.orders = orders
         self.user_of = user_of
         self.running: dict[int, Engine] = {}
 
     def start(self, exchange: Exchange) -> Engine | None:
-        """Begin an engine for an exchange, and assign the exchange; None if the exchange was refused instead."""
+        """Begin an engine for an exchange, and assign the exchange.
+
+        Return None if no engine could be begun: the exchange has failed then.
+        """
         kind = self.context.settings.engines.get(exchange.key[1])
         if kind is None:
             exchange.fail(500, f"there is no engine {exchange.key[1]} any more")
             return None
         try:
-            make = self.protocol_engine if kind.protocol == "engine" else self.fastcgi_engine
-            engine, given = make(exchange, kind)
+            engine, engine_descriptors = self.make(exchange.key, kind)
         except OSError as reason:
-            exchange.fail(503, f"no sockets for an engine: {reason.strerror}")
+            exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
             return None
+        # Assign first: once the order is sent, the listening socket belongs to the new process.
+        engine.assign(exchange)
+        self.order(engine, engine_descriptors, exchange.script, exchange.uid)
+        # CLOSED: the first connection failed, and the exchange knows that already.
+        return None if engine.state is EngineState.CLOSED else engine
+
+    def start_idle(self, key: Key, kind: EngineKind, script: str, uid: int) -> Engine | None:
+        """Begin an engine for which no exchange waits; None if the system has no sockets left.
+
+        script: one that the engine's user may run. suexecme examines it.
+        """
+        try:
+            engine, engine_descriptors = self.make(key, kind)
+        except OSError:
+            return None
+        engine.script = script
+        self.order(engine, engine_descriptors, script, uid)
+        return engine
+
+    def make(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
+        """Return the main process's end of an engine, and the engine's descriptors. Raises OSError."""
+        make = self.protocol_engine if kind.protocol == "engine" else self.fastcgi_engine
+        engine, engine_descriptors = make(key, kind)
+        if self.context.trace is not None:
+            self.context.trace.engine_begins(engine)
+        return engine, engine_descriptors
+
+    def order(self, engine: Engine, engine_descriptors: Descriptors, script: str, uid: int) -> None:
+        """Make suexecme start the process of an engine. script, uid: a script that it may run, and its owner."""
+        trace = self.context.trace
 
         def started(answer: dict[str, Any]) -> None:
+            """Note the pid that suexecme has answered, or close the engine if suexecme has refused."""
             if "pid" in answer:
                 engine.pid = answer["pid"]
                 self.running[engine.pid] = engine
+                if trace is not None:
+                    trace.process_runs(engine)
                 if engine.state is EngineState.CLOSED:
                     self.kill(engine.pid)
             elif engine.state is not EngineState.CLOSED:
                 engine.start_refused(answer["status"], answer["refused"])
 
-        # Assigned before the order is sent: once it is, the listening socket belongs to the new process.
-        engine.assign(exchange)
-        order = {"order": "start", "path": exchange.script, "uid": exchange.uid, "engine": kind.name}
+        order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[1]}
         self.orders.ask(
-            self.user_of(exchange.script),
+            self.user_of(script),
             order,
             started,
-            given,
+            engine_descriptors,
             lambda: engine.state is not EngineState.CLOSED,
         )
-        # CLOSED: its first connection failed, and the exchange knows that.
-        return None if engine.state is EngineState.CLOSED else engine
 
-    def protocol_engine(self, exchange: Exchange, kind: EngineKind) -> tuple[Engine, Descriptors]:
-        """Return our end of an engine that speaks the engine protocol, and the descriptors of the engine's end."""
-        data, its_data = socket.socketpair()
-        control, its_control = socket.socketpair()
-        errors, its_errors = os.pipe2(os.O_CLOEXEC)
-        engine = ProtocolEngine(self.context, exchange.key, data, control, errors)
-        return engine, (its_data, its_errors, its_control)
+    def protocol_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
+        """Return the main process's end of an engine of the engine protocol, and the engine's descriptors."""
+        data, engine_data = socket.socketpair()
+        control, engine_control = socket.socketpair()
+        errors, engine_errors = os.pipe2(os.O_CLOEXEC)
+        engine = ProtocolEngine(self.context, key, data, control, errors)
+        return engine, (engine_data, engine_errors, engine_control)
 
-    def fastcgi_engine(self, exchange: Exchange, kind: EngineKind) -> tuple[Engine, Descriptors]:
-        """Return our end of an engine that speaks FastCGI, and the descriptors of the engine's end.
+    def fastcgi_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
+        """Return the main process's end of a FastCGI engine, and the descriptors for the engine's process.
 
-        The engine is given a listening socket, to which we connect. Its name is in a directory that only we may
-        enter, and is removed at once, so that no other process can connect.
+        The engine gets a listening socket, to which the main process connects. The socket's name is in a directory
+        that only the main process's user may enter. It is removed at once: no other process can connect.
         """
         listener = socket.socket(socket.AF_UNIX)
         data = socket.socket(socket.AF_UNIX)
-        errors, its_errors = os.pipe2(os.O_CLOEXEC)
+        errors, engine_errors = os.pipe2(os.O_CLOEXEC)
         try:
             with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
                 path = os.path.join(directory, "engine")
                 listener.bind(path)
                 listener.listen(kind.connections)
                 data.connect(path)
-                door = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
+                socket_path = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
         except OSError:
             listener.close()
             data.close()
             os.close(errors)
-            os.close(its_errors)
+            os.close(engine_errors)
             raise
         engine: Engine
         if kind.connections > 1:
-            engine = SharedEngine(self.context, exchange.key, data, errors, door, kind.connections)
+            engine = SharedEngine(self.context, key, data, errors, socket_path, kind.connections)
         else:
-            engine = FastCGIEngine(self.context, exchange.key, data, errors)
-        return engine, (listener, its_errors)
+            engine = FastCGIEngine(self.context, key, data, errors)
+        return engine, (listener, engine_errors)
 
     def kill(self, pid: int) -> None:
-        """Have suexecme kill an engine's process, and all that it has left behind."""
+        """Make suexecme kill an engine's process, and its leftover processes."""
         self.running.pop(pid, None)
         self.orders.kill_engine(pid)
 
-    def process_ended(self, pid: int, status: int) -> None:
-        """Tell an engine that its process has ended."""
+    def process_ended(self, pid: int, status: int, cause: str = "") -> None:
+        """Tell an engine that its process has ended. cause: why the kernel has killed it, if it has."""
         if (engine := self.running.pop(pid, None)) is not None:
+            if cause:
+                self.context.log_for_user(engine.key[0], f"{engine.script}: {cause}")
             engine.process_ended(status)

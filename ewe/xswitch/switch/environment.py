@@ -1,4 +1,4 @@
-"""What a script is told: its command line and its environment, made of the parameters that a web server sends.
+"""The command line and the environment of a script, made from the parameters that a web server sends.
 
 Source: RFC 3875, the Common Gateway Interface. The parameters come over FastCGI, and a client chooses the names of
 many of them: every header `X-Y: z` becomes HTTP_X_Y=z. Variables that change how an interpreter or the dynamic
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 if TYPE_CHECKING:
-    from ewe.xswitch.webapp import Application
+    from ewe.xswitch.webapp import WebApplication
 
-# A name that a script's environment may have. No web server has a reason to set those that are excluded.
+# Names that a script's environment may have. No web server has a reason to set the excluded ones.
 NAME = re.compile(
     rb"(?!(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_|HTTP_PROXY\Z|IFS\Z|ENV\Z|SHELL\Z))"
     rb"[A-Za-z_][A-Za-z0-9_]*"
 )
+MAX_LENGTH_DIGITS = 18  # of CONTENT_LENGTH: such a number fits into 64 bits
 MAX_NAMES = 2000  # names in the cache below
 # Names that have passed is_allowed(): most requests have the same ones.
 allowed_names: set[bytes] = set()
@@ -34,11 +35,11 @@ def arguments_of(params: dict[bytes, bytes]) -> list[bytes]:
 
 
 def environment_of(
-    params: dict[bytes, bytes], own: dict[bytes, bytes], application: Application | None
+    params: dict[bytes, bytes], own: dict[bytes, bytes], application: WebApplication | None
 ) -> dict[bytes, bytes]:
     """Return a script's environment.
 
-    params: what the web server sends. own: the variables that X-Switch sets itself; they replace those of the web
+    params: the web server's parameters. own: the variables that X-Switch sets itself; they replace those of the web
     server. application: the Java web application that the request belongs to, if any.
     """
     variables = params.copy()
@@ -47,15 +48,14 @@ def environment_of(
     variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
     variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi runs nothing without it
     if b"PATH_TRANSLATED" in variables:
-        # After a rewrite Apache sends both, and php-cgi would then run PATH_TRANSLATED, which suexecme has not
-        # checked.
+        # After a rewrite Apache sends both. php-cgi would then run PATH_TRANSLATED, which suexecme has not checked.
         variables.pop(b"REDIRECT_URL", None)
     variables.update(own)
     return variables if application is None else application.variables(variables)
 
 
 def is_allowed(name: bytes) -> bool:
-    """Return whether a script may have a variable of this name, and remember the names that are allowed."""
+    """Return whether a script may have a variable of this name; remember the allowed names."""
     if name in allowed_names:
         return True
     if NAME.fullmatch(name) is None:
@@ -67,5 +67,5 @@ def is_allowed(name: bytes) -> bool:
 
 def body_length(params: dict[bytes, bytes]) -> int:
     """Return CONTENT_LENGTH in bytes, 0 if it is missing, -1 if it is not a number."""
-    given = params.get(b"CONTENT_LENGTH") or b"0"
-    return int(given) if given.isdigit() and len(given) < 19 else -1
+    length = params.get(b"CONTENT_LENGTH") or b"0"
+    return int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else -1

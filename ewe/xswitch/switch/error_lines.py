@@ -1,6 +1,6 @@
-"""Standard error of one engine: logged line by line, under the user and the script that wrote it.
+"""Standard error of one engine: logged line by line, with the user and the script that wrote it.
 
-A script may write millions of lines. The first MAX_LINES of a request are logged; the rest is only counted.
+A script may write millions of lines. The first MAX_ERROR_LINES of a request are logged; the rest is only counted.
 """
 
 from __future__ import annotations
@@ -8,38 +8,39 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ewe.xswitch.switch.loop import RECEIVE_BYTES, Loop
+from ewe.xswitch.switch.loop import RECEIVE_BYTES, EventLoop
 
-MAX_LINES = 1000  # of one request
+MAX_ERROR_LINES = 1000  # of one request
 MAX_LINE_BYTES = 2000
 
 
 class ErrorLines:
-    """Reads one pipe. descriptor: the pipe's end, -1 for none. say: called with each line for the log.
+    """Reads the pipe to which one engine writes its standard error.
 
     `script` is the script that writes now; begin() changes it.
     """
 
-    def __init__(self, loop: Loop, descriptor: int, say: Callable[[str], None]) -> None:
+    def __init__(self, loop: EventLoop, descriptor: int, log_line: Callable[[str], None]) -> None:
+        """descriptor: the end of the pipe that is read, -1 if there is none. log_line: writes a line to the log."""
         self.loop = loop
         self.descriptor = descriptor
-        self.say = say
+        self.log_line = log_line
         self.script = ""
-        self.rest = b""  # of a line whose end has not come
-        self.count = 0  # lines of this request
+        self.incomplete_line = b""  # the start of an incomplete line
+        self.line_count = 0  # lines of this request
         if descriptor >= 0:
             os.set_blocking(descriptor, False)
             loop.add_reader(descriptor, self.read)
 
     def begin(self, script: str) -> None:
-        """Expect the lines of another request. What has been written until now belongs to the script before."""
+        """Expect the lines of another request. Bytes in the pipe belong to the script before."""
         if script != self.script:
-            self.read(over=True)
+            self.read(line_is_complete=True)
         self.count_omitted()
         self.script = script
 
-    def read(self, over: bool = False) -> None:
-        """Log what has been written. over: an incomplete line is complete."""
+    def read(self, line_is_complete: bool = False) -> None:
+        """Log the lines in the pipe. line_is_complete: also log an incomplete line."""
         if self.descriptor < 0:
             return
         ended = False
@@ -52,43 +53,46 @@ class ErrorLines:
             data, ended = b"", True
         if ended:
             self.close_pipe()
-        self.take(data, ended or over)
+        self.log_data(data, ended or line_is_complete)
 
-    def take(self, data: bytes, over: bool) -> None:
-        """Log the lines of `data`, up to MAX_LINES for a request. over: an incomplete line is complete."""
-        if self.count >= MAX_LINES:
-            self.count += data.count(b"\n")
+    def log_data(self, data: bytes, line_is_complete: bool) -> None:
+        """Log the lines of `data`, up to MAX_ERROR_LINES for a request. line_is_complete: see read()."""
+        if self.line_count >= MAX_ERROR_LINES:
+            self.line_count += data.count(b"\n")
             return
-        *lines, rest = (self.rest + data).split(b"\n", MAX_LINES - self.count)
-        self.count += len(lines)
+        *lines, incomplete_line = (self.incomplete_line + data).split(
+            b"\n", MAX_ERROR_LINES - self.line_count
+        )
+        self.line_count += len(lines)
         for line in lines:
-            self.log(line)
-        self.rest = b""
-        if self.count >= MAX_LINES:
-            self.count += rest.count(b"\n")
-        elif rest and (over or len(rest) > MAX_LINE_BYTES):
-            self.count += 1
-            self.log(rest)
+            self.log_text(line)
+        self.incomplete_line = b""
+        if self.line_count >= MAX_ERROR_LINES:
+            self.line_count += incomplete_line.count(b"\n")
+        elif incomplete_line and (line_is_complete or len(incomplete_line) > MAX_LINE_BYTES):
+            self.line_count += 1
+            self.log_text(incomplete_line)
         else:
-            self.rest = rest
+            self.incomplete_line = incomplete_line
 
-    def log(self, line: bytes) -> None:
+    def log_text(self, line: bytes) -> None:
         text = line[:MAX_LINE_BYTES].decode("utf-8", "surrogateescape")
-        self.say(f"{self.script}: {text}")
+        self.log_line(f"{self.script}: {text}")
 
     def count_omitted(self) -> None:
         """Log how many lines of the request were omitted."""
-        if self.count > MAX_LINES:
-            self.say(f"{self.script}: {self.count - MAX_LINES} more lines of standard error")
-        self.count = 0
+        if self.line_count > MAX_ERROR_LINES:
+            self.log_line(f"{self.script}: {self.line_count - MAX_ERROR_LINES} more lines of standard error")
+        self.line_count = 0
 
     def close(self) -> None:
-        """Log what is left, and close the pipe."""
+        """Log the rest of the pipe, and close it."""
         self.read()
         self.count_omitted()
         self.close_pipe()
 
     def close_pipe(self) -> None:
+        """Close the pipe, if it is open."""
         if self.descriptor >= 0:
             self.loop.remove_reader(self.descriptor)
             os.close(self.descriptor)

@@ -4,27 +4,27 @@
                                             │
                                         Scheduler
 
-The state of the exchange says how far it has come, and exchange_table.py says what each event does in each state.
-Read that file first. This one has the methods, in three groups:
+The state of an exchange is its position in this process. exchange_table.py defines the effect of each event in each
+state. Read that file first. This file has the methods, in three groups:
 
-- The neighbours call the first: identified(), body_arrived(), output(), engine_failed(), ... Each turns what has
-  happened into one event, and handle() looks the event up in the table.
-- The table calls the second, the actions: send(), send_error(), let_engine_end(), ...
-- Two questions have answers that the table cannot hold: may_repeat(), reject_body().
+- The neighbours call the first group: identified(), body_arrived(), output(), engine_failed(), ... Each method
+  turns a call into one event, and handle() looks the event up in the table.
+- The table calls the second group, the actions: send(), send_error(), let_engine_end(), ...
+- Two methods decide cases that the table cannot express: may_repeat(), reject_body().
 
-What can go wrong, and what is done:
+Possible failures, and the reaction:
 
-- The engine dies. A request that is safe to repeat, and of whose response nothing was sent, gets a second engine.
-  Otherwise the web server gets 502, or sees the connection break off (engine_failed). If the engine had died before
-  the request came, any request gets a second engine (engine_was_dead).
-- The client leaves. The script may end by itself, for `abandoned` seconds. If the body is not complete, the engine
-  is closed at once: the rest of the body will never come (let_engine_end).
-- The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH,
-  and its engine is closed: it would take the surplus for the next body (reject_body).
+- The engine dies. If the request is safe to repeat and no byte of its response was sent, it gets a second engine.
+  Otherwise the web server gets 502, or its connection is closed within the response (engine_failed). If the engine
+  had died before the request came, any request gets a second engine (engine_was_dead).
+- The client leaves. The script may run for `abandoned` more seconds. If the body is not complete, the engine is
+  closed at once: the rest of the body will never come (let_engine_end).
+- The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH.
+  Its engine is closed, because it would read surplus bytes as the next body (reject_body).
 
-A protocol describes each neighbour: Client (a connection of a web server), Runner (an engine), Queue (the
-scheduler) and Services (the rest of the main process). No method waits, and there is no socket here:
-tests/xswitch/test_exchange.py walks the whole table with fakes of a few lines.
+A protocol describes each neighbour: ResponseReceiver (a connection of a web server), ScriptRunner (an engine),
+ExchangeQueue (the scheduler) and Services (the rest of the main process). No method waits, and no code here uses a
+socket. tests/xswitch/test_exchange.py therefore walks the whole table with fakes of a few lines.
 
 Read next: web_server_connection.py and engine.py.
 """
@@ -55,14 +55,14 @@ from ewe.xswitch.switch.response_head import KIND_REFUSED, NO_ENGINE, error_page
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
-    from ewe.xswitch.webapp import Application
+    from ewe.xswitch.webapp import WebApplication
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods that may be repeated: RFC 9110 section 9.2.1
-MAX_ATTEMPTS = 2  # engines that a request may be given to, if the first crashes
-MAX_WAITING_BYTES = 64 * 1024  # of a body, while there is no engine to take them
+MAX_ATTEMPTS = 2  # engines that a request may be assigned to, if the first crashes
+MAX_WAITING_BYTES = 64 * 1024  # of a body, while no engine takes them
 
 
-class Client(Protocol):
+class ResponseReceiver(Protocol):
     """The side that waits for the response: a web server's connection."""
 
     def send_output(self, data: bytes) -> None:
@@ -72,89 +72,94 @@ class Client(Protocol):
         """Send the rest of the response. status: the script's exit status."""
 
     def break_off(self) -> None:
-        """Close the connection, so that the web server knows that the response is not complete."""
+        """Close the connection within the response: the web server then knows that it is not complete."""
 
     def pause_reading(self) -> None:
-        """Read no more of the body for now."""
+        """Stop reading the body for now."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read the body again."""
 
 
-class Runner(Protocol):
+class ScriptRunner(Protocol):
     """The side that runs the script: an engine."""
 
     def send_body(self, data: bytes) -> None:
         """Pass on part of the body; b"" is its end."""
 
     def body_received(self, left: int) -> None:
-        """Note that part of the body has come, and how many bytes have not."""
+        """Note that part of the body has come; `left` bytes have not."""
 
     def pause_output(self) -> None:
-        """Read no more of the response for now."""
+        """Stop reading the response for now."""
 
     def resume_output(self) -> None:
-        """Read on."""
+        """Read the response again."""
 
     def client_left(self) -> None:
         """Note that the response is no longer wanted: the script has `abandoned` seconds left."""
 
     def fail(self, cause: str) -> None:
-        """Close the engine, and have the exchange fail with this cause."""
+        """Close the engine, and make the exchange fail with this cause."""
 
     def discard(self) -> None:
-        """Close the engine. The exchange has had its response."""
+        """Close the engine. The exchange has its response already."""
 
 
-class Queue(Protocol):
+class ExchangeQueue(Protocol):
     """The scheduler, as an exchange sees it."""
+
+    waiting: int  # exchanges in all queues
 
     def submit(self, exchange: Any) -> None:
         """Give the exchange to an engine, now or later, or refuse it."""
 
     def withdraw(self, exchange: Any) -> None:
-        """Forget the exchange, if it waits."""
+        """Remove the exchange from its queue, if it waits."""
 
 
 class Services(Protocol):
-    """What an exchange uses of the main process; `context.Context` offers it."""
+    """The interface of the main process to an exchange; `context.Context` implements it."""
 
     counters: Counter[str]
     settings: Settings
-    stopping: bool
+    is_stopping: bool
 
     @property
-    def scheduler(self) -> Queue: ...
+    def scheduler(self) -> ExchangeQueue: ...
 
-    def say(self, user: str, message: str, level: str = "warning") -> None:
-        """Log what concerns a user's script, and let the user know."""
+    def log_for_user(self, user: str, message: str, level: str = "warning") -> None:
+        """Log a message about a user's script, also in the user's log."""
 
 
 class Exchange:
-    """One request and its response. State, not attributes, says where it stands."""
+    """One request and its response. The state says how far it has come; no flag repeats that."""
 
-    def __init__(self, client: Client, services: Services, params: dict[bytes, bytes], script: str) -> None:
-        """params: what the web server says of the request. script: the path of its script."""
+    def __init__(
+        self, client: ResponseReceiver, services: Services, params: dict[bytes, bytes], script: str
+    ) -> None:
+        """params: the web server's parameters of the request. script: the path of its script."""
         self.client = client
         self.services = services
         self.params = params
         self.script = script
-        self.application: Application | None = None  # of Java; `script` is then the path of its WEB-INF
-        self.user = ""  # the script's owner, once suexecme has said it
+        self.application: WebApplication | None = None  # of Java; `script` is then the path of its WEB-INF
+        self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
-        self.own: dict[bytes, bytes] = {}  # variables that X-Switch sets: see identify.own_variables()
+        # Variables of the script that X-Switch sets: see identify.own_variables()
+        self.own_variables: dict[bytes, bytes] = {}
         self.key = ("", "")  # user and language: which engines can run it
-        self.since = time.monotonic()
+        self.started_at = time.monotonic()
         self.state = IDENTIFYING
-        self.engine: Runner | None = None  # the engine assigned last
+        self.engine: ScriptRunner | None = None  # the engine that was assigned last
         self.attempts = 0  # engines that were assigned
-        self.held = b""  # the beginning of the response, until its head is complete
+        self.held_head = b""  # the beginning of the response, until its head is complete
         self.output_bytes = 0  # that the engine has written
-        self.lines = b""  # the request, for an engine that speaks the engine protocol
+        self.engine_request = b""  # the request, for an engine that speaks the engine protocol
         self.body = COMING
         self.body_left = body_length(params)  # bytes that have not arrived
-        self.pieces: list[bytes] = []  # of the body, until there is an engine; b"" is its end
-        self.pieces_length = 0
+        self.body_pieces: list[bytes] = []  # of the body, until there is an engine; b"" is its end
+        self.body_pieces_bytes = 0
 
     def handle(self, event: Event, *details: Any) -> None:
         """Take one step of the table. Raises IllegalEvent."""
@@ -175,17 +180,17 @@ class Exchange:
         self.handle(Event.ANSWERED, response, 0)
 
     def fail(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
-        """End with an error. status: of the error page, if one can still be sent. cause: for the log."""
+        """End with an error. status: of the error page, if it can still be sent. cause: for the log."""
         self.handle(Event.FAILED, status, cause, kind)
 
     def environment(self) -> dict[bytes, bytes]:
         """Return the script's environment."""
-        return environment_of(self.params, self.own, self.application)
+        return environment_of(self.params, self.own_variables, self.application)
 
-    def make_lines(self) -> None:
+    def make_engine_request(self) -> None:
         """Make the request of the engine protocol. Raises ProtocolError."""
-        self.lines = request_lines(
-            self.own[b"SCRIPT_FILENAME"], arguments_of(self.params), self.environment()
+        self.engine_request = request_lines(
+            self.own_variables[b"SCRIPT_FILENAME"], arguments_of(self.params), self.environment()
         )
 
     # Called by the scheduler
@@ -210,18 +215,18 @@ class Exchange:
                 self.engine.body_received(self.body_left)
             self.engine.send_body(data)
         else:
-            self.pieces.append(data)
-            self.pieces_length += len(data)
-            if self.pieces_length > MAX_WAITING_BYTES:
+            self.body_pieces.append(data)
+            self.body_pieces_bytes += len(data)
+            if self.body_pieces_bytes > MAX_WAITING_BYTES:
                 self.pause_body()
 
     def reject_body(self) -> None:
-        """Refuse a body whose length is not CONTENT_LENGTH: an engine would take the rest for the next body."""
+        """Refuse a body whose length is not CONTENT_LENGTH: the engine would read the rest as the next body."""
         runs = self.state in HAS_ENGINE
         if self.params.get(b"CONTENT_LENGTH"):
             self.fail(400, "its body is not as long as CONTENT_LENGTH says")
         else:
-            self.fail(411, "a body without CONTENT_LENGTH: have the web server buffer what comes in chunks")
+            self.fail(411, "the body has no CONTENT_LENGTH: let the web server buffer chunked bodies")
         if runs and self.engine is not None:
             self.engine.discard()
 
@@ -230,30 +235,30 @@ class Exchange:
         self.handle(Event.LEFT)
 
     def pause_output(self) -> None:
-        """Have the engine wait: the web server takes the response more slowly than the engine writes it."""
+        """Make the engine wait: the web server takes the response more slowly than the engine writes it."""
         if self.engine is not None and self.state in HAS_ENGINE:
             self.engine.pause_output()
 
     def resume_output(self) -> None:
-        """Have the engine go on."""
+        """Make the engine continue."""
         if self.engine is not None and self.state in HAS_ENGINE:
             self.engine.resume_output()
 
     # Called by the engine
 
-    def assigned(self, engine: Runner) -> None:
+    def assigned(self, engine: ScriptRunner) -> None:
         """Note the engine that runs the script from now on."""
         self.handle(Event.ASSIGNED, engine)
 
     def take_body(self) -> list[bytes]:
-        """Return the part of the body that has arrived; the rest goes to the engine directly."""
-        taken, self.pieces = self.pieces, []
-        self.pieces_length = 0
+        """Return the part of the body that has arrived; the rest goes directly to the engine."""
+        pieces, self.body_pieces = self.body_pieces, []
+        self.body_pieces_bytes = 0
         self.resume_body()
-        return taken
+        return pieces
 
     def pause_body(self) -> None:
-        """Read no more of the body for now."""
+        """Stop reading the body for now."""
         if self.state in HAS_CLIENT:
             self.client.pause_reading()
 
@@ -261,7 +266,7 @@ class Exchange:
         return self.body is COMPLETE
 
     def resume_body(self) -> None:
-        """Read on."""
+        """Read the body again."""
         if self.state in HAS_CLIENT:
             self.client.resume_reading()
 
@@ -269,10 +274,10 @@ class Exchange:
         """Take part of the response."""
         self.output_bytes += len(data)
         if self.state in HEAD_NOT_SENT:
-            ready = finished_head(self.held, data)
+            ready = finished_head(self.held_head, data)
             if not ready:
-                # None: the head is not complete. b"": all of it was a field X-Switch, which is dropped.
-                self.held = self.held + data if ready is None else b""
+                # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
+                self.held_head = self.held_head + data if ready is None else b""
                 self.handle(Event.HELD)
                 return
             data = ready
@@ -281,7 +286,7 @@ class Exchange:
     def complete(self, data: bytes, status: int) -> None:
         """Take the rest of the response. status: the script's exit status."""
         if self.state in HEAD_NOT_SENT:
-            data = finished_head(self.held, data, last=True) or b""
+            data = finished_head(self.held_head, data, last=True) or b""
             if not data:
                 self.fail(502, f"it wrote nothing (exit status {status})")
                 return
@@ -295,49 +300,49 @@ class Exchange:
             self.fail(502, cause)
 
     def engine_was_dead(self) -> None:
-        """Give the request to another engine, even a POST: this one had ended before the request came."""
+        """Give the request to another engine, even a POST: this engine had ended before the request came."""
         cause = "its engine had ended while it was idle"
-        if self.attempts < MAX_ATTEMPTS and not self.services.stopping:
+        if self.attempts < MAX_ATTEMPTS and not self.services.is_stopping:
             self.handle(Event.RETRIED, cause)
         else:
             self.fail(502, cause)
 
     def may_repeat(self) -> bool:
-        """Return whether another engine may get the request: nothing was sent, and nothing is done twice."""
+        """Return whether another engine may get the request: no byte was sent, and its method is safe to repeat."""
         return (
             self.state in HEAD_NOT_SENT
             and self.attempts < MAX_ATTEMPTS
             and self.params.get(b"REQUEST_METHOD") in SAFE
             and self.params.get(b"CONTENT_LENGTH") in (None, b"", b"0")
-            and not self.services.stopping
+            and not self.services.is_stopping
         )
 
     def timed_out(self, cause: str) -> None:
-        """End: the engine was closed, since its deadline has passed. cause: whose time was over, for the log."""
+        """End: the engine was closed because its deadline has passed. cause: which deadline, for the log."""
         if self.state is ABANDONED:
             self.handle(Event.OVERDUE)
         else:
             self.services.counters["timed_out"] += 1
             self.fail(504, cause)
 
-    # What is done: the third column of the table
+    # Actions: the third column of the table
 
     def do_nothing(self, *_: object) -> None:
-        """Nothing can be sent yet, or no client is there any more."""
+        """No response can be sent yet, or no client is left to receive one."""
 
     def enter_queue(self) -> None:
         """Give the exchange to the scheduler."""
         self.services.scheduler.submit(self)
 
     def enter_queue_again(self, cause: str) -> None:
-        """Give the exchange to the scheduler a second time, as it was before the engine, but for `attempts`."""
+        """Give the exchange to the scheduler a second time; reset it, except for `attempts`."""
         self.services.counters["retried"] += 1
-        self.services.say(self.user, f"{self.script}: {cause}; trying once more on another engine")
-        self.held = b""
+        self.services.log_for_user(self.user, f"{self.script}: {cause}; trying once more on another engine")
+        self.held_head = b""
         self.output_bytes = 0
-        # Pieces that no engine has taken are still there. Otherwise the request had no body (may_repeat).
-        if not self.pieces and self.body is COMPLETE:
-            self.pieces = [b""]
+        # Pieces that no engine has taken are still there. If there are none, the request had no body (may_repeat).
+        if not self.body_pieces and self.body is COMPLETE:
+            self.body_pieces = [b""]
         self.services.scheduler.submit(self)
 
     def leave_queue(self) -> None:
@@ -347,7 +352,7 @@ class Exchange:
         self.services.scheduler.withdraw(self)
         self.send_error(status, cause, kind)
 
-    def note_engine(self, engine: Runner) -> None:
+    def note_engine(self, engine: ScriptRunner) -> None:
         self.engine = engine
         self.attempts += 1
 
@@ -358,42 +363,48 @@ class Exchange:
         self.client.end_response(data, status)
 
     def send_error(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
-        """Send an error page: nothing has been sent yet."""
+        """Send an error page: no byte was sent yet."""
         self.log_failure(status, cause, kind)
         self.client.end_response(error_page(status, kind), 0)
 
     def break_off(self, status: int, cause: str, kind: str) -> None:
-        """Close the connection without an end. It is too late for an error page with this status."""
+        """Close the connection within the response. It is too late for an error page with this status."""
         self.services.counters["cut"] += 1
-        self.services.say(self.user, f"{self.script}: cut within its response, {cause}")
+        self.services.log_for_user(self.user, f"{self.script}: cut within its response, {cause}")
         self.client.break_off()
 
     def log_failure(self, status: int, cause: str, kind: str) -> None:
         """Log and count an exchange that ends with an error page."""
         if kind == NO_ENGINE:
             self.services.counters["no_engine"] += 1
-            self.services.say(self.user, f"{self.script}: {cause}; the web server may run it itself", "info")
+            self.services.log_for_user(
+                self.user, f"{self.script}: {cause}; the web server may run it itself", "info"
+            )
         else:
             self.services.counters[f"status_{status}"] += 1
-            self.services.say(self.user, f"{self.script}: {status}, {cause}")
+            self.services.log_for_user(self.user, f"{self.script}: {status}, {cause}")
 
     def log_unseen_failure(self, status: int, cause: str, kind: str) -> None:
-        """Log a failure after the client has left: there is nobody to send `status` to."""
+        """Log a failure after the client has left: no one can receive `status`."""
         self.services.counters["abandoned"] += 1
-        self.services.say(self.user, f"{self.script}: its client had left; {cause}", "info")
+        self.services.log_for_user(self.user, f"{self.script}: its client had left; {cause}", "info")
 
     def log_overdue(self) -> None:
+        """Log and count a script that was ended some time after its client had left."""
         self.services.counters["abandoned"] += 1
-        self.services.say(self.user, f"{self.script}: its client left, and it was ended (abandoned)", "info")
+        self.services.log_for_user(
+            self.user, f"{self.script}: its client left, and it was ended (abandoned)", "info"
+        )
 
     def let_engine_end(self) -> None:
         """Give the engine time to end the script, or close it if the rest of the body will never come."""
         assert self.engine is not None
         if self.body is COMPLETE:
+            # Read on, and drop the output: a full socket would stop the script
             self.engine.resume_output()
             self.engine.client_left()
         else:
-            self.engine.fail("the client left within its body")
+            self.engine.fail("the client left before its body was complete")
 
 
 STEPS: dict[tuple[State, Event], tuple[State, Callable[..., None]]] = {

@@ -1,13 +1,13 @@
-"""The states of an exchange, the events that can happen to it, and what is then done.
+"""The states of an exchange, the events that can happen to it, and the action for each.
 
 An exchange lies between two parties that may fail at any moment. The web server may close its connection because
 its client has left. The engine may crash, take too long, or break the protocol. X-Switch itself may refuse: the
-script is not allowed to run, the queue is full. What has to be done then depends on how far the exchange has come:
-before the first byte of a response an error page can be sent, after it the connection can only be broken off.
+script is not allowed to run, the queue is full. The right action depends on how far the exchange has come: before
+the first byte of a response an error page can be sent, after it the connection can only be closed.
 
-The position of an exchange is therefore one word, its state. TABLE has a row for every event that can happen there:
-the next state, and the method of Exchange (exchange.py) that is called. A pair that has no row is a mistake in our
-own code: it raises IllegalEvent.
+The position of an exchange is therefore one word, its state. TABLE has a row for every event that can happen in a
+state: the next state, and the method of Exchange (exchange.py) that is called. A pair without a row is a bug in
+this program: it raises IllegalEvent.
 
                  IDENTIFIED          ASSIGNED           HELD            OUTPUT
     IDENTIFYING ------------> WAITING --------> RUNNING -----> HEAD -----------> RESPONDING -+
@@ -21,11 +21,11 @@ own code: it raises IllegalEvent.
          | LEFT                | LEFT                |            |       | OVERDUE   |
          +---------------------+------> DONE <-------+------------+-------+-----------+
 
-Not drawn: OUTPUT leads from RUNNING straight to RESPONDING if the first output holds the whole head.
+Not drawn: OUTPUT leads from RUNNING straight to RESPONDING if the first output contains the whole head.
 
-The state answers the questions that would otherwise be booleans. Is the client still there? Yes, except in
-ABANDONED and DONE. Has an engine been assigned? From RUNNING to ABANDONED. May the request be given to a second
-engine? In RUNNING and HEAD, where the web server has received nothing.
+The state answers questions that would otherwise need booleans. Is the client still there? Yes, except in ABANDONED
+and DONE. Has an engine been assigned? From RUNNING to ABANDONED. May the request be given to a second engine? In
+RUNNING and HEAD, where the web server has received nothing.
 
 Three cases show how to read the table:
 
@@ -35,13 +35,13 @@ Three cases show how to read the table:
     The client leaves while the script runs.                    RUNNING, LEFT: ABANDONED, let_engine_end(). Later
                                                                 output is dropped, until COMPLETED or OVERDUE.
 
-Two automata, one for each direction. The one above is the response's. The request's body has its own, which is
-small: it is COMING until its end arrives, then COMPLETE. The two are independent: a script may respond before it
-has read the body, and a body may be complete long before an engine is free.
+There are two automata, one for each direction. The picture shows the response's. The request's body has its own,
+which is small: COMING until the end of the body arrives, then COMPLETE. The two are independent: a script may
+respond before it has read the body, and a body may be complete long before an engine is free.
 
-HEAD exists because the head of a response is held back until it is whole (response_head.py says why). ABANDONED
-exists because an engine cannot be interrupted: when a client leaves, the script may run on for a few seconds
-(setting `abandoned`), and the engine is used again if the script ends by then.
+The state HEAD exists because the head of a response is withheld until it is complete (response_head.py says why).
+ABANDONED exists because an engine cannot be interrupted: when a client leaves, the script may run for a few more
+seconds (setting `abandoned`). The engine is used again if the script ends by then.
 
 Read next: exchange.py, the methods.
 """
@@ -54,7 +54,7 @@ from enum import Enum
 class State(Enum):
     """How far the response has come."""
 
-    __hash__ = object.__hash__  # by identity: the table is asked several times for each request
+    __hash__ = object.__hash__  # by identity: each request looks its state up several times
 
     IDENTIFYING = "suexecme is asked whose script it is"
     WAITING = "the scheduler has it, until an engine is free"
@@ -65,19 +65,21 @@ class State(Enum):
     DONE = "the response is complete, or there will be none"
 
 
-# As plain names, since Python 3.11 takes 0.1 us to look up a member in its class.
+# Plain names: Python 3.11 takes 0.1 us to look up a member in its class.
 IDENTIFYING, WAITING, RUNNING, HEAD, RESPONDING, ABANDONED, DONE = State
 
 
 class Event(Enum):
-    """What can happen to the response."""
+    """The events of the response."""
 
     __hash__ = object.__hash__
 
     IDENTIFIED = "the script may run, and its owner is known"
     ANSWERED = "X-Switch has the response itself: its status page"
     ASSIGNED = "an engine takes the request"
-    REFUSED = "no room in the queue, or no engine within `patience`; the scheduler has forgotten the exchange"
+    REFUSED = (
+        "no room in the queue, or no engine within `queue-timeout`; the scheduler has forgotten the exchange"
+    )
     HELD = "the engine has written, and the head is not complete"
     OUTPUT = "the engine has written, and there is something to send"
     COMPLETED = "the engine has ended the response"
@@ -135,7 +137,7 @@ COMING, COMPLETE = BodyState
 
 
 class IllegalEvent(Exception):
-    """Something happened to an exchange that cannot happen in its state: a mistake in our own code."""
+    """An event happened to an exchange that cannot happen in its state: a bug in this program."""
 
     def __init__(self, state: State | BodyState, event: str) -> None:
         super().__init__(f"{event} in state {state.name}")

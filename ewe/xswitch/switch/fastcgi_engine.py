@@ -6,7 +6,7 @@ import socket
 
 from ewe.gateway import records
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import MAX_DRAIN, Engine, EngineState, how_it_ended
+from ewe.xswitch.switch.engine import MAX_DRAINED_PIECES, Engine, EngineState, how_it_ended
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.scheduler import Key
 
@@ -29,9 +29,9 @@ class FastCGIEngine(Engine):
     def on_data(self) -> None:
         piece = self.receive()
         if piece is not None:
-            self.take(piece)
+            self.handle_records(piece)
 
-    def take(self, piece: bytes) -> None:
+    def handle_records(self, piece: bytes) -> None:
         """Read records; b"" is the end of the connection."""
         if not piece or self.exchange is None:
             status = self.exit_status
@@ -43,13 +43,14 @@ class FastCGIEngine(Engine):
                 if isinstance(event, records.Output):
                     output.append(event.data)
                 elif isinstance(event, records.Errors):
-                    self.errors.take(event.data, over=True)
+                    self.errors.log_data(event.data, line_is_complete=True)
                 elif event.protocol_status != records.REQUEST_COMPLETE:
                     self.fail(f"it refused the request (protocol status {event.protocol_status})")
                     return
                 else:
-                    last = self.exit_status is not None
-                    self.response_complete(b"".join(output), event.app_status, last)
+                    # The process may have ended while its output was still in the socket
+                    has_ended = self.exit_status is not None
+                    self.response_complete(b"".join(output), event.app_status, last=has_ended)
                     return
         except records.FastCGIError as error:
             self.fail(str(error))
@@ -60,12 +61,12 @@ class FastCGIEngine(Engine):
     def process_ended(self, status: int) -> None:
         """Read all that the process has written, then close.
 
-        The end of the connection is not waited for: a program that the engine started may hold it open.
+        Do not wait for the end of the connection: a program that the engine started may keep it open.
         """
         super().process_ended(status)
-        for _ in range(MAX_DRAIN):  # such a program may also write without end
+        for _ in range(MAX_DRAINED_PIECES):  # such a program may also write without an end
             if self.state is EngineState.CLOSED or self.exchange is None or not (piece := self.receive()):
                 break
-            self.take(piece)
+            self.handle_records(piece)
         if self.state is not EngineState.CLOSED:
             self.fail(how_it_ended(status))

@@ -1,10 +1,10 @@
-"""Whose script is it, and may it run? suexecme says so; its answers are remembered for a moment.
+"""Identifies scripts: the owner, and whether the script may run. suexecme decides; its answers are cached.
 
-Only suexecme, which runs as root, may look into every user's directory, and it carries out one order at a time.
-Asking it for every request would be slow, and a flood of requests for one script would delay all users. An answer
-therefore holds for REMEMBERED_SECONDS while the file is the same: its signature (times, size, inode) is compared
-for each request. A refusal is remembered in the same way. While suexecme identifies a script, further requests for
-it wait for the same answer.
+Only suexecme, which runs as root, may look into every user's directory, and it carries out one order at a time. An
+order for every request would be slow, and a flood of requests for one script would delay all users. An answer is
+therefore valid for CACHE_SECONDS while the file is the same: its signature (times, size, inode) is compared
+for each request. A refusal is cached in the same way. While suexecme identifies a script, further requests for it
+wait for the same answer.
 """
 
 from __future__ import annotations
@@ -21,107 +21,118 @@ from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.orders import Orders
 
-REMEMBERED_SECONDS = 2.0
-MAX_SCRIPTS = 5000  # whose owner is remembered, and as many that were refused
-MAX_WALK = 50  # parts of a path that may follow the script's name
+CACHE_SECONDS = 2.0  # that an answer of suexecme is valid
+MAX_SCRIPTS = 5000  # cached owners, and as many cached refusals
+MAX_PATH_INFO_PARTS = 50  # parts of a path that may follow the script's name (PATH_INFO)
 
-Signature = tuple[int, ...]  # what changes when a file does; empty if the main process cannot see the file
+Signature = tuple[int, ...]  # differs when a file differs; empty if the main process cannot see the file
 
 
-class Identified(NamedTuple):
+class IdentifiedScript(NamedTuple):
     """A script that may run.
 
-    path: without symbolic links, since one may lead elsewhere by the time that an engine is free. variables: of the
-    script's environment; they replace those of the web server.
+    path: without symbolic links, because a link may lead elsewhere when an engine is free. variables: of the
+    script's environment; they replace those of the web server. groups: of the user, those with a table
+    [groups.NAME].
     """
 
     signature: Signature
-    until: float
+    expires_at: float
     user: str
     uid: int
     kind: EngineKind | None
     path: str
     variables: dict[bytes, bytes]
+    groups: tuple[str, ...] = ()
 
 
 class RefusedScript(NamedTuple):
-    """A script that may not run. status: for the client. reason: for the log."""
+    """A script that must not run. status: for the client. reason: for the log."""
 
     signature: Signature
-    until: float
+    expires_at: float
     user: str
     status: int
     reason: str
 
 
-Answer = Identified | RefusedScript
+Answer = IdentifiedScript | RefusedScript
 
 
 class Identifier:
-    """Asks suexecme, and remembers its answers."""
+    """Asks suexecme, and caches its answers."""
 
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.identified: BoundedDict[str, Identified] = BoundedDict(MAX_SCRIPTS)  # by path
+        self.identified: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)  # by path
         self.refused: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
-        self.waiting: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
+        # (path, signature) of a script that suexecme is identifying -> the callbacks of requests that wait for it
+        self.waiting_callbacks: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
 
-    def identify(self, path: str, signature: Signature, then: Callable[[Answer], None]) -> None:
-        """Call `then` with the answer for a script, now or once suexecme has said it."""
+    def identify(self, path: str, signature: Signature, on_answer: Callable[[Answer], None]) -> None:
+        """Call `on_answer` with the answer for a script: now, or once suexecme has answered."""
         answer = self.identified.get(path) or self.refused.get(path)
-        if answer is not None and answer.signature == signature and answer.until > time.monotonic():
-            then(answer)
+        if answer is not None and answer.signature == signature and answer.expires_at > time.monotonic():
+            on_answer(answer)
             return
         key = path, signature
-        if key in self.waiting:
-            self.waiting[key].append(then)
+        if key in self.waiting_callbacks:
+            self.waiting_callbacks[key].append(on_answer)
             return
-        self.waiting[key] = [then]
+        self.waiting_callbacks[key] = [on_answer]
 
         def answered(message: dict[str, Any]) -> None:
+            """Cache suexecme's answer, and pass it to all requests that wait for it."""
             answer = self.remember(path, signature, message)
-            for each in self.waiting.pop(key):
+            for callback in self.waiting_callbacks.pop(key):
                 try:
-                    each(answer)
+                    callback(answer)
                 except Exception as fault:  # the other requests for this script go on
                     self.context.loop.on_fault(fault)
 
         self.orders.ask(self.user_of(path), {"order": "identify", "path": path}, answered)
 
     def remember(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
-        """Return suexecme's answer, and keep it unless it is a passing failure."""
-        until = time.monotonic() + REMEMBERED_SECONDS
+        """Return suexecme's answer, and cache it except for a temporary failure."""
+        expires_at = time.monotonic() + CACHE_SECONDS
         if "refused" in message:
             refused = RefusedScript(
-                signature, until, message.get("user", ""), message["status"], message["refused"]
+                signature, expires_at, message.get("user", ""), message["status"], message["refused"]
             )
             if refused.status != 503:
                 self.identified.pop(path, None)
                 self.refused[path] = refused
             return refused
-        kind = self.context.settings.kind_for(path, message["interpreter"], message["path"])
-        variables = own_variables(message["user"], message["home"], message["path"])
-        identified = Identified(
-            signature, until, message["user"], message["uid"], kind, message["path"], variables
+        kind = self.context.settings.engines.get(message["language"]) or self.context.settings.kind_for(
+            path, message["interpreter"], message["path"]
         )
+        # X-Switch's own variables take precedence over those of the script's package
+        variables = {
+            **{name.encode(): value.encode() for name, value in message["environment"].items()},
+            **own_variables(message["user"], message["home"], message["path"]),
+        }
+        identified = IdentifiedScript(
+            signature, expires_at, message["user"], message["uid"], kind, message["path"], variables,
+            tuple(message["groups"]),
+        )  # fmt: skip
         self.refused.pop(path, None)
         self.identified[path] = identified
         return identified
 
     def user_of(self, path: str) -> str:
-        """Return in whose turn suexecme identifies a path: that of the home it lies in, "" for the site."""
-        home, found, _ = path.partition(f"/{self.context.settings.userdir.strip('/')}/")
-        return home if found else ""
+        """Return the user in the order queues for a path: the home directory that contains it, "" for the site."""
+        home, separator, _ = path.partition(f"/{self.context.settings.userdir.strip('/')}/")
+        return home if separator else ""
 
     def clear(self) -> None:
-        """Forget all answers."""
+        """Drop all cached answers."""
         self.identified.clear()
         self.refused.clear()
 
 
 def script_file(params: dict[bytes, bytes]) -> str:
-    """Return the file that the web server names; Apache says proxy:fcgi://localhost/path."""
+    """Return the file that the web server names. Apache sends proxy:fcgi://localhost/path."""
     raw = params.get(b"SCRIPT_FILENAME", b"")
     if raw.startswith(b"proxy:"):
         raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
@@ -129,25 +140,26 @@ def script_file(params: dict[bytes, bytes]) -> str:
 
 
 def signature_of(path: str) -> Signature:
-    """Return the signature of a file or directory."""
+    """Return the signature of a file or directory; () if there is none."""
     try:
-        return signed(os.stat(path))
+        return signature_from(os.stat(path))
     except (OSError, ValueError):
         return ()
 
 
-def signed(status: os.stat_result) -> Signature:
+def signature_from(status: os.stat_result) -> Signature:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]:
     """Return the script's path, and its signature.
 
-    Some web servers leave PATH_INFO in SCRIPT_FILENAME: what follows the script's name becomes PATH_INFO here.
+    Some web servers leave PATH_INFO in SCRIPT_FILENAME: this function then moves it to `params`,
+    and takes it off SCRIPT_NAME. The signature is () if there is no regular file.
     """
     path = whole
     signature: Signature = ()
-    for _ in range(MAX_WALK):
+    for _ in range(MAX_PATH_INFO_PARTS):
         try:
             status = os.stat(path)
         except NotADirectoryError:
@@ -157,17 +169,17 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]
             return whole, ()
         if not stat.S_ISREG(status.st_mode):
             return whole, ()
-        signature = signed(status)
+        signature = signature_from(status)
         break
     if path is not whole:
-        rest = os.fsencode(whole[len(path) :])
-        params[b"PATH_INFO"] = rest
-        params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(rest)
+        path_info = os.fsencode(whole[len(path) :])
+        params[b"PATH_INFO"] = path_info
+        params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(path_info)
     return path, signature
 
 
 def own_variables(user: str, home: str, path: str) -> dict[bytes, bytes]:
-    """Return the variables of a script's environment that the web server has no say in."""
+    """Return the variables of a script's environment that X-Switch sets itself."""
     return {
         b"SCRIPT_FILENAME": os.fsencode(path),
         b"PATH": SEARCH_PATH.encode(),

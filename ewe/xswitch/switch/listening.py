@@ -1,4 +1,4 @@
-"""The sockets on which web servers connect: accepts connections, pauses without descriptors, stops."""
+"""The sockets on which web servers connect: accept connections, pause while no descriptors are left, stop."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import socket
 from collections.abc import Callable
 
 from ewe.logger import ErrorLog
-from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.loop import EventLoop
 
 MAX_ACCEPTED = 64  # connections accepted before other events have their turn
-PAUSE_SECONDS = 1.0  # until accepting is tried again when there are no descriptors
+PAUSE_SECONDS = 1.0  # until the next accept() when no descriptors are left
 
 
 class Listeners:
     """Accepts connections until stop()."""
 
-    def __init__(self, loop: Loop, log: ErrorLog, connected: Callable[[socket.socket], None]) -> None:
-        """connected: called with the socket of each new connection."""
+    def __init__(self, loop: EventLoop, log: ErrorLog) -> None:
         self.loop = loop
         self.log = log
-        self.connected = connected
-        self.listeners: set[socket.socket] = set()
+        # listening socket -> what is called with each of its new connections
+        self.listeners: dict[socket.socket, Callable[[socket.socket], None]] = {}
 
-    def add(self, listener: socket.socket) -> None:
-        """Accept connections of a listening socket."""
+    def add(self, listener: socket.socket, connected: Callable[[socket.socket], None]) -> None:
+        """Accept connections of a listening socket. connected: called with each of them."""
         listener.setblocking(False)
-        self.listeners.add(listener)
+        self.listeners[listener] = connected
         self.watch(listener)
 
     def watch(self, listener: socket.socket) -> None:
@@ -40,14 +39,14 @@ class Listeners:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as reason:
-                self.log.error(f"cannot take connections: {reason.strerror}")
+                self.log.error(f"cannot accept: {reason.strerror}; trying again in {PAUSE_SECONDS:g} s")
                 self.loop.remove_reader(listener)
                 self.loop.call_later(PAUSE_SECONDS, self.watch, listener)
                 return
-            self.connected(sock)
+            self.listeners[listener](sock)
 
     def stop(self) -> None:
-        """Accept no more; later connections wait in the backlog, for the next main process."""
+        """Stop accepting. Later connections wait in the backlog, for the next main process."""
         for listener in self.listeners:
             self.loop.remove_reader(listener)
         self.listeners.clear()

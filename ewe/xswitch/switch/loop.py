@@ -1,11 +1,11 @@
 """The main process's event loop: descriptors, timers and signals over epoll(7). Callbacks never wait.
 
-It costs half the CPU time of asyncio's transports, because it does less: every descriptor is a non-blocking one,
+The loop costs half the CPU time of asyncio's transports, because it does less: every descriptor is non-blocking,
 and a callback reads or writes it directly. The loop is level-triggered: while a descriptor can be read, its
-callback is called again and again. A callback may therefore be called once too often, and must accept that there is
-nothing to read; it is never called once too seldom. That also settles the one race of such loops. Within one round
-a descriptor may be closed, and its number used for another file: the callback of the new owner is then called for
-an event of the old one, and finds nothing.
+callback is called again and again. The loop may call a callback once too often, and never once too seldom. A
+callback must therefore accept that there is nothing to read. This also handles the one race of such loops. Within
+one round a descriptor may be closed, and its number reused for another file. The new owner's callback is then
+called for an event of the old file, and finds nothing.
 """
 
 from __future__ import annotations
@@ -23,60 +23,63 @@ Callback = Callable[[], None]
 HANGS_UP = select.EPOLLHUP | select.EPOLLERR  # epoll reports these always, to readers and writers
 READABLE = select.EPOLLIN | HANGS_UP
 WRITABLE = select.EPOLLOUT | HANGS_UP
-RECEIVE_BYTES = 64 * 1024  # what callbacks read from a descriptor at once
+WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals: one byte is one signal
+RECEIVE_BYTES = 64 * 1024  # that callbacks read from a descriptor at once
 
 
-class Loop:
+class EventLoop:
     """Calls back when descriptors can be read or written, when time has passed, and on signals.
 
-    on_fault: called with an exception that a callback has raised; the loop goes on.
+    on_fault: called with an exception that a callback has raised; the loop continues.
     """
 
     def __init__(self, on_fault: Callable[[Exception], None]) -> None:
+        """on_fault: see the class."""
         self.on_fault = on_fault
         self.epoll = select.epoll()
         self.readers: dict[int, Callback] = {}
         self.writers: dict[int, Callback] = {}
+        # (time, number, callback, its arguments): a heap
         self.timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.timers_made = 0  # orders timers of the same moment
-        self.going = False
-        self.handlers: dict[int, Callback] = {}
-        self.waking: tuple[int, int] | None = None  # a pipe to which Python writes signal numbers
+        self.timer_count = 0  # timers so far. The number keeps timers of the same moment in their order
+        self.is_running = False
+        self.handlers: dict[int, Callback] = {}  # signal number -> callback
+        self.wakeup_pipe: tuple[int, int] | None = None  # Python writes the numbers of signals to it
 
     # Descriptors
 
     def add_reader(self, file: int | socket.socket, callback: Callback) -> None:
         """Call back whenever the file can be read, or has ended."""
-        self.watch(self.readers, number_of(file), callback)
+        self.watch(self.readers, descriptor_of(file), callback)
 
     def add_writer(self, file: int | socket.socket, callback: Callback) -> None:
         """Call back whenever the file can be written."""
-        self.watch(self.writers, number_of(file), callback)
+        self.watch(self.writers, descriptor_of(file), callback)
 
     def remove_reader(self, file: int | socket.socket) -> None:
         """Stop calling back for reading. Call this before the file is closed; a second call does no harm."""
-        self.unwatch(self.readers, number_of(file))
+        self.unwatch(self.readers, descriptor_of(file))
 
     def remove_writer(self, file: int | socket.socket) -> None:
         """Stop calling back for writing."""
-        self.unwatch(self.writers, number_of(file))
+        self.unwatch(self.writers, descriptor_of(file))
 
     def watch(self, callbacks: dict[int, Callback], number: int, callback: Callback) -> None:
         """Add a callback, and tell epoll."""
-        known = number in self.readers or number in self.writers
+        is_watched = number in self.readers or number in self.writers
         callbacks[number] = callback
-        (self.epoll.modify if known else self.epoll.register)(number, self.wanted(number))
+        (self.epoll.modify if is_watched else self.epoll.register)(number, self.events_of(number))
 
     def unwatch(self, callbacks: dict[int, Callback], number: int) -> None:
         """Remove a callback, if it is there, and tell epoll."""
         if callbacks.pop(number, None) is None:
             return
-        if wanted := self.wanted(number):
-            self.epoll.modify(number, wanted)
+        if events_of := self.events_of(number):
+            self.epoll.modify(number, events_of)
         else:
             self.epoll.unregister(number)
 
-    def wanted(self, number: int) -> int:
+    def events_of(self, number: int) -> int:
         """Return the events of a descriptor that have a callback."""
         reads = select.EPOLLIN if number in self.readers else 0
         return reads | (select.EPOLLOUT if number in self.writers else 0)
@@ -85,8 +88,8 @@ class Loop:
 
     def call_later(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
         """Call back once, after so many seconds."""
-        self.timers_made += 1
-        heapq.heappush(self.timers, (time.monotonic() + seconds, self.timers_made, callback, arguments))
+        self.timer_count += 1
+        heapq.heappush(self.timers, (time.monotonic() + seconds, self.timer_count, callback, arguments))
 
     def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call back once, after the callbacks of this round."""
@@ -94,18 +97,18 @@ class Loop:
 
     def add_signal_handler(self, number: int, callback: Callback) -> None:
         """Call back for each signal of this number, in the loop; only in the main thread."""
-        if self.waking is None:
-            self.waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            signal.set_wakeup_fd(self.waking[1], warn_on_full_buffer=False)
-            self.add_reader(self.waking[0], self.on_signals)
+        if self.wakeup_pipe is None:
+            self.wakeup_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            signal.set_wakeup_fd(self.wakeup_pipe[1], warn_on_full_buffer=False)
+            self.add_reader(self.wakeup_pipe[0], self.on_signals)
         self.handlers[number] = callback
-        # A handler that does nothing: Python writes the number to the pipe.
+        # An empty handler: Python writes the signal's number to the pipe.
         signal.signal(number, lambda *_: None)
 
     def on_signals(self) -> None:
         """Call the handlers of the signals in the pipe."""
-        assert self.waking is not None
-        for number in os.read(self.waking[0], 4096):
+        assert self.wakeup_pipe is not None
+        for number in os.read(self.wakeup_pipe[0], WAKEUP_BYTES):
             if number in self.handlers:
                 self.handlers[number]()
 
@@ -113,10 +116,10 @@ class Loop:
 
     def run(self) -> None:
         """Call back until stop()."""
-        self.going = True
+        self.is_running = True
         readers, writers, poll = self.readers, self.writers, self.epoll.poll
-        while self.going:
-            for number, events in poll(self.idle_for()):
+        while self.is_running:
+            for number, events in poll(self.seconds_to_next_timer()):
                 try:
                     if events & READABLE and (callback := readers.get(number)) is not None:
                         callback()
@@ -127,14 +130,14 @@ class Loop:
             if self.timers:
                 self.call_due(time.monotonic())
 
-    def idle_for(self) -> float | None:
+    def seconds_to_next_timer(self) -> float | None:
         """Return the seconds until the next timer, None without any."""
         if not self.timers:
             return None
         return max(0.0, self.timers[0][0] - time.monotonic())
 
     def call_due(self, now: float) -> None:
-        """Call back the timers whose time has come."""
+        """Call back all timers that are due."""
         while self.timers and self.timers[0][0] <= now:
             _, _, callback, arguments = heapq.heappop(self.timers)
             try:
@@ -143,19 +146,19 @@ class Loop:
                 self.on_fault(fault)
 
     def stop(self) -> None:
-        """Have run() return after this round."""
-        self.going = False
+        """Make run() return after this round."""
+        self.is_running = False
 
     def close(self) -> None:
         """Close the loop's own descriptors."""
         self.epoll.close()
-        if self.waking is not None:
+        if self.wakeup_pipe is not None:
             signal.set_wakeup_fd(-1)
-            for end in self.waking:
+            for end in self.wakeup_pipe:
                 os.close(end)
-            self.waking = None
+            self.wakeup_pipe = None
 
 
-def number_of(file: int | socket.socket) -> int:
+def descriptor_of(file: int | socket.socket) -> int:
     """Return a file's descriptor."""
     return file if isinstance(file, int) else file.fileno()

@@ -1,17 +1,17 @@
 """The main process: one event loop between web servers, which speak FastCGI, and engines. It has no privileges.
 
-This file puts the parts together and passes each request on. To read how one request goes, follow it through them:
+This file connects the parts and passes each request on. A request goes through the parts in this order:
 
     listening               a web server connects
     web_server_connection   FastCGI records become a request: Switch.begin() makes its exchange
-    identify                suexecme says whose script it is; its answers are remembered for 2 seconds
-    scheduler               an idle engine is found, or a new one is started, or the exchange waits for its turn
+    identify                suexecme reports the script's owner; its answers are cached for 2 seconds
+    scheduler               finds an idle engine, or starts a new one, or puts the exchange into a queue
     engine_starter          suexecme starts a process as the script's owner
     engine                  the request is written to the engine, and the response read
     exchange                the response goes back to the web server; every failure is handled here
 
-orders.py carries what is asked of suexecme. If suexecme ends or hangs, this process ends too: the supervisor
-starts both again, and connections wait in the backlog meanwhile.
+orders.py sends orders to suexecme. If suexecme ends or hangs, this process ends too: the supervisor starts both
+again, and connections wait in the backlog meanwhile.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ewe.config.defaults import WEB_INF, XSWITCH_STATUS_PATH
 from ewe.logger import ErrorLog
+from ewe.trace import NONE, Trace
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.packages import VERSIONS
 from ewe.xswitch.protocol import ProtocolError
+from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings, read_copy
 from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.control import ActionRefused, Control
 from ewe.xswitch.switch.engine import Engine
 from ewe.xswitch.switch.engine_starter import EngineStarter
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, HAS_ENGINE, IDENTIFYING
 from ewe.xswitch.switch.identify import (
     Answer,
-    Identified,
+    IdentifiedScript,
     Identifier,
     RefusedScript,
     script_file,
@@ -44,41 +48,60 @@ from ewe.xswitch.switch.identify import (
     signature_of,
 )
 from ewe.xswitch.switch.listening import Listeners
-from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.orders import Orders
+from ewe.xswitch.switch.peers import Peers
+from ewe.xswitch.switch.primer import Primer
+from ewe.xswitch.switch.resources import MachineReader
 from ewe.xswitch.switch.response_head import NO_ENGINE
-from ewe.xswitch.switch.scheduler import Scheduler
-from ewe.xswitch.switch.status import collect, may_see_status, render
+from ewe.xswitch.switch.scheduler import Key, Scheduler
+from ewe.xswitch.switch.status import collect, counts, may_see_status, render
+from ewe.xswitch.switch.trace import SwitchTrace, traced
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
 from ewe.xswitch.webapp import Applications, NoApplication
 
-TICK_SECONDS = 0.1  # between two checks of what takes too long
-GRACE_SECONDS = 10.0  # that requests have to end at a stop
-FAREWELL_SECONDS = 0.05  # for what is being written when suexecme is gone
+TICK_SECONDS = 0.1  # between two checks of deadlines
+GRACE_SECONDS = 10.0  # in which requests must end at a stop
+CLOSE_CHECK_SECONDS = 0.02  # at a stop: between two checks whether all connections are closed
+LAST_WRITE_SECONDS = 0.05  # to write the last responses after suexecme has ended
 MAX_MEASURED = 1000  # engines whose memory the status shows: a message has no room for more
 STATUS_URL = XSWITCH_STATUS_PATH.encode()
+AS_JSON = {b"QUERY_STRING": b"json"}
 MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
 class Switch:
-    """The parts of the main process, and what passes between them and suexecme."""
+    """The parts of the main process, and their communication with suexecme."""
 
-    def __init__(self, settings: Settings, orders: socket.socket, log: ErrorLog) -> None:
-        """orders: to suexecme."""
+    def __init__(
+        self,
+        settings: Settings,
+        orders: socket.socket,
+        log: ErrorLog,
+        trace: Trace | None = None,
+        owner: int = 0,
+    ) -> None:
+        """orders: the channel to suexecme. trace: None: no events are written. owner: the uid of the supervisor."""
         self.log = log
-        self.loop = Loop(self.on_fault)
+        self.loop = EventLoop(self.on_fault)
         self.orders = Orders(orders, settings, self.loop)
-        # Scheduler and context come first: the starter, which both call, is made of the context.
+        # Scheduler and context come first: both call the starter, which needs the context.
         self.scheduler: Scheduler[Exchange, Engine] = Scheduler(
-            settings, lambda exchange: self.starter.start(exchange)
+            settings, lambda exchange: self.starter.start(exchange), MachineReader().read, log.write
         )
         self.context = Context(settings, self.loop, log, self.scheduler, lambda pid: self.starter.kill(pid))
+        self.context.trace = SwitchTrace(trace) if trace is not None else None
+        self.exchange_class = traced(trace) if trace is not None else Exchange
         self.identifier = Identifier(self.context, self.orders)
         self.starter = EngineStarter(self.context, self.orders, self.identifier.user_of)
         self.applications = Applications()
-        self.listeners = Listeners(self.loop, log, self.connected)
+        self.primer = Primer(settings.prime, self.scheduler, self.prime, log)
+        self.scheduler.replace = self.replace
+        self.control = Control(self.context, owner)
+        self.listeners = Listeners(self.loop, log)
         self.connections: set[WebServerConnection] = set()
-        self.since = time.monotonic()
+        self.peers = Peers(self.context, self.connected)
+        self.started_at = time.monotonic()
         self.failed = False
         self.loop.add_reader(orders, self.on_orders)
         self.loop.call_later(TICK_SECONDS, self.tick)
@@ -86,7 +109,7 @@ class Switch:
     # A request
 
     def connected(self, sock: socket.socket) -> None:
-        """Serve a web server's connection."""
+        """Serve the connection of a web server, or of another X-Switch."""
         connection = WebServerConnection(self.context, sock, self.begin, self.connections.discard)
         self.connections.add(connection)
 
@@ -97,25 +120,30 @@ class Switch:
 
         body: the pieces received so far; b"" marks the end.
         """
-        self.context.counters["requests"] += 1
         if STATUS_URL in (
             params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b""),
             params.get(b"DOCUMENT_URI"),
         ):
             return self.begin_status(client, params)
+        self.context.counters["requests"] += 1
         file = script_file(params)
+        far_kind = self.peers.kind_of(file, params)
         try:
-            application = self.applications.find(file, params, self.context.settings)
+            application = (
+                self.applications.find(file, params, self.context.settings) if far_kind is None else None
+            )
         except NoApplication as reason:
-            exchange = Exchange(client, self.context, params, file)
+            exchange = self.exchange_class(client, self.context, params, file)
             exchange.fail(reason.status, str(reason))
             return exchange
         if application is not None:
             path = f"{application.directory}/{WEB_INF}"
             signature = signature_of(path)
+        elif far_kind is not None:
+            path, signature = file, ()
         else:
             path, signature = script_path(file, params)
-        exchange = Exchange(client, self.context, params, path)
+        exchange = self.exchange_class(client, self.context, params, path)
         exchange.application = application
         if exchange.body_left < 0:
             exchange.fail(400, "CONTENT_LENGTH is no number")
@@ -128,64 +156,151 @@ class Switch:
             exchange.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif len(os.fsencode(path)) >= MAX_PATH_BYTES:
             exchange.fail(404, "no script: its path is too long")
-        elif self.context.stopping:
+        elif f"/{VERSIONS}/" in path:
+            exchange.fail(404, "no URL names a version of a package: its link does (packages)")
+        elif self.context.is_stopping:
             exchange.fail(503, "stopping")
+        elif far_kind is not None:
+            self.send_far(exchange, far_kind)
         else:
             self.identifier.identify(path, signature, lambda answer: self.identified(exchange, answer))
         return exchange
 
+    def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
+        """Give an exchange to engines on another machine. The script's owner is known only there."""
+        exchange.key = self.peers.engines[kind.name].key
+        exchange.user = exchange.key[0]
+        exchange.identified()
+
     def identified(self, exchange: Exchange, answer: Answer) -> None:
-        """Give an exchange to the scheduler, now that suexecme has said whose script it is."""
+        """Give an exchange to the scheduler: suexecme has reported the script's owner."""
         if exchange.state is not IDENTIFYING:
-            return  # the client has left meanwhile
+            return  # the client has left in the meantime
         if isinstance(answer, RefusedScript):
             exchange.user = answer.user
             exchange.fail(answer.status, answer.reason)
             return
         exchange.user, exchange.uid = answer.user, answer.uid
+        self.scheduler.limits.note_groups(answer.user, answer.groups)
         kind = self.kind_for(exchange, answer)
         if kind is None:
             cause = "no engine for it: neither its directory, its extension nor its first line names one"
             exchange.fail(500, cause, NO_ENGINE)
             return
-        exchange.script, exchange.own = answer.path, answer.variables
+        if kind.address:
+            self.send_far(exchange, kind)
+            return
+        exchange.script, exchange.own_variables = answer.path, answer.variables
         if exchange.application is not None:
             exchange.application = exchange.application.at(os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
+        self.primer.note(exchange.key, answer.path)
         try:
             if kind.protocol == "engine":
-                exchange.make_lines()
+                exchange.make_engine_request()
         except ProtocolError as error:
             exchange.fail(431, str(error))
             return
         exchange.identified()
 
-    def kind_for(self, exchange: Exchange, answer: Identified) -> EngineKind | None:
-        """Return the engine for a script; the web server may name it, as the paper's mod_x does."""
+    def kind_for(self, exchange: Exchange, answer: IdentifiedScript) -> EngineKind | None:
+        """Return the engine for a script. The web server may name it, as the paper's mod_x does."""
         named = exchange.params.get(b"XSWITCH_ENGINE")
         if named:
             return self.context.settings.engines.get(named.decode("latin-1"))
         return answer.kind
 
-    def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a request for the status, which suexecme completes: only root may read every engine's memory."""
-        exchange = Exchange(client, self.context, params, XSWITCH_STATUS_PATH)
-        if not may_see_status(params, self.context.settings):
-            exchange.fail(404, "shown over a loopback address, if status = true in X-Switch's settings")
+    def prime(
+        self, key: Key, script: str, on_decided: Callable[[bool], None], for_visitors: bool = True
+    ) -> None:
+        """Start an idle engine for a key (user, language), if suexecme says that the script still belongs to it.
+
+        on_decided: see primer.Start. for_visitors: the engine counts as primed.
+        """
+
+        def identified(answer: Answer) -> None:
+            """Start the engine if the script's owner and language are still those of the key."""
+            if isinstance(answer, RefusedScript):
+                # 503: suexecme has not answered in time. The script may still run
+                on_decided(answer.status == 503)
+                return
+            self.scheduler.limits.note_groups(answer.user, answer.groups)
+            if answer.kind is None or (answer.user, answer.kind.name) != key:
+                on_decided(False)
+                return
+            if self.scheduler.may_prime(key) and not self.context.is_stopping:
+                engine = self.starter.start_idle(key, answer.kind, answer.path, answer.uid)
+                if engine is not None:
+                    self.scheduler.add_idle(engine)
+                    self.context.counters["primed"] += for_visitors
+            on_decided(True)
+
+        self.identifier.identify(script, signature_of(script), identified)
+
+    def replace(self, engine: Engine) -> None:
+        """Start an engine in place of one that was restarted; none if its script must not run any more."""
+        if engine.script and not self.context.is_stopping:
+            self.prime(engine.key, engine.script, lambda may_still_run: None, for_visitors=False)
+
+    def begin_action(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
+        """Start a request that lists engines, ends them or shows messages (control.py)."""
+        exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
+        try:
+            action = self.control.action_of(client.socket, params)
+        except ActionRefused as reason:
+            self.log.warning(f"an action was refused: {reason}")
+            exchange.answer(render({"error": str(reason)}, AS_JSON))
+            return exchange
+        if action.name != "list":
+            exchange.answer(render(self.control.carry_out(action), AS_JSON))
             return exchange
 
         def measured(answer: dict[str, Any]) -> None:
             if exchange.state is IDENTIFYING:
-                status = collect(self.scheduler, len(self.connections), self.since, answer.get("memory", {}))
+                status = self.collect(answer)
+                exchange.answer(render(self.control.visible(status, action), AS_JSON))
+
+        self.measure([engine.pid for engine in self.control.chosen(action)], measured)
+        return exchange
+
+    def collect(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the status. answer: of suexecme, to `measure`."""
+        status = collect(self.scheduler, len(self.connections), self.started_at, answer)
+        return {**status, "far": self.peers.describe(time.monotonic())}
+
+    def measure(self, pids: Sequence[int], measured: Callable[[dict[str, Any]], None]) -> None:
+        """Make suexecme measure the memory of engines: only root may read every engine's memory."""
+        order = {"order": "measure", "pids": [pid for pid in pids if pid][:MAX_MEASURED]}
+        self.orders.ask("", order, measured)
+
+    def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
+        """Start a status request, or an action. suexecme completes a status."""
+        if b"XSWITCH_ACTION" in params:
+            return self.begin_action(client, params)
+        exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
+        if not may_see_status(params, self.context.settings):
+            exchange.fail(
+                404,
+                "the status is for loopback addresses only, and needs status = true in X-Switch's settings",
+            )
+            return exchange
+
+        if params.get(b"XSWITCH_STATUS") == b"counts":
+            exchange.answer(render(counts(self.scheduler, len(self.connections)), AS_JSON))
+            return exchange
+
+        def measured(answer: dict[str, Any]) -> None:
+            if exchange.state is IDENTIFYING:
+                status = self.collect(answer)
                 exchange.answer(render(status, params))
 
-        self.orders.ask("", {"order": "measure", "pids": list(self.starter.running)[:MAX_MEASURED]}, measured)
+        self.measure(list(self.starter.running), measured)
         return exchange
 
     # suexecme
 
     def on_orders(self) -> None:
-        """Read what suexecme says."""
+        """Read suexecme's messages."""
         while True:
             try:
                 received = channel.receive(self.orders.socket)
@@ -194,12 +309,12 @@ class Switch:
             except OSError:
                 received = None
             if received is None:
-                self.fall("suexecme has gone", 502)
+                self.end_all("suexecme has gone", 502)
                 return
             self.handle_message(*received)
 
     def handle_message(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Act on one message."""
+        """Handle one message."""
         if "settings" in message or "log" in message:
             [descriptor] = descriptors
             if "log" in message:
@@ -209,35 +324,38 @@ class Switch:
             os.close(descriptor)
             return
         for descriptor in descriptors:
-            self.context.user_logs.take(message["user"], descriptor)
+            self.context.user_logs.use_descriptor(message["user"], descriptor)
         if "ended" in message:
-            self.starter.process_ended(message["ended"], message["status"])
+            self.starter.process_ended(message["ended"], message["status"], message.get("cause", ""))
+        elif "package" in message:
+            self.context.log_for_user(message["user"], message["package"], "info")
         else:
             self.orders.answered(message)
 
     def change_settings(self, settings: Settings) -> None:
-        """Use other settings. Idle engines whose kind has changed end; busy ones stay, and are used again."""
-        before = self.context.settings
+        """Use other settings. Idle engines of a changed kind end; busy ones stay, and are used again."""
+        old_settings = self.context.settings
         self.context.change_settings(settings)
         self.orders.settings = settings
+        self.peers.change_settings(settings)
         self.identifier.clear()
         for engine in [engine for engines in self.scheduler.idle.values() for engine in engines]:
             language = engine.key[1]
-            if settings.engines.get(language) != before.engines.get(language):
-                self.scheduler.end(engine)
+            if settings.engines.get(language) != old_settings.engines.get(language):
+                self.scheduler.end(engine, "changed")
 
-    def fall(self, cause: str, status: int) -> None:
-        """End, since suexecme is gone or hangs: all exchanges get an error, and all engines end.
+    def end_all(self, cause: str, status: int) -> None:
+        """End, because suexecme has ended or hangs: all exchanges get an error, and all engines end.
 
         The supervisor starts both processes again.
         """
         self.loop.remove_reader(self.orders.socket)
         self.listeners.stop()
         self.log.error(f"{cause}; both processes start again")
-        self.context.stopping = self.failed = True
-        # Scheduled before all else: no fault in what follows may keep this process alive.
-        self.loop.call_later(FAREWELL_SECONDS, self.loop.stop)
-        # The exchanges without an engine end before the others: the scheduler must not start one for them.
+        self.context.is_stopping = self.failed = True
+        # Scheduled first: no fault in the code below may keep this process alive.
+        self.loop.call_later(LAST_WRITE_SECONDS, self.loop.stop)
+        # First the exchanges without an engine: the scheduler must not start an engine for them.
         for connection in list(self.connections):
             exchange = connection.exchange
             if exchange is not None and exchange.state not in HAS_ENGINE:
@@ -245,36 +363,41 @@ class Switch:
         self.orders.give_up()
         for engine in list(self.scheduler.engines):
             engine.fail(cause)
+        self.peers.fail(cause)
 
     # Time, faults, the end
 
     def tick(self) -> None:
-        """Check what takes too long."""
+        """Check all deadlines."""
         self.loop.call_later(TICK_SECONDS, self.tick)
         now = time.monotonic()
         if not self.orders.tick(now) and not self.failed:
-            self.fall("suexecme does not answer", 503)
+            self.end_all("suexecme does not answer", 503)
         self.scheduler.tick(now)
+        self.peers.tick(now)
+        if not self.context.is_stopping:
+            self.primer.tick()
         for connection in [connection for connection in self.connections if connection.is_overdue(now)]:
             connection.close()
 
     def on_fault(self, fault: Exception) -> None:
-        """Log a mistake in our own code, which the event loop has caught."""
-        self.log.exception("fault in the main module")
+        """Log a bug in this program that the event loop has caught."""
+        self.log.exception("the main module failed")
 
     def stop(self) -> None:
-        """Take no more requests; end when the running ones have ended, or after GRACE_SECONDS."""
-        self.context.stopping = True
+        """Accept no more requests; end when the running ones have ended, or after GRACE_SECONDS."""
+        self.context.is_stopping = True
+        self.primer.save()
         self.listeners.stop()
         for connection in list(self.connections):
             if connection.exchange is None:
                 (connection.leave if connection.outbox.pending else connection.close)()
-        self.end_with_the_last(time.monotonic() + GRACE_SECONDS)
+        self.stop_after_last_connection(time.monotonic() + GRACE_SECONDS)
 
-    def end_with_the_last(self, until: float) -> None:
+    def stop_after_last_connection(self, until: float) -> None:
         """Stop the loop once all connections are closed."""
         if self.connections and time.monotonic() < until:
-            self.loop.call_later(0.02, self.end_with_the_last, until)
+            self.loop.call_later(CLOSE_CHECK_SECONDS, self.stop_after_last_connection, until)
         else:
             self.loop.stop()
 
@@ -284,14 +407,21 @@ def serve(
     listeners: Sequence[socket.socket],
     orders: socket.socket,
     log: ErrorLog,
+    trace: Trace | None = None,
+    owner: int = 0,
 ) -> int:
-    """Serve until a signal or suexecme's end; return the exit status."""
-    switch = Switch(settings, orders, log)
-    for listener in listeners:
-        switch.listeners.add(listener)
+    """Serve until a signal or suexecme's end; return the exit status. owner: the uid of the supervisor."""
+    switch = Switch(settings, orders, log, trace, owner)
+    for address, listener in zip(settings.listen, listeners, strict=True):
+        over_tls = address.startswith(OVER_TLS)
+        switch.listeners.add(listener, switch.peers.accepted if over_tls else switch.connected)
     for number in (signal.SIGTERM, signal.SIGINT):
         switch.loop.add_signal_handler(number, switch.stop)
+    if trace is not None:
+        trace.write("x-begins", NONE)
     switch.loop.run()
     for connection in list(switch.connections):
         connection.close()
+    if trace is not None:
+        trace.write("x-stops", NONE)
     return 1 if switch.failed else 0

@@ -1,11 +1,11 @@
-"""The main process's side of suexecme: orders wait here, users take turns, and each order has a deadline.
+"""The main process's side of suexecme: orders wait in queues, users take turns, and each order has a deadline.
 
-suexecme carries out one order at a time, and the kernel holds only a few messages between the two processes.
-Therefore only a few orders are on their way (IN_FLIGHT), and all others wait here, in a queue for each user. The
-users take turns: a flood of one user's orders delays another user's single order by the few that are on their way.
+suexecme carries out one order at a time, and the kernel buffers only a few messages between the two processes. Only
+a few orders are therefore in flight (MAX_UNANSWERED), and all others wait here, in a queue for each user. The users
+take turns: a flood of one user's orders delays another user's single order only by the few orders in flight.
 
-An order that has waited for `patience` is answered here, with 503. An order that suexecme has and does not answer
-means that suexecme hangs, for example in a file system whose server does not answer: then the main process ends,
+An order that has waited for `queue-timeout` is answered here, with 503. If suexecme does not answer
+an order in flight, it hangs, for example in a file system whose server does not answer. Then the main process ends,
 and the supervisor replaces both.
 """
 
@@ -22,40 +22,40 @@ from ewe.xswitch import channel
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
-    from ewe.xswitch.switch.loop import Loop
+    from ewe.xswitch.switch.loop import EventLoop
 
 Answered = Callable[[dict[str, Any]], None]
 
-IN_FLIGHT = 4  # orders that suexecme has and has not answered
-SILENT_SECONDS = 5.0  # the least time that suexecme may take to answer an order
+MAX_UNANSWERED = 4  # orders that suexecme has and has not answered
+SILENT_SECONDS = 5.0  # the minimum time that suexecme has to answer an order
 NO_ANSWER = "suexecme does not answer"
 
 
 class Order(NamedTuple):
     """One order.
 
-    given: descriptors that suexecme receives with it; they are closed here once they are sent, or not needed.
-    then: called with the answer. wanted: returns False if the order may be dropped without an answer. until: when
-    the order has waited for `patience`.
+    descriptors_to_pass: suexecme receives them with the order; they are closed here once they are sent, or not
+    needed. on_answer: called with the answer. is_wanted: returns False if the order may be dropped without an
+    answer. expires_at: the monotonic time at which the order has waited for `queue-timeout`.
     """
 
     message: dict[str, Any]
-    given: Sequence[socket.socket | int]
-    then: Answered
-    wanted: Callable[[], bool]
-    until: float
+    descriptors_to_pass: Sequence[socket.socket | int]
+    on_answer: Answered
+    is_wanted: Callable[[], bool]
+    expires_at: float
 
     def descriptors(self) -> list[int]:
-        return [each if isinstance(each, int) else each.fileno() for each in self.given]
+        return [each if isinstance(each, int) else each.fileno() for each in self.descriptors_to_pass]
 
     def close(self) -> None:
-        for each in self.given:
+        for each in self.descriptors_to_pass:
             os.close(each) if isinstance(each, int) else each.close()
 
     def refuse(self, cause: str) -> None:
-        """Answer it without suexecme."""
-        if self.wanted():
-            self.then({"refused": cause, "status": 503})
+        """Answer the order without suexecme."""
+        if self.is_wanted():
+            self.on_answer({"refused": cause, "status": 503})
 
 
 def always() -> bool:
@@ -63,31 +63,37 @@ def always() -> bool:
 
 
 class Orders:
-    """All orders that wait for suexecme, and those that suexecme has."""
+    """All orders that wait for suexecme, and those in flight."""
 
-    def __init__(self, sock: socket.socket, settings: Settings, loop: Loop) -> None:
+    def __init__(self, sock: socket.socket, settings: Settings, loop: EventLoop) -> None:
+        """sock: the channel to suexecme."""
         sock.setblocking(False)
         self.loop = loop
         self.socket = sock
         self.settings = settings
         self.queues: dict[str, deque[Order]] = {}  # user -> orders; the user whose turn is next comes first
-        # Pids of engines that suexecme is to kill. These orders come before all others.
+        # Pids of engines that suexecme must kill. These orders come before all others.
         self.to_kill: deque[int] = deque()
-        # id -> order, and when it was sent; the oldest first
-        self.flying: dict[int, tuple[Order, float]] = {}
-        self.sent = 0
+        # Orders in flight: id -> order, and when it was sent; the oldest first
+        self.in_flight: dict[int, tuple[Order, float]] = {}
+        self.last_id = 0
 
     def ask(
         self,
         user: str,
         message: dict[str, Any],
-        then: Answered,
-        given: Sequence[socket.socket | int] = (),
-        wanted: Callable[[], bool] = always,
+        on_answer: Answered,
+        descriptors_to_pass: Sequence[socket.socket | int] = (),
+        is_wanted: Callable[[], bool] = always,
     ) -> None:
-        """Send an order in its user's turn, and call `then` with the answer."""
+        """Send an order in its user's turn, or refuse it if too many orders of the user wait.
+
+        on_answer, descriptors_to_pass, is_wanted: see Order.
+        """
         queue = self.queues.setdefault(user, deque())
-        order = Order(message, given, then, wanted, time.monotonic() + self.settings.patience)
+        order = Order(
+            message, descriptors_to_pass, on_answer, is_wanted, time.monotonic() + self.settings.queue_timeout
+        )
         if len(queue) >= self.settings.max_queue:
             order.close()
             self.loop.call_soon(order.refuse, f"suexecme has {len(queue)} orders of this user to carry out")
@@ -96,39 +102,39 @@ class Orders:
         self.dispatch()
 
     def kill_engine(self, pid: int) -> None:
-        """Have suexecme kill an engine, and what it has left behind."""
+        """Make suexecme kill an engine, and its leftover processes."""
         self.to_kill.append(pid)
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Send as many orders as suexecme may have now."""
+        """Send as many orders as may be in flight."""
         while self.to_kill and self.send({"order": "kill", "pid": self.to_kill[0]}):
             self.to_kill.popleft()
-        while self.queues and not self.to_kill and len(self.flying) < IN_FLIGHT:
+        while self.queues and not self.to_kill and len(self.in_flight) < MAX_UNANSWERED:
             user, queue = next(iter(self.queues.items()))
             del self.queues[user]
-            while queue and not queue[0].wanted():
+            while queue and not queue[0].is_wanted():
                 queue.popleft().close()
             if not queue:
                 continue
-            if not self.fly(queue[0]):
+            if not self.send_order(queue[0]):
                 self.queues = {user: queue, **self.queues}
                 return
             queue.popleft()
             if queue:
                 self.queues[user] = queue
 
-    def fly(self, order: Order) -> bool:
-        """Send an order; return whether there was room for it."""
-        self.sent += 1
-        if not self.send({**order.message, "id": self.sent}, order.descriptors()):
+    def send_order(self, order: Order) -> bool:
+        """Send an order and close its descriptors, which suexecme has then; return whether the channel had room."""
+        self.last_id += 1
+        if not self.send({**order.message, "id": self.last_id}, order.descriptors()):
             return False
         order.close()
-        self.flying[self.sent] = order, time.monotonic()
+        self.in_flight[self.last_id] = order, time.monotonic()
         return True
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> bool:
-        """Send a message; return whether there was room for it. If suexecme is gone, the message is dropped."""
+        """Send a message; return whether the channel had room. If suexecme has ended, the message is dropped."""
         try:
             channel.send(self.socket, message, descriptors)
         except BlockingIOError:
@@ -138,9 +144,9 @@ class Orders:
         return True
 
     def answered(self, message: dict[str, Any]) -> None:
-        """Pass an answer on to the caller that waits for it."""
-        order, _ = self.flying.pop(message["id"])
-        order.then(message)
+        """Pass an answer to the caller that waits for it, and send the next orders."""
+        order, _ = self.in_flight.pop(message["id"])
+        order.on_answer(message)
         self.dispatch()
 
     def tick(self, now: float) -> bool:
@@ -150,24 +156,24 @@ class Orders:
         """
         late: list[Order] = []
         for user, queue in list(self.queues.items()):
-            while queue and queue[0].until < now:
+            while queue and queue[0].expires_at < now:
                 late.append(queue.popleft())
             if not queue:
                 del self.queues[user]
         for order in late:
             order.close()
-            order.refuse(f"{NO_ANSWER}: {self.settings.patience:g} s (patience)")
+            order.refuse(f"{NO_ANSWER}: {self.settings.queue_timeout:g} s (queue-timeout)")
         self.dispatch()
-        oldest = next((sent for _, sent in self.flying.values()), now)
-        return now - oldest < max(self.settings.patience, SILENT_SECONDS)
+        oldest_sent_at = next((sent_at for _, sent_at in self.in_flight.values()), now)
+        return now - oldest_sent_at < max(self.settings.queue_timeout, SILENT_SECONDS)
 
     def give_up(self) -> None:
-        """Refuse all orders: suexecme is gone, or is being replaced."""
-        sent = [order for order, _ in self.flying.values()]
+        """Refuse all orders: suexecme has ended, or is being replaced."""
+        in_flight = [order for order, _ in self.in_flight.values()]
         waiting = [order for queue in self.queues.values() for order in queue]
-        self.flying.clear()
+        self.in_flight.clear()
         self.queues.clear()
         for order in waiting:
             order.close()
-        for order in (*sent, *waiting):
+        for order in (*in_flight, *waiting):
             order.refuse(NO_ANSWER)

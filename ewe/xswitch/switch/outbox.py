@@ -1,11 +1,12 @@
-"""Bytes that wait to be written to a non-blocking socket, and back-pressure for the side that makes them.
+"""Bytes that wait to be written to a non-blocking socket, and back-pressure for their source.
 
-    send() --> the socket           what it takes at once
-           --> pending --> socket   the rest, when there is room; above FULL_BYTES the outbox calls full()
-                                    when it is below again, it calls room()
+    send() --> the socket           as many bytes as it accepts at once
+           --> pending --> socket   the rest, when there is room; above FULL_BYTES the outbox calls on_full(),
+                                    and on_room() when it is below again
 
-A peer that has closed the socket sets `failed`. What is sent from then on is dropped, and room() is called, so that
-the owner hears of it; never from within send(), whose caller is in the middle of something.
+A peer that has closed the socket sets `failed`. The outbox drops all later data, and calls on_room(): the owner
+then sees the failure. It never calls on_room() from within send(), because the caller of send() may be in a
+critical step.
 """
 
 from __future__ import annotations
@@ -15,23 +16,26 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ewe.xswitch.switch.loop import Callback, Loop
+    from ewe.xswitch.switch.loop import Callback, EventLoop
 
-WRITE_BYTES = 256 * 1024  # written at once
-FULL_BYTES = 64 * 1024  # that may wait before full() is called
+WRITE_BYTES = 256 * 1024  # that one send(2) gets at most
+FULL_BYTES = 64 * 1024  # that may wait before on_full() is called
 
 
 class Outbox:
-    """Writes to one socket, in order. full, room: called when much waits, and when it no longer does."""
+    """Writes to one socket, in order.
 
-    def __init__(self, loop: Loop, sock: socket.socket, full: Callback, room: Callback) -> None:
+    on_full: called when more than FULL_BYTES wait. on_room: called when no more than FULL_BYTES wait again.
+    """
+
+    def __init__(self, loop: EventLoop, sock: socket.socket, on_full: Callback, on_room: Callback) -> None:
         self.loop = loop
         self.sock = sock
-        self.full = full
-        self.room = room
-        self.pending = b""
-        self.failed = False
-        self.moved = 0.0  # when the socket last took some of what was pending
+        self.on_full = on_full
+        self.on_room = on_room
+        self.pending = b""  # the bytes that wait for room in the socket
+        self.failed = False  # the peer has closed the socket
+        self.last_write_at = 0.0  # monotonic time at which the socket last accepted pending bytes
 
     def send(self, data: bytes) -> None:
         """Write data now, or as soon as there is room."""
@@ -39,25 +43,25 @@ class Outbox:
             sent = self.write(data)
             if sent == len(data):
                 if self.failed:
-                    self.loop.call_soon(self.room)
+                    self.loop.call_soon(self.on_room)
                 return
             data = data[sent:]
-            self.moved = time.monotonic()
-            self.loop.add_writer(self.sock, self.on_room)
-        self.keep(data)
+            self.last_write_at = time.monotonic()
+            self.loop.add_writer(self.sock, self.on_writable)
+        self.queue_data(data)
 
-    def keep(self, data: bytes) -> None:
-        """Keep data that the socket has no room for."""
+    def queue_data(self, data: bytes) -> None:
+        """Append data to the pending bytes: the socket has no room for them."""
         self.pending += data
         if self.is_full():
-            self.full()
+            self.on_full()
 
     def is_full(self) -> bool:
-        """Return whether so much waits that no more should come."""
+        """Return whether more than FULL_BYTES wait."""
         return len(self.pending) > FULL_BYTES
 
     def refill(self) -> None:
-        """Make what waits elsewhere pending: all that was pending is written. A subclass has such a place."""
+        """Make bytes that wait elsewhere pending, once all pending ones are written. A subclass has such bytes."""
 
     def write(self, data: bytes) -> int:
         """Return how many bytes were written; all of them if the peer has closed the socket."""
@@ -69,20 +73,20 @@ class Outbox:
             self.failed = True
             return len(data)
 
-    def on_room(self) -> None:
-        """Go on writing: the socket has room."""
+    def on_writable(self) -> None:
+        """Write pending bytes: the event loop calls this when the socket has room."""
         sent = self.write(self.pending[:WRITE_BYTES])
-        self.moved = time.monotonic()
+        self.last_write_at = time.monotonic()
         self.pending = b"" if self.failed else self.pending[sent:]
         if not self.pending and not self.failed:
             self.refill()
         if not self.pending:
             self.loop.remove_writer(self.sock)
         if self.failed or not self.is_full():
-            self.room()
+            self.on_room()
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the pending bytes."""
         if self.pending:
             self.loop.remove_writer(self.sock)
             self.pending = b""

@@ -6,17 +6,17 @@
     data socket     ◀───────────────────── the output ──
     control socket  ◀─── the end mark: exit status ─────  written after the output
 
-When has a response ended? Three signs arrive by three ways, in any order:
+When has a response ended? There are three signs, which arrive by three ways, in any order:
 
-- **The end mark.** The output was written before it, and is therefore in the data socket: read_mark() and finish()
-  take both. The engine is idle again, unless the data socket has ended too: then the engine is about to end.
+- **The end mark.** The output was written before the mark, and is therefore in the data socket: read_mark() and
+  finish() take both. The engine is idle again, unless the data socket has ended too: then the engine will end soon.
 - **The end of the output without a mark.** The engine has become the script's process (run_cgi.py), or has died.
-- **The exit status**, in a message of suexecme. Processes that the script left behind may still hold the data
-  socket, and write.
+- **The exit status**, in a message of suexecme. Leftover processes of the script may still have the data socket
+  open, and write.
 
-After the second or the third sign, settle() judges: by the exit status, whether the script has ended by itself, as
-a CGI script does, or was killed. An engine that dies while it is idle is closed when its sockets end. If a request
-comes first, it cannot be written, and the exchange gets another engine: send_request().
+After the second or the third sign, end_by_exit_status() decides by the exit status: the script has ended by itself,
+as a CGI script does, or it was killed. An engine that dies while it is idle is closed when its sockets end. If a
+request comes first, it cannot be written, and the exchange gets another engine: send_request().
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import socket
 
 from ewe.xswitch.protocol import MarkReader, ProtocolError
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import CLOSED, MAX_DRAIN, OVER, Engine, how_it_ended
+from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, OVER, Engine, how_it_ended
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.scheduler import Key
 
-LINGER_SECONDS = 2.0  # that processes which an engine left behind may go on writing, once it has ended
+MARK_BYTES = 64  # more than an end mark has
+LEFTOVER_SECONDS = 2.0  # that leftover processes may continue to write, once their engine has ended
 
 
 class ProtocolEngine(Engine):
@@ -40,18 +41,20 @@ class ProtocolEngine(Engine):
     def __init__(
         self, context: Context, key: Key, data: socket.socket, control: socket.socket, errors: int
     ) -> None:
+        """control: the main process's end of the control socket. data, errors: see Engine."""
         super().__init__(context, key, data, errors)
         control.setblocking(False)
         self.control = control
-        self.commands = Outbox(self.loop, control, self.pause_body, self.resume_body)
-        self.marks = MarkReader()
+        self.control_outbox = Outbox(self.loop, control, self.pause_body, self.resume_body)
+        self.mark_reader = MarkReader()
         self.control_ended = False
-        self.mark_was_read = False  # by on_data: the event of the control socket is then no news
+        self.mark_was_read = False  # by on_data(): on_control() can then ignore its event
         self.loop.add_reader(control, self.on_control)
 
     def send_request(self, exchange: Exchange) -> None:
-        self.commands.send(exchange.lines)
-        if self.commands.failed:
+        """Write the lines of the request to the control socket, then its body to the data socket."""
+        self.control_outbox.send(exchange.engine_request)
+        if self.control_outbox.failed:
             self.take_exchange()
             self.close()
             exchange.engine_was_dead()
@@ -64,7 +67,8 @@ class ProtocolEngine(Engine):
             self.outbox.send(data)
 
     def on_data(self) -> None:
-        # The mark is mostly there already: an engine writes it right after the output.
+        """Pass output to the exchange, or end the response if its end mark has come."""
+        # The mark is usually there already: an engine writes it right after the output.
         self.mark_was_read = self.read_mark()
         if self.mark_was_read:
             return
@@ -72,27 +76,28 @@ class ProtocolEngine(Engine):
         if piece is None or self.state is CLOSED:
             return
         if self.exchange is None:
-            self.fail("")  # it has ended while it was idle, or has written without a request
+            self.fail("")  # the engine has ended while it was idle, or has written without a request
         elif piece:
             self.exchange.output(piece)
         else:
             self.output_ended()
 
     def on_control(self) -> None:
+        """Read the end mark, unless on_data() has read it in the same round of the event loop."""
         if self.mark_was_read:
-            self.mark_was_read = False  # if there is more, the event comes again
+            self.mark_was_read = False  # if there are more bytes, the event comes again
         else:
             self.read_mark()
 
     def read_mark(self) -> bool:
-        """Read the end mark if it has come, and the rest of the output, which is there too.
+        """Read the end mark if it has come, and then the rest of the output, which is there too.
 
-        Return whether the mark was there, or something else that has ended the request.
+        Return whether this has ended the request: by the mark, or by a fault.
         """
         if self.control_ended:
             return False
         try:
-            received = self.control.recv(64)
+            received = self.control.recv(MARK_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -106,7 +111,7 @@ class ProtocolEngine(Engine):
         try:
             if self.exchange is None:
                 raise ProtocolError("the engine wrote a mark where nobody asked")
-            status = self.marks.feed(received)
+            status = self.mark_reader.feed(received)
         except ProtocolError as error:
             self.fail(str(error))
             return True
@@ -118,44 +123,47 @@ class ProtocolEngine(Engine):
     def finish(self, status: int) -> None:
         """End the response: the mark has come, and all output is in the socket."""
         piece = self.receive()
+        # A piece that does not fill the buffer is the last one in the socket: the usual case, in one call
         if piece and len(piece) < RECEIVE_BYTES:
             self.response_complete(piece, status)
             return
         pieces: list[bytes] = []
         while piece is not None and len(piece) == RECEIVE_BYTES:
             pieces.append(piece)
-            if len(pieces) > MAX_DRAIN:
+            if len(pieces) > MAX_DRAINED_PIECES:
                 self.fail("its output goes on after its mark")
                 return
             piece = self.receive()
+        # None: the socket is empty, and the engine will run another request. b"": the engine has closed it
         self.response_complete(b"".join((*pieces, piece or b"")), status, last=piece == b"")
 
     def output_ended(self) -> None:
         """Wait for the process to end: the output ended without a mark, so the engine is the script's process."""
         self.stop_reading()
         if self.exit_status is not None:
-            self.settle()
+            self.end_by_exit_status()
         else:
-            self.loop.call_later(LINGER_SECONDS, self.settle)
+            self.loop.call_later(LEFTOVER_SECONDS, self.end_by_exit_status)
 
     def process_ended(self, status: int) -> None:
+        """Note the exit status, and end the response: at once if all output was read, else after a wait."""
         super().process_ended(status)
         if self.state is CLOSED:
             return
-        self.read_mark()  # it may have been written before the end
+        self.read_mark()  # the engine may have written the mark before it ended
         if self.exchange is None:
             self.fail("")
         elif self.state is OVER:
-            self.settle()
-        else:  # processes that it has left behind may still write
-            self.loop.call_later(LINGER_SECONDS, self.settle)
+            self.end_by_exit_status()
+        else:  # leftover processes may still write
+            self.loop.call_later(LEFTOVER_SECONDS, self.end_by_exit_status)
 
-    def settle(self) -> None:
-        """Judge an engine that ended without a mark: by itself, as a CGI script does, or by a signal."""
+    def end_by_exit_status(self) -> None:
+        """Handle an engine that ended without a mark: by itself, as a CGI script does, or by a signal."""
         exchange = self.exchange
         if self.state is CLOSED or exchange is None:
             return
-        for _ in range(MAX_DRAIN):  # a process that it has left behind may write without end
+        for _ in range(MAX_DRAINED_PIECES):  # a leftover process may write without an end
             if not (piece := self.receive()):
                 break
             exchange.output(piece)
@@ -169,8 +177,9 @@ class ProtocolEngine(Engine):
             self.fail(how_it_ended(self.exit_status))
 
     def close_sockets(self) -> None:
+        """Close the control socket and the data socket."""
         if not self.control_ended:
             self.loop.remove_reader(self.control)
-        self.commands.close()
+        self.control_outbox.close()
         self.control.close()
         super().close_sockets()

@@ -1,9 +1,9 @@
-"""The head of a response: error pages of X-Switch itself, and the field by which ewe knows them.
+"""The head of a response: X-Switch's own error pages, and the field by which ewe recognizes them.
 
 The field `X-Switch` marks a response that X-Switch has made. When ewe reads `X-Switch: no-engine`, it may run the
-script itself; at `X-Switch: refused` it may show its own page. An engine must never send this field: a script that
-could would have ewe run it as the server's user, without limits. The head of an engine's response is therefore held
-back until it is complete, and loses the field if it has one. No I/O.
+script itself; at `X-Switch: refused` it may show its own page. An engine must never send this field: with it, a
+script could make ewe run it as the server's user, without limits. X-Switch therefore withholds the head of an
+engine's response until it is complete, and removes the field. No I/O.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ RETRY_AFTER_SECONDS = 5
 def finished_head(held: bytes, data: bytes, last: bool = False) -> bytes | None:
     """Return a response's beginning without fields X-Switch; None while its head is not complete.
 
-    held: what was held back so far. data: what has come now. last: no more will come.
+    held: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
     """
-    known = len(held)
+    search_from = max(len(held) - 2, 0)  # the empty line at the end may begin in the withheld bytes
     data = held + data
-    match = HEAD_END.search(data, max(known - 2, 0))
+    match = HEAD_END.search(data, search_from)
     if match is None and not last and len(data) <= MAX_HEAD_BYTES:
         return None
     head = data[: match.end()] if match is not None else data
@@ -37,7 +37,7 @@ def finished_head(held: bytes, data: bytes, last: bool = False) -> bytes | None:
 
 
 def error_page(status: int, kind: str = KIND_REFUSED) -> bytes:
-    """Return a response of X-Switch itself. It gives no details: those are for the log."""
+    """Return a response of X-Switch itself. It has no details: those are for the log."""
     reason = REASONS[status]
     retry = f"Retry-After: {RETRY_AFTER_SECONDS}\r\n" if status == 503 else ""
     text = f"{status} {reason}\n"

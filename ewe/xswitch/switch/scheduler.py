@@ -1,21 +1,27 @@
-"""Which engine runs which exchange, and when: limits, turns, and ends.
+"""The scheduler: which engine runs which exchange, and when. It keeps limits, turns and deadlines.
 
 An engine belongs to a key, (user, language), and cannot be lent to another user: the kernel knows it as a process
-of its user. The question is therefore not which engine is free, but for whom one may be started. submit() tries in
-this order:
+of its user. The question is therefore not which engine is free, but for which user an engine may be started.
+submit() tries in this order:
 
     1. an idle engine of the key                                          (or one with room, if it runs several)
-    2. a new engine, while the user and all users stay within their limits
+       Engines on another machine are one such engine; steps 2 and 3 are the other machine's
+    2. a new engine, while the user and all users stay within their limits (a user may have own limits:
+       user_limits.py)
     3. a new engine in place of the idle one that has not been used for the longest time: one of the user's own at
-       the user's limit, anyone's at the common limit
-    4. the user's queue; the exchange is refused when the queue is full, or has waited for `patience`
+       the user's limit, anyone's at the common limit, or if the machine has no memory left (resources.py)
+    4. the user's queue; the exchange is refused if the queue is full, or if it has waited for `queue-timeout` there
 
-Queues are served in turns, one exchange per user and turn. A flood of one user's requests therefore delays another
-user's single request by one engine's work, not by the flood.
+An engine that drains (drain()) gets no new exchange, and ends after the running ones. Until then it counts towards
+the limits of its user and of all users, but not towards `per-user` of its language: a Java application can
+therefore start again while the old JVM still answers.
 
-tick() ends what takes too long. There is no I/O here and no clock but the time that tick() is given, so that
-tests/xswitch/test_scheduler.py can play thousands of requests in a moment. The scheduler knows engines and
-exchanges by two protocols only.
+The scheduler serves queues in turns, one exchange per user and turn. A flood of one user's requests therefore
+delays another user's single request only by one engine's work.
+
+tick() ends waits, requests and idle engines that last too long. This file has no I/O, and no clock except the
+argument of tick(). tests/xswitch/test_scheduler.py can therefore simulate thousands of requests in a moment. The
+scheduler knows engines and exchanges only by two protocols.
 """
 
 from __future__ import annotations
@@ -25,8 +31,21 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
+from ewe.xswitch.switch.resources import MachineReading, Resources
 
-Key = tuple[str, str]  # user, language
+Key = tuple[str, str]  # (user, language)
+# Why an idle engine ends, by the name of the counter
+ENDINGS = {
+    "idle_ended": "idle: it had no request for too long (idle)",
+    "evicted": "evicted: another engine needed its place (max-engines, max-engines-per-user)",
+    "shrunk": "shrunk: the machine had too little memory (reserve-memory, max-memory-pressure)",
+    "recycled": "recycled: it has served enough requests, or has grown too large (max-requests, max-memory)",
+    "spun": "killed: it used the CPU after the end of its answer",
+    "changed": "changed: the settings of its language have changed",
+    "restarted": "restarted: a user or an administrator has asked for another engine (restart)",
+    "drained": "drained: a user or an administrator has asked for its end (drain)",
+}
 MEASURE_SECONDS = 1.0  # between two checks of idle engines' memory and CPU time
 
 
@@ -34,7 +53,7 @@ class ScheduledExchange(Protocol):
     """An exchange, as the scheduler sees it."""
 
     key: Key
-    since: float  # when the request arrived
+    started_at: float  # when the request arrived
 
     def refuse(self, status: int, cause: str) -> None:
         """End with an error; the scheduler has forgotten the exchange."""
@@ -44,18 +63,22 @@ class ScheduledEngine(Protocol):
     """An engine, as the scheduler sees it."""
 
     key: Key
-    used: float  # when a request last began or ended
-    deadline: float  # when the request that runs has taken too long
-    served: int  # requests that have ended
+    used_at: float  # when a request last began or ended
+    deadline: float  # when the running request has taken too long
+    ended_requests: int  # requests that have ended
+    end_cause: str  # why it is ended: a name of scheduler.ENDINGS, or a text
 
     def assign(self, exchange: Any) -> None:
         """Run an exchange."""
 
     def has_room(self) -> bool:
-        """Return whether an exchange may be assigned beside those that run."""
+        """Return whether another exchange may be assigned beside the running ones."""
+
+    def running(self) -> int:
+        """Return how many exchanges run."""
 
     def expire(self) -> None:
-        """End the exchange that has taken too long, and close the engine."""
+        """End the exchange that has exceeded its deadline, and close the engine."""
 
     def retire(self) -> None:
         """Close the engine, which is idle."""
@@ -63,7 +86,7 @@ class ScheduledEngine(Protocol):
     def memory_bytes(self) -> int:
         """Return the bytes that the process has in memory."""
 
-    def is_spinning(self) -> bool:
+    def check_spinning(self) -> bool:
         """Return whether the idle engine has used the CPU since the last call."""
 
 
@@ -74,43 +97,77 @@ E = TypeVar("E", bound=ScheduledEngine)
 class Scheduler(Generic[X, E]):
     """All engines, and all exchanges that wait for one."""
 
-    def __init__(self, settings: Settings, start: Callable[[X], E | None]) -> None:
-        """start: starts an engine and assigns the exchange; returns None if it has refused the exchange."""
+    def __init__(
+        self,
+        settings: Settings,
+        start: Callable[[X], E | None],
+        read: Callable[[], MachineReading] = MachineReading,
+        log_message: Callable[[str, str], object] = lambda level, message: None,
+    ) -> None:
+        """start: starts an engine and assigns the exchange; returns None if it has refused the exchange.
+
+        read, log_message: see Resources.
+        """
         self.settings = settings
+        self.limits = LimitsOfUsers(settings)
+        self.resources = Resources(settings, read, log_message)
         self.start = start
         self.engines: set[E] = set()
         self.idle: dict[Key, list[E]] = {}  # the engine used last comes last
-        self.of_user: Counter[str] = Counter()
-        self.of_key: Counter[Key] = Counter()
-        self.queues: dict[str, dict[Key, deque[X]]] = {}
-        self.turns: deque[str] = deque()  # users with a queue; the one whose turn is next comes first
-        self.waiting = 0
-        self.dispatching = False
-        self.measured = 0.0  # when the idle engines were measured
+        self.engines_of_user: Counter[str] = Counter()
+        self.engines_of_key: Counter[Key] = Counter()
+        self.queues: dict[str, dict[Key, deque[X]]] = {}  # user -> key -> exchanges, the oldest first
+        self.user_turns: deque[str] = deque()  # users with a queue; the user whose turn is next comes first
+        self.waiting = 0  # exchanges in all queues
+        self.is_dispatching = False
+        self.measured_at = 0.0  # when the idle engines were measured
         self.counters: Counter[str] = Counter()
+        # Returns how many engines of a key stay although they are idle (primer.py).
+        self.wanted_engines: Callable[[Key], int] = lambda key: 0
+        self.languages: set[str] = set()  # of all engines so far
+        # Engines that end after their running exchanges -> the counter of that end. engines_of_key omits them.
+        self.draining: dict[E, str] = {}
+        # Engines on other machines, by their language: far_engine.py. They count towards no limit of this machine.
+        self.far_engines: dict[str, E] = {}
+        # Starts an engine in place of one that was restarted (main.py).
+        self.replace: Callable[[E], None] = lambda engine: None
 
     # Exchanges
 
     def submit(self, exchange: X) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
         user = exchange.key[0]
-        if exchange.key not in self.queues.get(user, ()) and self.place(exchange):
+        limit = self.limits.limits_of(user).requests
+        if limit is not None and self.requests_of(user) >= limit:
+            self.counters["refused"] += 1
+            exchange.refuse(503, f"{user} has {limit} requests at once: no more are allowed (requests)")
             return
-        of_user = sum(map(len, self.queues.get(user, {}).values()))
-        if self.waiting >= self.settings.max_queue or of_user >= self.settings.max_queue_per_user:
+        if exchange.key not in self.queues.get(user, ()) and self.assign(exchange):
+            return
+        waiting_of_user = sum(map(len, self.queues.get(user, {}).values()))
+        if self.waiting >= self.settings.max_queue or waiting_of_user >= self.settings.max_queue_per_user:
             self.counters["refused"] += 1
             exchange.refuse(
-                503, f"{user} has {of_user} requests waiting, all users {self.waiting}: no room for more"
+                503,
+                f"{user} has {waiting_of_user} requests waiting, all users {self.waiting}: no room for more",
             )
             return
         if user not in self.queues:
             self.queues[user] = {}
-            self.turns.append(user)
+            self.user_turns.append(user)
         self.queues[user].setdefault(exchange.key, deque()).append(exchange)
         self.waiting += 1
 
-    def place(self, exchange: X) -> bool:
-        """Give an exchange to an engine, if there is one, or room for one; return whether it is settled."""
+    def requests_of(self, user: str) -> int:
+        """Return how many requests of a user run or wait."""
+        running = sum(engine.running() for engine in self.engines if engine.key[0] == user)
+        return running + sum(map(len, self.queues.get(user, {}).values()))
+
+    def assign(self, exchange: X) -> bool:
+        """Give an exchange to an idle engine, or to a new one.
+
+        Return whether the exchange is settled: an engine runs it, or the start of an engine has refused it.
+        """
         engine = self.take_idle(exchange.key)
         if engine is not None:
             engine.assign(exchange)
@@ -120,45 +177,102 @@ class Scheduler(Generic[X, E]):
         engine = self.start(exchange)
         if engine is None:
             return True
-        self.engines.add(engine)
-        self.of_user[exchange.key[0]] += 1
-        self.of_key[exchange.key] += 1
-        self.counters["started"] += 1
+        self.add(engine)
         return True
 
+    def add(self, engine: E) -> None:
+        """Count a new engine."""
+        self.engines.add(engine)
+        self.engines_of_user[engine.key[0]] += 1
+        self.engines_of_key[engine.key] += 1
+        self.languages.add(engine.key[1])
+        self.counters["started"] += 1
+        self.resources.note_start(engine.key[1])
+
+    def max_engines_of(self, user: str) -> int:
+        """Return how many engines of a user may run."""
+        return self.limits.limits_of(user).engines or self.settings.max_engines_per_user
+
+    def may_prime(self, key: Key) -> bool:
+        """Return whether an engine may start for which no request waits. It never replaces another engine."""
+        user, language = key
+        kind = self.settings.engines.get(language)
+        return not (
+            kind is None
+            or (kind.per_user and self.engines_of_key[key] >= kind.per_user)
+            or self.engines_of_user[user] >= self.max_engines_of(user)
+            or len(self.engines) >= self.settings.max_engines
+            or self.resources.memory_is_short(language)
+            or self.resources.cpu_is_short()
+        )
+
+    def add_idle(self, engine: E) -> None:
+        """Take an engine for which no request waits."""
+        self.add(engine)
+        self.idle.setdefault(engine.key, []).append(engine)
+
     def take_idle(self, key: Key) -> E | None:
-        """Return an engine that can run an exchange now: an idle one, or one that runs several at once."""
+        """Return an engine that can run an exchange now: an idle one, or one with room for several."""
+        far = self.far_engines.get(key[1])
+        if far is not None:
+            return far if far.has_room() else None
         idle = self.idle.get(key)
         if idle:
             return idle.pop()
         kind = self.settings.engines.get(key[1])
         if kind is None or kind.connections == 1:
             return None
-        return next((engine for engine in self.engines if engine.key == key and engine.has_room()), None)
+        return next(
+            (
+                engine
+                for engine in self.engines
+                if engine.key == key and engine not in self.draining and engine.has_room()
+            ),
+            None,
+        )
 
     def make_room(self, key: Key) -> bool:
-        """Return whether another engine of this key may be started; an idle one may be ended for it."""
+        """Return whether another engine of this key may be started; end an idle one for it if necessary."""
         user, language = key
-        kind = self.settings.engines.get(language)
-        if kind is not None and kind.per_user and self.of_key[key] >= kind.per_user:
+        if language in self.far_engines:
             return False
-        if self.of_user[user] >= self.settings.max_engines_per_user:
+        kind = self.settings.engines.get(language)
+        if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
+            return False
+        if self.engines_of_user[user] >= self.max_engines_of(user):
             return self.evict(lambda engine: engine.key[0] == user)
         if len(self.engines) >= self.settings.max_engines:
             return self.evict(lambda engine: True)
+        if self.engines_of_key[key] and self.resources.cpu_is_short():
+            return False
+        # A single engine may always run: X-Switch would serve nothing while other programs use the memory.
+        if self.engines and self.resources.memory_is_short(language):
+            least_recent = self.least_recent_key()
+            return self.evict(lambda engine: engine.key == least_recent)
         return True
+
+    def least_recent_key(self) -> Key | None:
+        """Return the key with an idle engine whose engines have not been used for the longest time."""
+        used_at: dict[Key, float] = {}
+        for engine in self.engines:
+            used_at[engine.key] = max(engine.used_at, used_at.get(engine.key, 0.0))
+        return min((key for key, idle in self.idle.items() if idle), key=used_at.__getitem__, default=None)
+
+    def shrink(self) -> None:
+        """End the idle engines of the key that has not been used for the longest time: memory is short."""
+        for engine in list(self.idle.get(self.least_recent_key() or ("", ""), ())):
+            self.end(engine, "shrunk")
 
     def evict(self, candidate: Callable[[E], bool]) -> bool:
         """End the least recently used idle engine among the candidates; return whether there was one."""
         idle = [engine for engines in self.idle.values() for engine in engines if candidate(engine)]
         if not idle:
             return False
-        self.counters["evicted"] += 1
-        self.end(min(idle, key=lambda engine: engine.used))
+        self.end(min(idle, key=lambda engine: engine.used_at), "evicted")
         return True
 
     def withdraw(self, exchange: X) -> None:
-        """Forget an exchange, if it waits."""
+        """Remove an exchange from its queue, if it waits."""
         queues = self.queues.get(exchange.key[0], {})
         queue = queues.get(exchange.key)
         if queue is not None and exchange in queue:
@@ -173,31 +287,61 @@ class Scheduler(Generic[X, E]):
             del queues[key]
         if not queues:
             del self.queues[key[0]]
-            self.turns.remove(key[0])
+            self.user_turns.remove(key[0])
 
     # Engines
 
     def release(self, engine: E) -> None:
-        """Take back an engine whose exchange has ended: it is idle, or ends if it has served enough."""
-        if engine.served >= self.settings.max_requests_of(engine.key[1]):
-            self.counters["recycled"] += 1
-            self.end(engine)
+        """Take back an engine after its exchange; then give engines to waiting exchanges.
+
+        The engine becomes idle, or ends if it drains or has served enough requests.
+        """
+        if engine in self.draining:
+            self.end(engine, self.draining[engine])
+        elif engine.ended_requests >= self.settings.max_requests_of(engine.key[1]):
+            self.end(engine, "recycled")
         else:
             self.idle.setdefault(engine.key, []).append(engine)
-        if self.turns:
+        if self.user_turns:
             self.dispatch()
 
-    def end(self, engine: E) -> None:
-        """End an idle engine."""
+    def end(self, engine: E, end_cause: str) -> None:
+        """End and count an idle engine; replace a restarted one.
+
+        end_cause: the counter of such ends, a name of ENDINGS.
+        """
+        self.counters[end_cause] += 1
+        engine.end_cause = end_cause
         self.forget(engine)
         engine.retire()
+        if end_cause == "restarted":
+            self.replace(engine)
 
-    def lost(self, engine: E) -> None:
-        """Forget an engine that has ended, or will be of no use."""
+    def drain(self, engine: E, why: str) -> bool:
+        """End an engine once it runs no exchange, and give it no other; return whether it has ended now.
+
+        why: "drained"; "restarted" if another engine starts in its place. No running exchange is lost.
+        """
+        is_idle = engine in self.idle.get(engine.key, ())
+        if is_idle:
+            self.end(engine, why)
+        elif engine in self.engines:
+            if engine not in self.draining:
+                self.uncount_key(engine.key)
+            self.draining[engine] = why
+        if self.user_turns:
+            self.dispatch()
+        return is_idle
+
+    def engine_lost(self, engine: E) -> None:
+        """Forget an engine that has ended, or cannot be used any more. Replace it if it drained for a restart."""
         if engine not in self.engines:
             return
+        was_restarting = self.draining.get(engine) == "restarted"
         self.forget(engine)
-        if self.turns:
+        if was_restarting:
+            self.replace(engine)
+        if self.user_turns:
             self.dispatch()
 
     def forget(self, engine: E) -> None:
@@ -211,38 +355,43 @@ class Scheduler(Generic[X, E]):
             idle.remove(engine)
             if not idle:
                 del self.idle[key]
-        self.of_user[user] -= 1
-        self.of_key[key] -= 1
-        if not self.of_key[key]:
-            del self.of_key[key]
-        if not self.of_user[user]:
-            del self.of_user[user]
+        self.engines_of_user[user] -= 1
+        if not self.engines_of_user[user]:
+            del self.engines_of_user[user]
+        if self.draining.pop(engine, None) is None:
+            self.uncount_key(key)
+
+    def uncount_key(self, key: Key) -> None:
+        """Count one engine less of a key."""
+        self.engines_of_key[key] -= 1
+        if not self.engines_of_key[key]:
+            del self.engines_of_key[key]
 
     def dispatch(self) -> None:
-        """Give engines to exchanges that wait: each user in turn, one exchange at a time."""
-        if self.dispatching:
-            return  # an engine has failed while it was given an exchange: the outer call goes on
-        self.dispatching = True
+        """Give engines to waiting exchanges: each user in turn, one exchange at a time."""
+        if self.is_dispatching:
+            return  # an engine has failed while it got an exchange: the outer call continues
+        self.is_dispatching = True
         try:
             placed = True
             while placed:
                 placed = False
-                for user in list(self.turns):
-                    exchange = self.place_one(user)
+                for user in list(self.user_turns):
+                    exchange = self.assign_one(user)
                     if exchange is not None:
                         placed = True
-                        self.turns.remove(user)
-                        self.turns.append(user)
+                        self.user_turns.remove(user)
+                        self.user_turns.append(user)
                         self.drop_if_empty(exchange.key)
         finally:
-            self.dispatching = False
+            self.is_dispatching = False
 
-    def place_one(self, user: str) -> X | None:
-        """Place the first exchange of a user that can be placed, and return it; None if none can."""
+    def assign_one(self, user: str) -> X | None:
+        """Place the first exchange of a user for which this is possible, and return it; None if there is none."""
         for queue in list(self.queues.get(user, {}).values()):
             exchange = queue.popleft()
             try:
-                settled = self.place(exchange)
+                settled = self.assign(exchange)
             except Exception:
                 self.waiting -= 1
                 self.drop_if_empty(exchange.key)
@@ -256,36 +405,49 @@ class Scheduler(Generic[X, E]):
     # Time
 
     def tick(self, now: float) -> None:
-        """End what takes too long: waiting, running, being idle; end idle engines that have grown or that spin.
+        """Enforce the limits on waiting, running and idling; end idle engines that have grown or that use the CPU.
 
         Called a few times a second.
         """
         for key in [key for queues in self.queues.values() for key in queues]:
             self.refuse_late(key, now)
-        measures = now - self.measured >= MEASURE_SECONDS
-        if measures:
-            self.measured = now
+        must_measure = now - self.measured_at >= MEASURE_SECONDS
+        if must_measure:
+            self.measured_at = now
+            self.resources.update()
+            if self.resources.memory_is_short():
+                self.shrink()
         for engine in list(self.engines):
             idle = engine in self.idle.get(engine.key, ())
             if not idle and now > engine.deadline:
                 engine.expire()
-            elif idle and now - engine.used > self.settings.idle:
-                self.counters["idle_ended"] += 1
-                self.end(engine)
-            elif idle and measures and engine.memory_bytes() > self.settings.max_memory_of(engine.key[1]):
-                self.counters["recycled"] += 1
-                self.end(engine)
-            elif idle and measures and engine.is_spinning():
-                self.counters["spun"] += 1
-                self.end(engine)
-        if self.turns:
+            elif idle and self.is_unused(engine, now):
+                self.end(engine, "idle_ended")
+            elif idle and must_measure and self.measure(engine) > self.settings.max_memory_of(engine.key[1]):
+                self.end(engine, "recycled")
+            elif idle and must_measure and engine.check_spinning():
+                self.end(engine, "spun")
+        if self.user_turns:
             self.dispatch()
 
+    def is_unused(self, engine: E, now: float) -> bool:
+        """Return whether an engine has been idle for too long, and is not kept for expected visitors."""
+        return now - engine.used_at > self.settings.idle and self.engines_of_key[
+            engine.key
+        ] > self.wanted_engines(engine.key)
+
+    def measure(self, engine: E) -> int:
+        """Return the bytes that an idle engine has in memory, and tell the Resources."""
+        size = engine.memory_bytes()
+        self.resources.note_size(engine.key[1], size)
+        return size
+
     def refuse_late(self, key: Key, now: float) -> None:
-        """Refuse the exchanges of a queue that have waited for longer than `patience`."""
+        """Refuse the exchanges of a queue that have waited for longer than `queue-timeout`."""
         queue = self.queues[key[0]][key]
-        while queue and now - queue[0].since > self.settings.patience:
+        while queue and now - queue[0].started_at > self.settings.queue_timeout:
             self.waiting -= 1
             self.counters["refused"] += 1
-            queue.popleft().refuse(503, f"no engine was free for {self.settings.patience:g} s")
+            self.counters["late"] += 1
+            queue.popleft().refuse(503, f"no engine was free for {self.settings.queue_timeout:g} s")
         self.drop_if_empty(key)

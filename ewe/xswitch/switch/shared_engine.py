@@ -1,13 +1,13 @@
 """The main process's end of an engine that runs several requests at once, over one FastCGI connection each.
 
-Java servlets are written for one process with many threads, and sessions live in its memory. Each user
-therefore has one JVM, and the user's requests share it:
+Java servlets are written for one process with many threads, and sessions are in its memory. Each user therefore has
+one JVM, and the user's requests share it:
 
     scheduler --- SharedEngine (one process) -+- EngineConnection --- Exchange
                                               +- EngineConnection --- Exchange
                                               +- EngineConnection     (unused, kept for the next request)
 
-To the scheduler this is one engine: it has room until `connections` requests run, and is idle once none does. An
+The scheduler sees one engine: it has room until `connections` requests run, and is idle once none runs. An
 EngineConnection is a FastCGIEngine whose process belongs to the SharedEngine.
 
 A thread cannot be killed alone. To end one request by force, the whole process is killed, and its other requests
@@ -28,20 +28,22 @@ from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.scheduler import Key
 
-SOON_SECONDS = 0.05  # for suexecme's message that a process has ended, or was not started, to arrive
-POLL_SECONDS = 0.2  # between two looks at the connection of a request whose client has left
+SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
+POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
 
 
 class EngineConnection(FastCGIEngine):
-    """One connection to such an engine."""
+    """One connection to a SharedEngine."""
 
     def __init__(self, engine: SharedEngine, data: socket.socket) -> None:
+        """data: the main process's end of the connection."""
         super().__init__(engine.context, engine.key, data, -1)
         self.engine = engine
-        self.has_body = False
+        self.name = engine.name
+        self.has_body = False  # of the running request
 
     def send_request(self, exchange: Exchange) -> None:
-        """Write the head, with the end of an empty body: Jetty closes if that is not there when it answers."""
+        """Write the head, with the end of an empty body: Jetty closes the connection if it answers without that."""
         self.has_body = exchange.params.get(b"CONTENT_LENGTH", b"") not in (b"", b"0")
         if self.has_body:
             super().send_request(exchange)
@@ -55,7 +57,7 @@ class EngineConnection(FastCGIEngine):
             super().send_body(data)
 
     def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
-        """Do not use the connection again after a body: Jetty closes it if the servlet has not read all."""
+        """Close the connection after a request with a body: Jetty closes it if the servlet has not read all."""
         super().response_complete(output, status, last or self.has_body)
 
     def pause_output(self) -> None:
@@ -71,13 +73,14 @@ class EngineConnection(FastCGIEngine):
         self.engine.set_deadline()
 
     def on_data(self) -> None:
+        """Read the response. Wait if suexecme has not answered yet: its answer explains why a connection ends."""
         if self.engine.pid:
             super().on_data()
         else:
-            read_later(self)
+            retry_reading_soon(self)
 
     def fail(self, cause: str) -> None:
-        """Close in a moment: if the process is ending, the whole engine fails, and not this request alone."""
+        """Close after a short wait: if the process is ending, the whole engine fails, not this request alone."""
         if self.exchange is None or self.engine.state is EngineState.CLOSED:
             super().fail(cause)
         else:
@@ -85,7 +88,7 @@ class EngineConnection(FastCGIEngine):
             self.loop.call_later(SOON_SECONDS, self.fail_alone, cause)
 
     def fail_alone(self, cause: str) -> None:
-        """Close this connection: the engine's process has not ended."""
+        """Close only this connection: the engine's process has not ended."""
         if self.state is not EngineState.CLOSED:
             super().fail(cause)
 
@@ -96,12 +99,12 @@ class EngineConnection(FastCGIEngine):
         self.engine.connection_closed(self)
 
     def client_left(self) -> None:
-        """Have Jetty's next write fail, which ends a servlet that goes on writing.
+        """Make Jetty's next write fail, which ends a servlet that continues to write.
 
-        A servlet that does not write may run until its time limit, since other requests need the engine.
+        A servlet that does not write may run until its time limit, because other requests need the engine.
         """
         if self.exchange is None or self.exchange.state is not State.ABANDONED:
-            return  # the request has ended meanwhile
+            return  # the request has ended in the meantime
         if not self.engine.pid:
             self.loop.call_later(SOON_SECONDS, self.client_left)
             return
@@ -111,7 +114,7 @@ class EngineConnection(FastCGIEngine):
         self.poll_for_end()
 
     def poll_for_end(self) -> None:
-        """Close once the engine has closed the connection, on which nothing can be read any more."""
+        """Close once the engine has closed the connection. Reading cannot show that any more, so poll."""
         if self.state is EngineState.CLOSED:
             return
         poller = select.poll()
@@ -125,41 +128,50 @@ class EngineConnection(FastCGIEngine):
             self.loop.call_later(POLL_SECONDS, self.poll_for_end)
 
 
-def read_later(engine: Engine) -> None:
-    """Read on in a moment: suexecme has not answered, and its answer may say why the connection has ended."""
+def retry_reading_soon(engine: Engine) -> None:
+    """Read again after a short wait: suexecme's answer, still to come, may say why the connection has ended."""
     engine.pause_output()
     engine.loop.call_later(SOON_SECONDS, engine.resume_output)
 
 
 class SharedEngine(Engine):
-    """The engine. Its own data connection carries no requests: the end of it tells that the process has ended."""
+    """The engine. Its own data connection carries no requests: its end shows that the process has ended."""
 
     def __init__(
-        self, context: Context, key: Key, data: socket.socket, errors: int, door: int, limit: int
+        self, context: Context, key: Key, data: socket.socket, errors: int, socket_path: int, limit: int
     ) -> None:
-        """door: a descriptor (O_PATH) of its listening socket, which has no name. limit: of connections."""
+        """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
+
+        limit: the largest number of connections.
+        """
         super().__init__(context, key, data, errors)
-        self.door = door
+        self.socket_path = socket_path
         self.limit = limit
         self.connections: set[EngineConnection] = set()
-        self.unused: list[EngineConnection] = []
+        self.unused_connections: list[EngineConnection] = []  # those of `connections` that run no request
 
     # Requests
 
     def running(self) -> int:
         """Return how many requests run."""
-        return len(self.connections) - len(self.unused)
+        return len(self.connections) - len(self.unused_connections)
 
     def is_busy(self) -> bool:
         return self.running() > 0
 
     def has_room(self) -> bool:
-        most = self.context.settings.max_requests_of(self.key[1])
-        return self.state is not EngineState.CLOSED and self.running() < self.limit and self.served < most
+        """Return whether another request may be assigned: the limits for requests allow it."""
+        max_requests = self.context.settings.max_requests_of(self.key[1])
+        return (
+            self.state is not EngineState.CLOSED
+            and self.running() < self.limit
+            and self.ended_requests < max_requests
+        )
 
     def assign(self, exchange: Exchange) -> None:
+        """Run an exchange on an unused connection, or on a new one."""
         try:
-            connection = self.unused.pop() if self.unused else self.connect()
+            connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
             exchange.assigned(self)
@@ -168,7 +180,7 @@ class SharedEngine(Engine):
             return
         self.errors.begin(exchange.script)
         self.script = exchange.script
-        self.used = time.monotonic()
+        self.used_at = time.monotonic()
         connection.assign(exchange)
         self.set_deadline()
 
@@ -177,7 +189,7 @@ class SharedEngine(Engine):
         data = socket.socket(socket.AF_UNIX)
         try:
             data.setblocking(False)
-            data.connect(f"/proc/self/fd/{self.door}")
+            data.connect(f"/proc/self/fd/{self.socket_path}")
         except OSError:
             data.close()
             raise
@@ -187,38 +199,39 @@ class SharedEngine(Engine):
 
     def connection_free(self, connection: EngineConnection) -> None:
         """Keep a connection whose request has ended."""
-        self.unused.append(connection)
+        self.unused_connections.append(connection)
         self.request_ended()
 
     def connection_closed(self, connection: EngineConnection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
-        if connection in self.unused:
-            self.unused.remove(connection)
+        if connection in self.unused_connections:
+            self.unused_connections.remove(connection)
         elif self.state is not EngineState.CLOSED:
             self.request_ended()
 
     def request_ended(self) -> None:
-        """Count a request that has ended, and have the scheduler use the room."""
-        self.served += 1
-        self.used = time.monotonic()
+        """Count an ended request, and make the scheduler use the room."""
+        self.ended_requests += 1
+        self.used_at = time.monotonic()
         self.set_deadline()
         if self.running():
             self.context.scheduler.dispatch()
         else:
             self.context.scheduler.release(self)
 
-    def is_spinning(self) -> bool:
+    def check_spinning(self) -> bool:
         """Return False: a JVM has threads that run between two requests."""
         return False
 
     def set_deadline(self) -> None:
-        """Have expire() called when the first of the requests has taken too long."""
+        """Set the deadline of the engine to the earliest one of its requests."""
         self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
 
     def on_data(self) -> None:
+        """Fail if the data connection has ended, but not before suexecme has answered the order to start."""
         if not self.pid:
-            read_later(self)
+            retry_reading_soon(self)
         elif self.receive() is not None:
             status = self.exit_status
             self.fail("the engine has ended" if status is None else how_it_ended(status))
@@ -226,7 +239,7 @@ class SharedEngine(Engine):
     # The end
 
     def take_exchanges(self) -> list[tuple[Exchange, str]]:
-        """Forget the exchanges that run. Return each with its expiry_cause(), or "" if it has time left."""
+        """Forget the running exchanges. Return each with its expiry_cause(), or "" if it has time left."""
         now = time.monotonic()
         causes = [each.expiry_cause() if each.deadline < now else "" for each in self.connections]
         exchanges = [each.take_exchange() for each in self.connections]
@@ -237,7 +250,9 @@ class SharedEngine(Engine):
         ]
 
     def expire(self) -> None:
+        """Close the engine: a request has passed its deadline. The other requests fail, too."""
         taken = self.take_exchanges()
+        self.end_cause = "killed: " + next((cause for _, cause in taken if cause), "a request took too long")
         self.close()
         for exchange, cause in taken:
             if cause:
@@ -246,24 +261,30 @@ class SharedEngine(Engine):
                 exchange.engine_failed("another request took too long, and the engine was ended")
 
     def start_refused(self, status: int, cause: str) -> None:
+        """Close the engine: suexecme does not start its process. All its requests fail."""
         taken = self.take_exchanges()
+        self.end_cause = cause
         self.close()
         for exchange, _ in taken:
             exchange.fail(status, cause)
 
     def fail(self, cause: str) -> None:
+        """Close the engine: it breaks the protocol, or has ended. All its requests fail."""
         taken = self.take_exchanges()
+        self.end_cause = cause
         self.close()
         for exchange, _ in taken:
             exchange.engine_failed(cause)
 
     def close_sockets(self) -> None:
+        """Close all connections, and the descriptor of the listening socket."""
         for connection in list(self.connections):
             connection.close()
-        os.close(self.door)
+        os.close(self.socket_path)
         super().close_sockets()
 
     def process_ended(self, status: int) -> None:
+        """Note the exit status, and fail the running requests."""
         super().process_ended(status)
         if self.state is not EngineState.CLOSED:
             self.fail(how_it_ended(status))

@@ -1,10 +1,10 @@
-"""Responses that web servers take more slowly than engines write them are kept here, so that the engine is free.
+"""Spools responses that web servers take more slowly than engines write them, so that the engine becomes free.
 
-Without this, a visitor who reads slowly would hold an engine for as long as the reading takes, and a few such
+Without spooling, a visitor who reads slowly would occupy an engine for as long as the reading takes, and a few such
 visitors all the engines of a user. A response that does not fit into the connection waits in memory (up to
-outbox.FULL_BYTES), then in a file without a name. The file has a limit for each response (`spool`), and all files
-together have one (`max-spool`), of which one user may take a quarter. At a limit the engine waits, as it would
-without a file.
+outbox.FULL_BYTES), then in a file without a name. There is a limit for the file of each response (`spool`) and for
+all files together (`max-spool`). One user may use a quarter of `max-spool`. At a limit the engine waits, as it
+would without a file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import socket
 
     from ewe.xswitch.settings import Settings
-    from ewe.xswitch.switch.loop import Callback, Loop
+    from ewe.xswitch.switch.loop import Callback, EventLoop
 
-SHARES = 4  # one user may take this fraction of max-spool: a quarter
+USERS_SHARES = 4  # one user may use max-spool divided by this number: a quarter of it
 
 
 class SpoolSpace:
@@ -30,85 +30,100 @@ class SpoolSpace:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.used = 0
-        self.of_user: Counter[str] = Counter()
+        self.used_bytes = 0
+        self.bytes_of_user: Counter[str] = Counter()
 
-    def allows(self, user: str, answer: int) -> bool:
-        """Return whether a response of this user may grow; `answer`: its bytes in a file so far."""
-        most = self.settings.max_spool
-        return answer < self.settings.spool and self.used < most and self.of_user[user] < most / SHARES
+    def allows(self, user: str, file_bytes: int) -> bool:
+        """Return whether the file of a response of this user may grow.
+
+        file_bytes: the bytes of the response in its file so far.
+        """
+        limit = self.settings.max_spool
+        return (
+            file_bytes < self.settings.spool
+            and self.used_bytes < limit
+            and self.bytes_of_user[user] < limit / USERS_SHARES
+        )
 
     def add(self, user: str, count: int) -> None:
-        """Count bytes that a file has more; negative: fewer."""
-        self.used += count
-        self.of_user[user] += count
-        if not self.of_user[user]:
-            del self.of_user[user]
+        """Count bytes added to a file; negative: bytes freed."""
+        self.used_bytes += count
+        self.bytes_of_user[user] += count
+        if not self.bytes_of_user[user]:
+            del self.bytes_of_user[user]
 
 
 class SpoolingOutbox(Outbox):
-    """An outbox with a file behind it. Its order: pending, then the file, then what the disk had no room for.
+    """An outbox with a file behind it. Bytes leave in this order: `pending`, the file, then `unspooled`.
 
-    The file is emptied as a whole, once it has been read to its end.
+    `unspooled` has the bytes that the file did not accept. The file is emptied as a whole, once all of it was read.
     """
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, full: Callback, room: Callback, space: SpoolSpace
+        self, loop: EventLoop, sock: socket.socket, on_full: Callback, on_room: Callback, space: SpoolSpace
     ) -> None:
-        super().__init__(loop, sock, full, room)
+        super().__init__(loop, sock, on_full, on_room)
         self.space = space
         self.user = ""  # the user whose response this is
-        self.file = -1
-        self.begin = self.end = 0  # of the part of the file that is not written yet
-        self.rest = b""
+        self.spool_file = -1  # a descriptor; -1: there is no file
+        # The part of the file that was not sent yet lies between these two positions
+        self.file_begin = self.file_end = 0
+        self.unspooled = b""
 
-    def keep(self, data: bytes) -> None:
-        if not self.end and not self.rest:
-            fits = max(0, FULL_BYTES - len(self.pending))
-            self.pending += data[:fits]
-            data = data[fits:]
+    def queue_data(self, data: bytes) -> None:
+        """Keep data that the socket has no room for: in memory up to FULL_BYTES, then in the file.
+
+        Call on_full() at a limit.
+        """
+        if not self.file_end and not self.unspooled:
+            room_bytes = max(0, FULL_BYTES - len(self.pending))
+            self.pending += data[:room_bytes]
+            data = data[room_bytes:]
         if data:
             self.store(data)
-        if self.rest or (self.end and not self.space.allows(self.user, self.end)):
-            self.full()
+        if self.unspooled or (self.file_end and not self.space.allows(self.user, self.file_end)):
+            self.on_full()
 
     def store(self, data: bytes) -> None:
-        """Put data behind everything that waits."""
-        if self.rest or not self.space.allows(self.user, self.end):
-            self.rest += data
+        """Append data to the waiting bytes: to the file, or to `unspooled` if the file must not grow, or cannot."""
+        if self.unspooled or not self.space.allows(self.user, self.file_end):
+            self.unspooled += data
             return
         try:
-            if self.file < 0:
+            if self.spool_file < 0:
                 with tempfile.TemporaryFile(buffering=0) as file:
-                    self.file = os.dup(file.fileno())
-            written = os.pwrite(self.file, data, self.end)
+                    self.spool_file = os.dup(file.fileno())
+            written = os.pwrite(self.spool_file, data, self.file_end)
         except OSError:
             written = 0  # the disk is full
         self.space.add(self.user, written)
-        self.end += written
-        self.rest = data[written:]
+        self.file_end += written
+        self.unspooled = data[written:]
 
     def refill(self) -> None:
-        if self.begin < self.end:
-            self.pending = os.pread(self.file, min(WRITE_BYTES, self.end - self.begin), self.begin)
-            self.begin += len(self.pending)
-            if self.begin == self.end:
+        """Make the next bytes of the file pending, or `unspooled` once the whole file was read."""
+        if self.file_begin < self.file_end:
+            self.pending = os.pread(
+                self.spool_file, min(WRITE_BYTES, self.file_end - self.file_begin), self.file_begin
+            )
+            self.file_begin += len(self.pending)
+            if self.file_begin == self.file_end:
                 self.empty()
         if not self.pending:
-            self.pending, self.rest = self.rest, b""
+            self.pending, self.unspooled = self.unspooled, b""
 
     def is_full(self) -> bool:
-        return bool(self.end or self.rest) or super().is_full()
+        return bool(self.file_end or self.unspooled) or super().is_full()
 
     def empty(self) -> None:
         """Close the file, and count its bytes as free."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-        self.space.add(self.user, -self.end)
-        self.begin = self.end = 0
+        if self.spool_file >= 0:
+            os.close(self.spool_file)
+            self.spool_file = -1
+        self.space.add(self.user, -self.file_end)
+        self.file_begin = self.file_end = 0
 
     def close(self) -> None:
         super().close()
         self.empty()
-        self.rest = b""
+        self.unspooled = b""

@@ -1,8 +1,8 @@
 """X-Switch's status page, as text or JSON: the engines of all users, with their scripts, sizes and times.
 
-`ewe-xswitch status` asks over X-Switch's own socket: everyone who may connect to it may see the status. Everyone
-else needs the URL /xswitch-status, which is only there with `status = true`, and only for a loopback address.
-Behind a proxy on this machine every client has such an address.
+`ewe-xswitch status` asks over X-Switch's own socket: every user who may connect to it may see the status. All
+others need the URL /xswitch-status. It exists only with `status = true`, and only for a loopback address. Behind a
+proxy on this machine every client has such an address.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import time
 from typing import Any
 
+from ewe.trace import escaped
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine
-from ewe.xswitch.switch.scheduler import Scheduler
+from ewe.xswitch.switch.scheduler import ENDINGS, Scheduler
 
 COLUMNS = ("user", "language", "pid", "state", "requests", "age", "idle", "private", "shared", "script")
 
@@ -30,33 +31,62 @@ def render(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
 
 
 def may_see_status(params: dict[bytes, bytes], settings: Settings) -> bool:
-    """Return whether a request may see the status: from `ewe-xswitch status`, or over a URL from this machine.
+    """Return whether a request may see the status: it comes from `ewe-xswitch status`, or from a loopback address.
 
-    The command sets XSWITCH_STATUS. A client cannot: its headers become variables HTTP_….
+    The command sets XSWITCH_STATUS. A client cannot set it: its headers become variables HTTP_….
     """
     return b"XSWITCH_STATUS" in params or (settings.status and is_loopback(params.get(b"REMOTE_ADDR", b"")))
 
 
 def is_loopback(address: bytes) -> bool:
-    """Return whether this is an address of the machine itself."""
+    """Return whether this is a loopback address."""
     return address.startswith(b"127.") or address == b"::1"
 
 
 def collect(
-    scheduler: Scheduler[Any, Engine], connections: int, since: float, memory: Memory
+    scheduler: Scheduler[Any, Engine], connections: int, since: float, answer: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the engines, the queue and the counters. Times in seconds, memory in bytes.
 
-    connections: open ones of web servers. since: when the main process started.
+    connections: open ones of web servers. since: when the main process started. answer: suexecme's to `measure`;
+    without its parts if suexecme has refused the order.
     """
     now = time.monotonic()
+    memory: Memory = answer.get("memory", {})
     engines = sorted(scheduler.engines, key=lambda engine: engine.key)
     return {
         "uptime": round(now - since, 1),
-        "engines": [describe(engine, now, memory) for engine in engines],
+        "engines": [
+            {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
+            for engine in engines
+        ],
         "waiting": {user: sum(map(len, queues.values())) for user, queues in scheduler.queues.items()},
         "connections": connections,
+        "limits": answer.get("limits", ""),
+        "resources": scheduler.resources.describe(),
         "counters": dict(sorted(scheduler.counters.items())),
+    }
+
+
+def counts(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any]:
+    """Return the numbers for a web server's metrics: no user, no script, and nothing that suexecme must measure.
+
+    connections: open ones of web servers.
+    """
+    engines = {language: {"busy": 0, "idle": 0} for language in scheduler.languages}
+    for engine in scheduler.engines:
+        engines[engine.key[1]]["busy" if engine.is_busy() else "idle"] += 1
+    counters = scheduler.counters
+    return {
+        "engines": engines,
+        "queue": scheduler.waiting,
+        "connections": connections,
+        "requests": counters["requests"],
+        "refused": counters["refused"],
+        "started": counters["started"],
+        "queue_timeouts": counters["late"],
+        "program_timeouts": counters["timed_out"],
+        "ended": {name: counters[name] for name in ENDINGS},
     }
 
 
@@ -69,13 +99,22 @@ def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
         "language": engine.key[1],
         "pid": engine.pid,
         "state": "busy" if busy else "idle",
-        "requests": engine.served,
-        "age": round(now - engine.since, 1),
-        "idle": 0 if busy else round(now - engine.used, 1),
+        "requests": engine.ended_requests,
+        "age": round(now - engine.started_at, 1),
+        "idle": 0 if busy else round(now - engine.used_at, 1),
         "private": private,
         "shared": shared,
         "script": engine.script,
     }
+
+
+def far_line(far: dict[str, Any]) -> str:
+    """Return a line about engines on another machine (FarEngine.describe)."""
+    why = f" ({far['reason']})" if far["reason"] else ""
+    return (
+        f"engines {far['engines']} on {far['address']}: {far['state']} for {far['seconds']:g} s{why};"
+        f" {far['running']} requests run, {far['requests']} have ended, {far['connections']} connections"
+    )
 
 
 def as_text(status: dict[str, Any]) -> str:
@@ -83,12 +122,23 @@ def as_text(status: dict[str, Any]) -> str:
     rows = [list(COLUMNS)]
     for engine in status["engines"]:
         shown = {**engine, "private": f"{engine['private'] >> 10}K", "shared": f"{engine['shared'] >> 10}K"}
-        rows.append([str(shown[column]) for column in COLUMNS])
+        if engine["ends"]:
+            shown["state"] = f"busy, then {engine['ends']}"
+        # A name of a file may contain a line break, and then a false row
+        rows.append([escaped(str(shown[column])) for column in COLUMNS])
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     waiting = ", ".join(f"{user} {count}" for user, count in status["waiting"].items()) or "nobody"
     lines += ["", f"up {status['uptime']:g} s, {status['connections']} connections; waiting: {waiting}"]
+    resources = status["resources"]
+    if resources["memory_available"] is not None:
+        available_mb, reserve_mb = resources["memory_available"] >> 20, resources["reserve_memory"] >> 20
+        scarce = f"; {resources['scarce']}" if resources["scarce"] else ""
+        lines.append(f"memory: {available_mb}M available, {reserve_mb}M in reserve{scarce}")
+    lines += [escaped(far_line(far)) for far in status["far"]]
+    if status["limits"]:
+        lines.append(f"limits of users: {status['limits']}")
     lines.append(", ".join(f"{name} {count}" for name, count in status["counters"].items()))
     return "\n".join(lines) + "\n"

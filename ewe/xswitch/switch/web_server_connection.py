@@ -3,12 +3,13 @@
     OPEN ---finish, without keep-alive---> LEAVING ---all is written---> SHUT ---the web server closes---> CLOSED
 
 A connection is not closed at once after its last response: the end of the web server's input may still be on its
-way. The kernel would answer that with a reset, by which the web server could lose the response. The connection is
-therefore shut in one direction (SHUT), and closed when the web server has closed its own, or after LINGER_SECONDS.
+way. The kernel would answer it with a reset, and the web server could lose the response. The connection is
+therefore shut down in one direction (SHUT), and closed when the web server has closed its side, or after
+LINGER_SECONDS.
 
 Back-pressure goes through the exchange in both directions. When the web server takes the response slowly, the
-outbox keeps it in memory and in a file (spool.py), and then has the engine wait. When the engine takes the body
-slowly, the exchange has this connection pause reading.
+outbox spools it in memory and in a file (spool.py), and then makes the engine wait. When the engine takes the body
+slowly, the exchange makes this connection pause reading.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LINGER_SECONDS = 2.0  # that a web server may take to close a connection after i
 
 
 class ConnectionState(Enum):
-    """Whether requests are still taken: see above."""
+    """Whether the connection accepts requests: see the picture at the top of this file."""
 
     OPEN = "requests are taken"
     LEAVING = "no more requests are taken, and the last response is being written"
@@ -37,12 +38,12 @@ class ConnectionState(Enum):
     CLOSED = "the socket is closed"
 
 
-# As plain names, since Python 3.11 takes 0.1 us to look up a member in its class.
+# Plain names: Python 3.11 takes 0.1 us to look up a member in its class.
 OPEN, LEAVING, SHUT, CLOSED = ConnectionState
 
 
 class WebServerConnection:
-    """One connection."""
+    """One connection of a web server."""
 
     def __init__(
         self,
@@ -51,11 +52,11 @@ class WebServerConnection:
         begin: Callable[[WebServerConnection, dict[bytes, bytes], Sequence[bytes]], Exchange],
         on_close: Callable[[WebServerConnection], None],
     ) -> None:
-        """begin: returns the exchange of a new request, with the part of its body that has come."""
+        """begin: returns the exchange of a new request, with the part of its body that has arrived."""
         self.context = context
         self.loop = context.loop
         self.socket = sock
-        self.begin = begin
+        self.file_begin = begin
         self.on_close = on_close
         self.outbox = SpoolingOutbox(
             self.loop, sock, self.pause_writing, self.resume_writing, context.spool_space
@@ -63,15 +64,15 @@ class WebServerConnection:
         self.responder = Responder()
         self.exchange: Exchange | None = None
         self.state = OPEN
-        self.reads = True  # whether the event loop watches for input
-        self.closes_at = float("inf")  # when it closes in any case
+        self.is_reading = True  # whether the event loop watches for input
+        self.closes_at = float("inf")  # the monotonic time at which the connection closes in any case
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.loop.add_reader(sock, self.on_data)
 
     def on_data(self) -> None:
-        """Read records, or the end of the input, by which most web servers say that their client has left."""
+        """Read records, or the end of the input. Most web servers end it to report that their client has left."""
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -79,20 +80,20 @@ class WebServerConnection:
         except OSError:
             data = b""
         if data:
-            self.take(data)
+            self.handle_records(data)
         elif self.exchange is None and self.outbox.pending:
-            self.pause_reading()  # the web server will read the rest
+            self.pause_reading()  # the web server will still read the rest of the response
             self.leave()
         else:
             self.client_left()
             self.close()
 
-    def take(self, data: bytes) -> None:
-        """Act on records."""
+    def handle_records(self, data: bytes) -> None:
+        """Handle the FastCGI records in `data`: a request begins, more of its body, or its end."""
         if self.state is not OPEN:
             return
         began: Began | None = None
-        body: list[bytes] = []  # what has come of it with the request's beginning: mostly all
+        body: list[bytes] = []  # the pieces that came with the request's beginning: usually all
         try:
             for event in self.responder.feed(data):
                 if isinstance(event, Began):
@@ -114,9 +115,9 @@ class WebServerConnection:
             self.outbox.send(self.responder.take_reply())
         if began is not None:
             try:
-                exchange = self.begin(self, began.params, body)
+                exchange = self.file_begin(self, began.params, body)
             except Exception:
-                self.close()  # there will be no response
+                self.close()  # no response will follow
                 raise
             if exchange.state is not DONE:
                 self.exchange = exchange
@@ -139,6 +140,7 @@ class WebServerConnection:
         self.outbox.send(self.responder.output(data))
 
     def end_response(self, data: bytes, status: int) -> None:
+        """Send the rest of the response, and its end (ResponseReceiver)."""
         exchange = self.take_exchange()
         if not self.outbox.pending and exchange is not None:
             self.outbox.user = exchange.user
@@ -149,32 +151,32 @@ class WebServerConnection:
         self.close()
 
     def pause_reading(self) -> None:
-        if self.reads and self.state is not CLOSED:
-            self.reads = False
+        if self.is_reading and self.state is not CLOSED:
+            self.is_reading = False
             self.loop.remove_reader(self.socket)
 
     def resume_reading(self) -> None:
-        if not self.reads and self.state is not CLOSED:
-            self.reads = True
+        if not self.is_reading and self.state is not CLOSED:
+            self.is_reading = True
             self.loop.add_reader(self.socket, self.on_data)
 
     # The end of a request, and of the connection
 
     def finish(self, data: bytes) -> None:
-        """Send the last records of a request; the connection is free for the next one, or is left."""
+        """Send the last records of a request. Then the connection is free for the next one, or is closed."""
         self.outbox.send(data)
         self.resume_reading()
-        if not self.responder.keep or self.context.stopping:
+        if not self.responder.keep or self.context.is_stopping:
             self.leave()
 
     def leave(self) -> None:
-        """Take no more requests, and close once the web server has closed its side."""
+        """Accept no more requests, and close once the web server has closed its side."""
         if self.state is OPEN:
             self.state = LEAVING
             self.shut_if_written()
 
     def shut_if_written(self) -> None:
-        """Close our direction, if all is written, and soon the other."""
+        """Once all is written, shut down the sending direction; close soon afterwards."""
         if self.state is not LEAVING or self.outbox.pending:
             return
         self.state = SHUT
@@ -182,9 +184,9 @@ class WebServerConnection:
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the web server has closed the connection
-        if self.reads:
+        if self.is_reading:
             self.closes_at = time.monotonic() + LINGER_SECONDS
-        else:
+        else:  # without reading, the end of the input cannot be seen
             self.close()
 
     def close(self) -> None:
@@ -198,19 +200,27 @@ class WebServerConnection:
         self.on_close(self)
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether to close now: the web server does not close, or takes nothing of a spooled response."""
-        stalled = self.exchange is None and self.outbox.pending and now > self.outbox.moved + STALLED_SECONDS
+        """Return whether to close now: the web server does not close, or accepts nothing of a spooled response."""
+        stalled = (
+            self.exchange is None
+            and self.outbox.pending
+            and now > self.outbox.last_write_at + STALLED_SECONDS
+        )
         return bool(stalled) or now > self.closes_at
 
     # Called by the outbox
 
     def pause_writing(self) -> None:
-        """Have the engine wait: the web server is slower."""
+        """Make the engine wait: the web server is slower."""
         if self.exchange is not None:
             self.exchange.pause_output()
 
     def resume_writing(self) -> None:
-        """Go on, or close if the web server has closed the connection."""
+        """Make the engine continue; close if the web server has closed the connection.
+
+        The outbox calls this when it has room again, or when its socket has failed. If no more requests are
+        accepted, and all is written, shut down the sending direction.
+        """
         if self.outbox.failed:
             self.client_left()
             self.close()

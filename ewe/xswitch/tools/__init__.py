@@ -1,1 +1,1 @@
-"""Programs around engines: a driver, the checker's scripts, the build of the Java engine."""
+"""Programs for engines: a driver, the checker's scripts, the builds of the Java engine and of LibCGI's host."""

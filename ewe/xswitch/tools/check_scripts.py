@@ -1,8 +1,8 @@
-"""The scripts with which `ewe.xswitch.check` tries an engine, in the languages it knows.
+"""The scripts with which `ewe.xswitch.check` tests an engine, in the languages that the checker knows.
 
 echo: a head, the arguments, CHECK_VALUE and the directory on a line each, an empty line, the body.
-big: a head and @BIG@ bytes. count: a head, and 1 more than a global variable that should be 0.
-exit: a head, "going", exit status 3. fail: an error that nobody handles.
+big: a head and @BIG@ bytes. count: a head, and a global variable that should be 0, plus 1.
+exit: a head, "going", exit status 3. fail: an error that the script does not handle.
 """
 
 SCRIPTS = {

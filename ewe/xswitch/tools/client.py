@@ -2,7 +2,7 @@
 
 One connection, one request at a time:
 
-    with Client("unix:/run/xswitch.sock", timeout_s=5) as client:
+    with FastCGIClient("unix:/run/xswitch.sock", timeout_s=5) as client:
         print(client.ask({b"SCRIPT_FILENAME": b"/srv/hello.py", b"REQUEST_METHOD": b"GET"}))
 """
 
@@ -15,22 +15,24 @@ from typing import NamedTuple
 from ewe.config.setting_types import parse_address
 from ewe.gateway.records import Ended, Errors, Output, Requester
 
-RECEIVE_BYTES = 64 * 1024  # read at once
+RECEIVE_BYTES = 64 * 1024  # of one recv(2)
 
 
 class Response(NamedTuple):
-    """What came back. errors: standard error. complete: False if the connection was closed before the end."""
+    """A response. errors: standard error. complete: False if the connection was closed before the end, or
+    if the server has refused the request (a protocol status other than 0).
+    """
 
     output: bytes
     errors: bytes
     complete: bool
 
 
-class Client:
+class FastCGIClient:
     """One connection. address: unix:PATH or HOST:PORT. timeout_s: of each call of the socket."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
-        """Connect. Raises OSError; ValueError if the address is none."""
+        """Connect. Raises OSError; ValueError for a malformed address."""
         if address.startswith("unix:"):
             self.sock = socket.socket(socket.AF_UNIX)
             try:
@@ -45,7 +47,7 @@ class Client:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.requester = Requester()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> FastCGIClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,14 +58,15 @@ class Client:
         self.sock.close()
 
     def send(self, params: Mapping[bytes, bytes], body: bytes | None = b"", keep: bool = False) -> None:
-        """Send a request. body: None to send nothing of it yet. keep: the connection stays open after it."""
+        """Send a request. body: None sends none of it yet. keep: the connection stays open after the response."""
+        # input(b"") is the empty record that ends the body
         data = self.requester.begin(params.items(), keep)
         if body is not None:
             data += (self.requester.input(body) if body else b"") + self.requester.input(b"")
         self.sock.sendall(data)
 
     def receive(self) -> Response:
-        """Return the response. Raises OSError, FastCGIError."""
+        """Return the response, an incomplete one if the connection ends early. Raises OSError, FastCGIError."""
         output: list[bytes] = []
         errors = b""
         complete = False
@@ -85,9 +88,12 @@ class Client:
         return Response(b"".join(output), errors, complete)
 
     def ask(self, params: Mapping[bytes, bytes], body: bytes = b"") -> bytes:
-        """Send a request and return the response. Raises OSError, FastCGIError."""
+        """Send a request and return the response's output, without standard error. Raises OSError, FastCGIError.
+
+        ConnectionError: the response is incomplete.
+        """
         self.send(params, body)
         response = self.receive()
         if not response.complete:
-            raise ConnectionError("it closed the connection without an answer")
+            raise ConnectionError("the FastCGI server has not completed its response")
         return response.output

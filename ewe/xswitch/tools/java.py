@@ -1,8 +1,8 @@
-"""Builds the Java engine with Maven, beside its source, and an archive of its classes that makes it start faster.
+"""Builds the Java engine with Maven, beside its source, and an archive of its classes for a faster start.
 
-Maven downloads Jetty, in the versions that pom.xml pins. The archive (Java calls it AppCDS) is written by a first
-run of the engine, which answers a few requests to the sample application: the classes loaded by then are those that
-every engine needs.
+Maven downloads Jetty, in the versions that pom.xml pins. A first run of the engine writes the archive (Java calls
+it AppCDS). In this run the engine answers a few requests to the sample application: every engine needs the classes
+that are loaded by then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from pathlib import Path
 from ewe.config.messages import Failure
 from ewe.gateway import records
 from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA, WORK
-from ewe.xswitch.tools.client import Client
-from ewe.xswitch.webapp import Application
+from ewe.xswitch.tools.client import FastCGIClient
+from ewe.xswitch.webapp import WebApplication
 
 SOURCE = Path(ENGINES) / "java"
-TAKES = 600.0  # seconds that Maven may take
-ANSWERS_IN = 60.0  # seconds
+MAVEN_TIMEOUT_S = 600.0  # seconds that Maven may take
+ANSWER_TIMEOUT_S = 60.0  # seconds that the engine may take to answer, and to end
 PAGES = ("index.html", "page.jsp", "hello", "none")  # of the sample, requested in the first run
-NAMED = "-XX:SharedArchiveFile="
+# The option of Java that names an archive: in the first run Java writes it
+ARCHIVE_OPTION = "-XX:SharedArchiveFile="
 
 
 class BuildError(Failure):
@@ -40,24 +41,29 @@ def build() -> str:
                 f"{program} is not installed: the Java engine is built with Maven and a JDK ({package})"
             )
     if not os.access(SOURCE, os.W_OK):
-        raise BuildError(f"{SOURCE} cannot be written: run this as its owner")
-    os.umask(0o022)  # every user whose engine it is must read it
+        raise BuildError(f"cannot write {SOURCE}: run this command as the owner of the directory")
+    os.umask(0o022)  # every user of an engine must be able to read it
     with open(SOURCE / "pom.xml") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time
         shutil.rmtree(SOURCE / "target", ignore_errors=True)
         run(["mvn", "--quiet", "--batch-mode", "package"], SOURCE)
-        train(Path(JAVA))
+        archive_classes(Path(JAVA))
     return JAVA
 
 
-def run(command: list[str], directory: Path) -> None:
+def run(command: list[str], directory: Path, timeout_s: float = MAVEN_TIMEOUT_S) -> None:
     """Run a program. Raises BuildError with the first line of its output if it fails."""
     try:
         done = subprocess.run(
-            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TAKES
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        raise BuildError(f"{command[0]} has not ended within {TAKES:g} s") from None
+        raise BuildError(f"{command[0]} has not ended within {timeout_s:g} s") from None
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or [
             "it says nothing"
@@ -65,7 +71,7 @@ def run(command: list[str], directory: Path) -> None:
         raise BuildError(f"{command[0]} failed: {lines[0]}")
 
 
-def train(engine: Path) -> None:
+def archive_classes(engine: Path) -> None:
     """Run the engine with the sample application, and archive the classes that it loads. Raises BuildError."""
     with tempfile.TemporaryDirectory(prefix="xswitch-java-") as name:
         directory = Path(name)
@@ -75,7 +81,9 @@ def train(engine: Path) -> None:
         source = sample / "WEB-INF/src/Hello.java"
         run(["javac", "-cp", str(library), "-d", str(sample / "WEB-INF/classes"), str(source)], directory)
         command = [
-            "-XX:ArchiveClassesAtExit=" + word.removeprefix(NAMED) if word.startswith(NAMED) else word
+            "-XX:ArchiveClassesAtExit=" + word.removeprefix(ARCHIVE_OPTION)
+            if word.startswith(ARCHIVE_OPTION)
+            else word
             for word in BUILT_IN["java"].command
             if word != "-Xshare:auto"
         ]
@@ -87,9 +95,9 @@ def train(engine: Path) -> None:
             process = subprocess.Popen(command, stdin=listener.fileno(), stdout=log, stderr=log, cwd=name)
             try:
                 for page in PAGES:
-                    ask(str(path), Application(str(sample), "/sample", f"/{page}".encode()))
+                    ask(str(path), WebApplication(str(sample), "/sample", f"/{page}".encode()))
                 process.terminate()
-                process.wait(ANSWERS_IN)
+                process.wait(ANSWER_TIMEOUT_S)
             except (OSError, ValueError, subprocess.TimeoutExpired, records.FastCGIError) as reason:
                 log.seek(0)
                 said = log.readline().strip()
@@ -99,9 +107,9 @@ def train(engine: Path) -> None:
                 process.wait()
 
 
-def ask(path: str, application: Application) -> bytes:
-    """Return what the engine answers to a GET. Raises OSError, ValueError, FastCGIError."""
-    with Client(f"unix:{path}", ANSWERS_IN) as client:
+def ask(path: str, application: WebApplication) -> bytes:
+    """Return the engine's answer to a GET. Raises OSError, ValueError, FastCGIError."""
+    with FastCGIClient(f"unix:{path}", ANSWER_TIMEOUT_S) as client:
         answer = client.ask(application.variables({b"REQUEST_METHOD": b"GET"}))
     if not answer.startswith(b"Status: "):
         raise ValueError(f"{answer[:80]!r}")

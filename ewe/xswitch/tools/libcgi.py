@@ -1,7 +1,7 @@
 """Builds the host of LibCGI libraries: the engine that runs the libraries of one user (ewe/libcgi/host.c).
 
-The host is compiled together with the shim that ewe loads itself. The compiler runs once for each state of the
-source: an empty file, whose name has a hash of the source, says what the host was built from.
+The host is compiled together with the shim that ewe loads itself. The compiler runs once for each version of the
+source: an empty file, named by a hash of the source, shows from which version the host was built.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ HOST = DIRECTORY / "host.c"
 
 
 def build_all() -> str:
-    """Build LibCGI's shim, and the host that X-Switch runs, unless they are built; return what to print.
+    """Build LibCGI's shim, and the host that X-Switch runs, unless they are built; return the text to print.
 
     Raises Failure: not on Linux, or a BuildError.
     """
-    if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+    if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
         raise Failure(reason)
     return f"built: {build_shim()}\nbuilt: {build()}\n"
 
 
 def build() -> str:
-    """Build the host unless it is there; return where it is. Raises BuildError."""
+    """Build the host unless it exists; return its path. Raises BuildError."""
     built = Path(LIBCGI)
     made_from = stamp()
     if built.exists() and made_from.exists():
@@ -38,10 +38,10 @@ def build() -> str:
         for directory in (built.parent, TARGET):
             directory.mkdir(parents=True, exist_ok=True)
         for directory in (built.parent, built.parent.parent):
-            directory.chmod(0o755)  # every user whose engine it is must enter it
+            directory.chmod(0o755)  # every user of an engine must be able to enter it
     except OSError as reason:
         raise BuildError(
-            f"{reason.filename} cannot be made ({reason.strerror}): run this as its owner"
+            f"cannot write {reason.filename}: {reason.strerror}; run this command as its owner"
         ) from None
     compile_c(built, (HOST, *(DIRECTORY / name for name in SOURCES)), ("-rdynamic",))
     for old in TARGET.glob("host-*"):
@@ -51,6 +51,6 @@ def build() -> str:
 
 
 def stamp() -> Path:
-    """Return the file that is there if the host was built from the source as it is now."""
+    """Return the file that exists if the host was built from the current source."""
     digest = hashlib.sha256(shim().name.encode() + HOST.read_bytes())
     return TARGET / f"host-{digest.hexdigest()[:16]}"

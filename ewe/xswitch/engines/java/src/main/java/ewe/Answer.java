@@ -11,9 +11,10 @@ import org.eclipse.jetty.util.Callback;
 /**
  * A response over FastCGI, as safe as over HTTP.
  *
- * <p>Jetty writes a line break in a field as a space where it speaks HTTP, but over FastCGI as it is: what a servlet
- * takes from a visitor for a field could be a field more, or a body. And where a write fails, since nobody reads the
- * answer any more, it keeps the connection, and a request that never ends: then the connection is closed.
+ * <p>Over HTTP, Jetty replaces a line break in a field by a space. Over FastCGI it writes the line break as it is:
+ * if a servlet puts a visitor's text into a field, the visitor could add a field, or a body. This class removes
+ * line breaks. And when a write fails because the reader has closed the connection, Jetty keeps the connection, and
+ * the request never ends: this class then closes the connection.
  */
 final class Answer extends Response.Wrapper {
     private final HttpFields.Mutable headers;

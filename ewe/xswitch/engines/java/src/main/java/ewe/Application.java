@@ -1,25 +1,15 @@
 package ewe;
 
-import jakarta.servlet.RequestDispatcher;
-import jakarta.servlet.http.HttpServletRequest;
-import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
-import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
-import org.eclipse.jetty.ee10.servlet.ErrorPageErrorHandler;
-import org.eclipse.jetty.ee10.servlet.ServletContextRequest;
-import org.eclipse.jetty.ee10.webapp.WebAppContext;
-import org.eclipse.jetty.http.HttpCookie;
-import org.eclipse.jetty.http.HttpStatus;
-import org.eclipse.jetty.server.AllowedResourceAliasChecker;
 import org.eclipse.jetty.server.Handler;
 import org.eclipse.jetty.server.Server;
 import org.eclipse.jetty.server.handler.GracefulHandler;
@@ -29,25 +19,27 @@ import org.slf4j.LoggerFactory;
 /** A web application: deployed at its first request, and again when its classes or descriptors have changed. */
 final class Application {
     private static final Logger LOG = LoggerFactory.getLogger(Application.class);
-    private static final long LOOK = TimeUnit.SECONDS.toNanos(1); // between two looks at its files
-    private static final long GRACE = 10; // seconds that the requests of a version that is replaced have to end
+    private static final long LOOK = TimeUnit.SECONDS.toNanos(1); // between two checks of its files
+    private static final long GRACE = 10; // seconds in which the requests of a replaced version must end
 
     private final Server server;
+    private final Deployers deployers;
     private final Path directory;
     private final String context;
     private final Path work;
-    private GracefulHandler handler; // null: it could not be deployed
-    private Map<Path, String> deployed; // the files of the version that is
+    private GracefulHandler handler; // null: the application could not be deployed
+    private Map<Path, String> deployed; // the files of the deployed version
     private long looked;
 
-    Application(Server server, Path directory, String context, Path work) {
+    Application(Server server, Deployers deployers, Path directory, String context, Path work) {
         this.server = server;
+        this.deployers = deployers;
         this.directory = directory;
         this.context = context;
         this.work = work;
     }
 
-    /** Return what answers requests, null if it cannot be deployed as it is. Others wait while it is deployed. */
+    /** Return the handler of requests, null if the application cannot be deployed. Callers wait meanwhile. */
     synchronized Handler handler() {
         long now = System.nanoTime();
         if (deployed == null || now - looked > LOOK) {
@@ -65,7 +57,7 @@ final class Application {
         return handler;
     }
 
-    /** What the classes and the descriptors are: each file with its time and size. JSPs are Jasper's business. */
+    /** Return the state of classes and descriptors: each file with its time and size. Jasper checks the JSPs. */
     private Map<Path, String> files() throws IOException {
         Map<Path, String> found = new TreeMap<>();
         Path inf = directory.resolve("WEB-INF");
@@ -79,7 +71,7 @@ final class Application {
                         found.put(path, file.lastModifiedTime() + " " + file.size() + " " + file.fileKey());
                     }
                 } catch (IOException gone) {
-                    // between the list and the look
+                    // removed between the listing and the check
                 }
             });
         }
@@ -91,35 +83,42 @@ final class Application {
     }
 
     private GracefulHandler deploy() {
-        WebAppContext application = new WebAppContext();
-        GracefulHandler graceful = new GracefulHandler(application);
+        GracefulHandler graceful = new GracefulHandler();
+        ClassLoader before = Thread.currentThread().getContextClassLoader();
         try {
-            application.setContextPath(context);
-            application.setWar(directory.toString());
-            application.setDefaultsDescriptor(
-                    Application.class.getResource("/webdefault.xml").toString());
-            application.setTempDirectory(Files.createTempDirectory(work, "application-").toFile());
-            application.setThrowUnavailableOnStartupException(true);
-            application.setAliasChecks(List.of(new AllowedResourceAliasChecker(application))); // no link leads out
-            application.setErrorHandler(new Errors());
-            application.getServletHandler().setDecodeAmbiguousURIs(true); // see Engine
-            application.getSessionHandler().setHttpOnly(true);
-            application.getSessionHandler().setSameSite(HttpCookie.SameSite.LAX);
+            Deployer deployer = deployers.of(directory);
+            // Jetty finds the parts of its module through this loader.
+            Thread.currentThread().setContextClassLoader(deployer.getClass().getClassLoader());
+            graceful.setHandler(deployer.prepare(
+                    directory, context, Files.createTempDirectory(work, "application-").toFile()));
             graceful.setServer(server);
             graceful.start();
             return graceful;
-        } catch (Throwable fault) { // an Error too, which a class of the application may be
+        } catch (Throwable fault) { // also an Error, which a class of the application may throw
             LOG.warn("{} cannot be deployed", directory, fault);
             stop(graceful);
             return null;
+        } finally {
+            Thread.currentThread().setContextClassLoader(before);
         }
     }
 
-    /** Take a new version; the one before it ends with the last of its requests. */
+    /** Return whether the application has been removed. */
+    boolean isGone() {
+        return !Files.isDirectory(directory.resolve("WEB-INF"));
+    }
+
+    /** End with the last request, after the application's removal. */
+    synchronized void end() {
+        deployed = null;
+        replace(null);
+    }
+
+    /** Use a new version. The old version ends with the last of its requests. */
     private void replace(GracefulHandler next) {
         GracefulHandler before = handler;
         handler = next;
-        if (before != null) { // not at once: a request may be on its way into it
+        if (before != null) { // wait before the shutdown: a request may just be entering it
             CompletableFuture.delayedExecutor(LOOK, TimeUnit.NANOSECONDS).execute(() -> before.shutdown()
                     .orTimeout(GRACE, TimeUnit.SECONDS)
                     .whenComplete((done, late) -> stop(before)));
@@ -131,24 +130,6 @@ final class Application {
             handler.stop();
         } catch (Exception fault) {
             LOG.warn("it does not stop", fault);
-        }
-    }
-
-    /** Error pages without what an exception says: that is for the log. */
-    private static final class Errors extends ErrorPageErrorHandler {
-        Errors() {
-            setShowStacks(false);
-            setShowServlet(false);
-        }
-
-        @Override
-        protected void generateAcceptableResponse(ServletContextRequest base, HttpServletRequest request,
-                HttpServletResponse response, int code, String message) throws IOException {
-            if (request.getAttribute(RequestDispatcher.ERROR_EXCEPTION) != null) {
-                request.removeAttribute(RequestDispatcher.ERROR_EXCEPTION);
-                message = HttpStatus.getMessage(code);
-            }
-            super.generateAcceptableResponse(base, request, response, code, message);
         }
     }
 }

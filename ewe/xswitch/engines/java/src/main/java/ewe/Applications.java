@@ -10,16 +10,17 @@ import org.eclipse.jetty.server.Response;
 import org.eclipse.jetty.util.Callback;
 
 /**
- * Hands each request to the web application that it belongs to.
+ * Passes each request to its web application.
  *
- * <p>X-Switch says which one that is: XSWITCH_APPLICATION is its directory, XSWITCH_CONTEXT its path in URLs. All
+ * <p>X-Switch names the application: XSWITCH_APPLICATION is its directory, XSWITCH_CONTEXT its path in URLs. All
  * parameters of a FastCGI request are attributes of Jetty's request.
  */
 final class Applications extends Handler.Abstract {
     private final Path work;
+    private final Deployers deployers = new Deployers();
     private final Map<String, Application> applications = new ConcurrentHashMap<>();
 
-    /** work: a directory for what is compiled and uploaded. */
+    /** work: a directory for compiled pages and uploads. */
     Applications(Path work) {
         this.work = work;
     }
@@ -28,13 +29,16 @@ final class Applications extends Handler.Abstract {
     public boolean handle(Request request, Response response, Callback callback) throws Exception {
         String directory = (String) request.getAttribute("XSWITCH_APPLICATION");
         String context = (String) request.getAttribute("XSWITCH_CONTEXT");
-        if (directory == null) { // a script, for which somebody has named this engine
+        if (directory == null) { // a script, for which the settings or the web server name this engine
             Response.writeError(request, response, callback, HttpStatus.INTERNAL_SERVER_ERROR_500);
             return true;
         }
+        String name = context + "\n" + directory;
+        if (!applications.containsKey(name)) {
+            endRemoved();
+        }
         Application application = applications.computeIfAbsent(
-                context + "\n" + directory,
-                key -> new Application(getServer(), Path.of(directory), context, work));
+                name, key -> new Application(getServer(), deployers, Path.of(directory), context, work));
         Handler handler = application.handler();
         if (handler == null) {
             Response.writeError(request, response, callback, HttpStatus.INTERNAL_SERVER_ERROR_500);
@@ -42,5 +46,14 @@ final class Applications extends Handler.Abstract {
         }
         Request visited = new Visited(request);
         return handler.handle(visited, new Answer(visited, response), callback);
+    }
+
+    /** End the applications whose directories have been removed, such as old versions of a package. */
+    private void endRemoved() {
+        applications.forEach((name, application) -> {
+            if (application.isGone() && applications.remove(name, application)) {
+                application.end();
+            }
+        });
     }
 }

@@ -12,11 +12,11 @@ import org.eclipse.jetty.util.thread.QueuedThreadPool;
 /**
  * The Java engine of X-Switch: Jetty with its FastCGI connector, for the web applications of one user.
  *
- * <p>X-Switch hands it a listening Unix socket as descriptor 0, and a directory for what is compiled as
- * java.io.tmpdir; descriptor 2 is the log. It ends when X-Switch ends it.
+ * <p>X-Switch passes it a listening Unix socket as descriptor 0, and a directory for compiled pages as
+ * java.io.tmpdir; descriptor 2 is the log. The engine ends when X-Switch kills it.
  */
 public final class Engine {
-    private static final int MAX_THREADS = 20; // they count as processes of the user, who may have few
+    private static final int MAX_THREADS = 20; // they count towards the user's limit on processes, which may be low
 
     public static void main(String[] arguments) throws Exception {
         QueuedThreadPool threads = new QueuedThreadPool(MAX_THREADS, 2);
@@ -27,23 +27,23 @@ public final class Engine {
         HttpConfiguration configuration = new HttpConfiguration();
         configuration.setSendServerVersion(false);
         configuration.setSendXPoweredBy(false);
-        configuration.setSendDateHeader(false); // the web server's business
-        // X-Switch has decoded the path once, resolved its dots, and encoded it again: nothing is ambiguous.
+        configuration.setSendDateHeader(false); // the web server sets it
+        // X-Switch has decoded the path, resolved its dot segments, and encoded it again: nothing is ambiguous.
         configuration.setUriCompliance(new UriCompliance("X-Switch", EnumSet.of(
                 UriCompliance.Violation.AMBIGUOUS_EMPTY_SEGMENT,
                 UriCompliance.Violation.AMBIGUOUS_PATH_ENCODING,
                 UriCompliance.Violation.AMBIGUOUS_PATH_PARAMETER)));
-        // No separate thread accepts connections: one selector does all.
+        // No separate thread accepts connections: one selector does everything.
         UnixDomainServerConnector connector = new UnixDomainServerConnector(
                 server, null, null, null, 0, 1, new ServerFCGIConnectionFactory(configuration));
         connector.setInheritChannel(true);
-        connector.setIdleTimeout(0); // X-Switch keeps the time
+        connector.setIdleTimeout(0); // X-Switch has its own timeouts
         server.addConnector(connector);
 
         server.setHandler(new Applications(Path.of(System.getProperty("java.io.tmpdir"))));
         try {
             server.start();
-        } catch (Throwable fault) { // threads that run already would keep it alive
+        } catch (Throwable fault) { // running threads would keep the process alive
             fault.printStackTrace();
             System.exit(1);
         }

@@ -5,7 +5,7 @@ import java.net.SocketAddress;
 import org.eclipse.jetty.server.ConnectionMetaData;
 import org.eclipse.jetty.server.Request;
 
-/** A request as the visitor sent it to the web server, not as it came over the socket from there. */
+/** A request as the visitor sent it to the web server, not as it came from there over the socket. */
 final class Visited extends Request.Wrapper {
     Visited(Request request) {
         super(request);
@@ -20,7 +20,7 @@ final class Visited extends Request.Wrapper {
     public ConnectionMetaData getConnectionMetaData() {
         return new ConnectionMetaData.Wrapper(super.getConnectionMetaData()) {
             @Override
-            public String getProtocol() { // not "fcgi/1.0", from which no servlet can tell anything
+            public String getProtocol() { // not "fcgi/1.0", which means nothing to a servlet
                 return getHttpVersion().asString();
             }
 
@@ -39,7 +39,7 @@ final class Visited extends Request.Wrapper {
     private InetSocketAddress address(String address, String port) {
         Object host = getAttribute(address);
         Object number = getAttribute(port);
-        // Unresolved: no name is looked up.
+        // Unresolved: do not look up a name.
         return host == null ? null : InetSocketAddress.createUnresolved(
                 (String) host, number == null ? 0 : Integer.parseInt((String) number));
     }

@@ -22,8 +22,8 @@ from support.xswitch_client import HEAD, XSwitch, xswitch
 from ewe.config.messages import ConfigError
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
-from ewe.xswitch.privileged.warm import WarmParent
-from ewe.xswitch.process import Account, Limits
+from ewe.xswitch.privileged.preloaded import PreloadedParent
+from ewe.xswitch.process import Account, EngineLimits
 from ewe.xswitch.settings import from_toml
 
 pytestmark = pytest.mark.starts_processes
@@ -47,12 +47,12 @@ isolation = "none"
 isolation = "none"
 """
 SLEEP = {"python": ("s.py", "import time\ntime.sleep(60)\n"), "perl": ("s.pl", "sleep 60")}
-PROGRAMS = {"python": b"warm_python.py", "perl": b"warm_perl.pl"}
+PROGRAMS = {"python": b"preloaded_python.py", "perl": b"preloaded_perl.pl"}
 languages = pytest.mark.parametrize("language", SCRIPTS)
 
 
 def parent_of(running: XSwitch, language: str) -> int:
-    """Return the pid of a language's warm parent, 0 if there is none."""
+    """Return the pid of a language's preloaded parent, 0 if there is none."""
     suexecme = running.members()["suexecme"]
     for pid in children_of(suexecme):
         try:
@@ -80,7 +80,7 @@ def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
         assert forked and os.getsid(first) == first
         parent = parent_of(running, language)
         os.kill(parent, signal.SIGKILL)
-        running.wait_for_log(f"the warm parent of {language} has ended; engines start without it")
+        running.wait_for_log(f"the preloaded parent of {language} has ended; engines start without it")
         assert ask(running, language) == (True, first)
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: not running.engines(), 20, lambda: f"{running.engines()}\n{running.log()}")
@@ -106,14 +106,14 @@ def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
 
 @languages
 def test_no_parent_where_none_is_wanted(language: str) -> None:
-    with xswitch(f"warm = false\n{IN_ENGINE}") as running:
+    with xswitch(f"preload = false\n{IN_ENGINE}") as running:
         assert not ask(running, language)[0]
         assert parent_of(running, language) == 0
 
 
 @pytest.fixture
 def library() -> Iterator[Path]:
-    """A directory of modules that everybody may read."""
+    """A directory of modules that every account may read."""
     with tempfile.TemporaryDirectory(prefix="test-library-") as name:
         os.chmod(name, 0o755)
         yield Path(name)
@@ -126,7 +126,7 @@ def test_what_cannot_be_loaded_is_said_and_the_rest_is_there(library: Path) -> N
     (library / "Broken.pm").write_text("package Broken; 0 +;\n")
     table = f"""[engines.perl]
 isolation = "none"
-warm = ["Mine", "No::Such", "Broken", "Data::Dumper"]
+preload = ["Mine", "No::Such", "Broken", "Data::Dumper"]
 environment = {{ PERL5LIB = "{library}" }}
 """
     text = f"""print "{HEAD}\\n", exists $INC{{'Mine.pm'}} ? Mine::name() : 'not there';
@@ -148,7 +148,7 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
 
 
 class Forking:
-    """A warm parent that has been sent an order, as suexecme does. ours: our end of its channel.
+    """A preloaded parent that has been sent an order, as suexecme does. ours: our end of its channel.
 
     data: the engine's socket. said: a file with all that was said on standard error.
     """
@@ -164,7 +164,7 @@ class Forking:
         self.said = tempfile.TemporaryFile()
         account = Account("me", os.geteuid(), os.getegid(), tuple(os.getgroups()), "/")
         environment = {"PATH": os.environ["PATH"]}
-        order = {"account": account, "limits": Limits()._asdict(), "environment": environment}
+        order = {"account": account, "limits": EngineLimits()._asdict(), "environment": environment}
         with its_data, its_control:
             descriptors = [its_data.fileno(), self.said.fileno(), its_control.fileno()]
             channel.send(self.ours, order, descriptors)
@@ -184,7 +184,7 @@ class Forking:
 
 @languages
 def test_a_suexecme_that_goes_within_a_fork_leaves_neither_parent_nor_engine(language: str) -> None:
-    """The order is there, and nobody takes the answer: both end without a word."""
+    """The order has been sent, but no process reads the answer: both end without a message."""
     with Forking(language) as forking:
         forking.ours.close()
         process = forking.start()
@@ -213,8 +213,8 @@ def test_the_engine_itself_tells_its_pid(language: str) -> None:
         assert process.wait(20) == 0
 
 
-class Ended(WarmParent):
-    """A warm parent of which only the channel is left."""
+class Ended(PreloadedParent):
+    """A preloaded parent of which only the channel is left."""
 
     def __init__(self, end: socket.socket) -> None:
         self.channel = end
@@ -227,7 +227,7 @@ class Ended(WarmParent):
 def test_an_engine_that_answers_late_is_known_or_does_not_begin(
     monkeypatch: pytest.MonkeyPatch, answered: bool
 ) -> None:
-    """suexecme's patience ends: an answer that has come by then counts, and after it none can be sent."""
+    """suexecme waits no longer: an answer that has come by then counts, and after it none can be sent."""
     ours, its = channel.pair()
     parent = Ended(ours)
     received = channel.receive
@@ -240,17 +240,17 @@ def test_an_engine_that_answers_late_is_known_or_does_not_begin(
 
     monkeypatch.setattr(channel, "receive", late)
     with its:
-        assert parent.start(Account("me", 1, 1, (), "/"), Limits(), []) == (42 if answered else 0)
+        assert parent.start(Account("me", 1, 1, (), "/"), EngineLimits(), []) == (42 if answered else 0)
         with pytest.raises(OSError):
             channel.send(its, {"pid": 43})
     assert parent.process.wait(20) == -signal.SIGKILL
 
 
 def test_only_python_and_perl_can_be_forked() -> None:
-    with pytest.raises(ConfigError, match=r"\[engines.sh\]: warm: only an engine in Python"):
-        from_toml({"engines": {"sh": {"command": ["sh", "engine.sh"], "warm": ["x"]}}}, "x.toml")
+    with pytest.raises(ConfigError, match=r"\[engines.sh\]: preload: only an engine in Python"):
+        from_toml({"engines": {"sh": {"command": ["sh", "engine.sh"], "preload": ["x"]}}}, "x.toml")
     own = from_toml({"engines": {"perl": {"command": ["sh", "engine.sh"]}}}, "x.toml")
-    assert own.engines["perl"].warm is None
+    assert own.engines["perl"].preload is None
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ def test_only_python_and_perl_can_be_forked() -> None:
     ],
 )
 def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
-    """Perl has no names for them: those in warm_perl.pl are the kernel's."""
+    """Perl has no names for them: those in preloaded_perl.pl are the kernel's."""
     file = Path("/usr/include") / header
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", file.read_text()))
-    source = (ROOT / "ewe/xswitch/engines/warm_perl.pl").read_text()
+    source = (ROOT / "ewe/xswitch/engines/preloaded_perl.pl").read_text()
     table = re.search(rf"\b{machine} => {{(.*?)}}", source, re.DOTALL)
     close_range = re.search(r"\$CLOSE_RANGE = (\d+)", source)
     assert table and close_range

@@ -1,13 +1,14 @@
-# The warm parent of Perl engines: warm_perl.pl ENGINE-FILE MODULE ...
+# The preloaded parent of Perl engines: preloaded_perl.pl ENGINE-FILE MODULE ...
 #
-# Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe/xswitch/privileged/warm.py):
-# the child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
-# forked twice, so that suexecme is its parent, learns of its end, and takes it along.
+# Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see
+# ewe/xswitch/privileged/preloaded.py). The child takes its descriptors, limits and user, and becomes an engine without
+# the start of an interpreter. It is forked twice: then suexecme is its parent, learns of its end, and ends it when
+# suexecme itself ends.
 #
-# It does what process.py does for engines that are started by their command. Perl has no functions for
-# descriptors beside a message, limits and prctl(2): here they are system calls, by number.
+# It does the work of process.py, which starts engines by their command. Perl has no functions for limits, prctl(2)
+# and descriptors beside a message: here they are system calls, by number.
 
-package XSwitch::Warm;
+package XSwitch::Preloaded;
 
 use strict;
 use warnings;
@@ -29,10 +30,10 @@ my ($SOL_SOCKET, $SCM_RIGHTS, $MSG_CMSG_CLOEXEC) = (1, 1, 0x40000000);    # <sys
 my ($CONTROL, $CANNOT_START, $MAX_ORDER) = (3, 127, 65536);
 
 my $machine = (POSIX::uname())[4];
-my $numbers = $NUMBERS{$machine} or die "no warm parent on $machine: its system calls are not known\n";
-syscall($CLOSE_RANGE, 1 << 30, 1 << 30, 0) == 0 or die "no warm parent on this kernel: close_range: $!\n";
+my $numbers = $NUMBERS{$machine} or die "no preloaded parent on $machine: its system calls are not known\n";
+syscall($CLOSE_RANGE, 1 << 30, 1 << 30, 0) == 0 or die "no preloaded parent on this kernel: close_range: $!\n";
 
-# Make a system call. A number is passed as such, a text by its address.
+# Make a system call. A number is passed as a number, a text by its address.
 sub call {
     my $name = shift;
     my $result = syscall($numbers->{$name}, @_);
@@ -40,13 +41,13 @@ sub call {
     return $result;
 }
 
-# Fork for each order, until suexecme has gone.
+# Fork for each order, until suexecme has ended.
 sub main {
     my ($engine, @modules) = @ARGV;
     require($engine =~ m{\A/} ? $engine : "./$engine");
     delete $INC{$engine};
     for my $module (@modules) {
-        eval "package XSwitch::Warm::Names; use $module; 1"
+        eval "package XSwitch::Preloaded::Names; use $module; 1"
             or print STDERR "$module cannot be loaded beforehand: ", $@ =~ s/ \(you may .*//sr, "\n";
     }
     XSwitch::State::note_modules();
@@ -68,7 +69,7 @@ sub main {
     }
 }
 
-# Tell suexecme the pid of a new process, which is this one; 0 where none could be made.
+# Tell suexecme the pid of a new process, which is this one; 0 if none could be made.
 sub answer {
     my ($made) = @_;
     my $text = sprintf '{"pid":%d}', defined $made ? $$ : 0;
@@ -76,19 +77,19 @@ sub answer {
     return defined $made;
 }
 
-# Return the next packet and the descriptors beside it; nothing when suexecme has gone: recvmsg(2).
+# Return the next packet and the descriptors beside it; nothing if suexecme has ended: recvmsg(2).
 sub receive {
     my ($text, $control) = ('', '');
     vec($text, $MAX_ORDER - 1, 8) = vec($control, 63, 8) = 0;    # separate buffers, which the kernel fills
     my $place = pack 'P Q', $text, $MAX_ORDER;
     my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $place, 1, $control, 64, 0;
     my $length = call('recvmsg', 0, $message, $MSG_CMSG_CLOEXEC) or return;
-    my ($size, $level, $type) = unpack 'Q l l', $control;    # a cmsghdr, and what it brings
+    my ($size, $level, $type) = unpack 'Q l l', $control;    # a cmsghdr, and its content
     my $count = $size && $level == $SOL_SOCKET && $type == $SCM_RIGHTS ? ($size - 16) / 4 : 0;
     return (substr($text, 0, $length), unpack "x16 l$count", $control);
 }
 
-# Be an engine, to the end of this process.
+# Run an engine, to the end of this process.
 sub begin {
     my ($order, $between, $suexecme, $data, $errors, $control) = @_;
     my ($name, $uid, $gid, $groups, $home) = @{ $order->{account} };
@@ -97,11 +98,12 @@ sub begin {
     syscall($CLOSE_RANGE, $CONTROL + 1, 0x7fffffff, 0) == 0 or die "close_range: $!\n";
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), POSIX::SigSet->new);
     umask 022;
+    enter($order->{cgroup}) if $order->{cgroup};
     limit(%{ $order->{limits} }, core => 0);
     become($name, $uid, $gid, @$groups);
-    call('prctl', $DUMPABLE, 1, 0, 0, 0);    # /proc/self is the user's own again
+    call('prctl', $DUMPABLE, 1, 0, 0, 0);    # the user owns /proc/self again
     chdir $home or chdir '/';
-    select undef, undef, undef, 0.0002 while getppid == $between;    # suexecme adopts it, unless that has gone, too
+    select undef, undef, undef, 0.0002 while getppid == $between;    # until suexecme adopts it, or has ended
     call('prctl', $SUBREAPER, 1, 0, 0, 0);
     call('prctl', $PDEATHSIG, POSIX::SIGKILL(), 0, 0, 0);
     POSIX::_exit(0) if getppid != $suexecme;
@@ -109,7 +111,14 @@ sub begin {
     XSwitch::serve();
 }
 
-# Set limits; 0: none, but that of core files is 0.
+# Enter a cgroup by its file cgroup.procs: 0 stands for the process that writes.
+sub enter {
+    my ($file) = @_;
+    open my $processes, '>', $file or die "$file: $!\n";
+    syswrite $processes, '0' or die "$file: $!\n";
+}
+
+# Set limits; 0: no limit, except that core files have the limit 0.
 sub limit {
     my (%limits) = @_;
     for my $name (grep { $limits{$_} || $_ eq 'core' } keys %limits) {
@@ -121,7 +130,7 @@ sub limit {
     }
 }
 
-# Take groups and user for good, and look whether that is so.
+# Take groups and user for good, and check the result.
 sub become {
     my ($name, $uid, $gid, @groups) = @_;
     if ($> == 0) {

@@ -1,0 +1,163 @@
+"""The subcommands of `ewe-xswitch` that ask a running X-Switch: status, limits, log, restart, drain.
+
+`status` is for every account that may connect to the socket. The others reach the engines of the account that runs
+the command; root and the accounts of `managers` reach those of all users (ewe.xswitch.switch.control).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ewe.config.command import RaisingParser, UsageError
+from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.messages import Failure
+from ewe.logger import UNPRINTABLE_IN_MESSAGE as MESSAGE
+from ewe.logger import escaped
+from ewe.xswitch.setting_types import OVER_TLS
+from ewe.xswitch.settings import load
+
+STATUS_TIMEOUT_S = 5.0  # seconds that a command waits for each answer of the socket
+ABOUT = {
+    "status": "Print the engines, the queue and the counters of a running X-Switch.",
+    "limits": "Print the limits of a user, or of each user who has engines.",
+    "log": "Print the latest messages about the scripts of a user, or of all users.",
+    "restart": "End engines, and start others in their place. No request is lost: a busy engine ends after it.",
+    "drain": "End engines. No request is lost: a busy engine takes no other one, and ends after it.",
+}
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a subcommand; return the exit status. Raises Failure, UsageError, ConfigError."""
+    options = parser_of(name).parse_args(arguments)
+    # Only another X-Switch has a certificate for a tls: address
+    known = (each for each in load(options.config).listen if not each.startswith(OVER_TLS))
+    address = options.listen or next(known, "")
+    if not address:
+        raise UsageError("name the address of X-Switch: --listen unix:PATH or --listen HOST:PORT")
+    return RUN[name](address, options)
+
+
+def parser_of(name: str) -> RaisingParser:
+    """Return the parser of a subcommand."""
+    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=ABOUT[name])
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file of X-Switch, which names its address"
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="the address of X-Switch, unix:PATH or HOST:PORT")
+    if name == "status":
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        return parser
+    parser.add_argument("--user", metavar="NAME", default="", help="only of this user")
+    if name in ("restart", "drain"):
+        parser.add_argument("--language", metavar="NAME", default="", help="only engines of this language")
+        parser.add_argument("--all", action="store_true", help="all engines that this account may end")
+        parser.add_argument("pid", metavar="PID", type=int, nargs="*", help="these engines (see status)")
+    return parser
+
+
+def status(address: str, options: Namespace) -> int:
+    """Print the status."""
+    print(answer_of(address, {b"QUERY_STRING": b"json" if options.json else b""}), end="")
+    return 0
+
+
+def limits(address: str, options: Namespace) -> int:
+    """Print the limits of users."""
+    answer = act(address, b"list", {b"XSWITCH_USER": options.user})
+    for user, limits_of_user in answer["limits"].items():
+        for name, value in limits_of_user.items():
+            print(f"{escaped(user)}  {name:<11} {shown_limit(name, value)}")
+    print(f"kept by: {escaped(answer['kept'])}" if answer["limits"] else "no user has an engine; see --user")
+    return 0
+
+
+def shown_limit(name: str, value: float | None) -> str:
+    """Return a limit for people. name: of the setting; value: in its unit."""
+    if value is None:
+        return "no limit"
+    if name == "private":
+        return "yes" if value else "no"
+    units = {"time-limit": " s", "cpu": " s of CPU time for each engine", "cpu-share": "% of one CPU"}
+    if name == "memory":
+        return f"{value / (1 << 20):g}m"
+    return f"{value:g}{units.get(name, '')}"
+
+
+def log(address: str, options: Namespace) -> int:
+    """Print the latest messages."""
+    for at, user, line in act(address, b"log", {b"XSWITCH_USER": options.user})["log"]:
+        print(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)), escaped(user), escaped(line, MESSAGE))
+    return 0
+
+
+def end(name: str) -> Callable[[str, Namespace], int]:
+    """Return the function of `restart` or `drain`."""
+
+    def end_engines(address: str, options: Namespace) -> int:
+        if not (options.pid or options.user or options.language or options.all):
+            raise UsageError(f"which engines? ewe-xswitch {name} PID, --user NAME, --language NAME or --all")
+        if any(pid < 1 for pid in options.pid):
+            raise UsageError("a PID is a number from 1")
+        chosen = {
+            b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
+            b"XSWITCH_USER": options.user,
+            b"XSWITCH_LANGUAGE": options.language,
+        }
+        answer = act(address, name.encode(), chosen)
+        done = "restarted" if name == "restart" else "ended"
+        for pid in answer["ended"]:
+            print(f"{done} {pid or '(an engine that was starting)'}")
+        for pid in answer["ending"]:
+            print(f"{pid or 'an engine that is starting'} runs a request: it is {done} after it")
+        if answer["unknown"]:
+            pids = " ".join(map(str, answer["unknown"]))
+            raise Failure(f"{pids}: no such engine, or not one of this account's")
+        if not answer["ended"] and not answer["ending"]:
+            print("no such engine")
+        return 0
+
+    return end_engines
+
+
+def act(address: str, action: bytes, more: Mapping[bytes, str]) -> dict[str, Any]:
+    """Return X-Switch's answer to an action. Raises Failure."""
+    params = {name: os.fsencode(value) for name, value in more.items() if value}
+    text = answer_of(address, {b"XSWITCH_ACTION": action, **params})
+    try:
+        answer: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise Failure(f"{address}: it is no X-Switch of this version") from None
+    if "error" in answer:
+        raise Failure(escaped(answer["error"], MESSAGE))
+    return answer
+
+
+def answer_of(address: str, more: Mapping[bytes, bytes]) -> str:
+    """Return the body of X-Switch's answer to the status page with these parameters. Raises Failure."""
+    from ewe.gateway.records import FastCGIError
+    from ewe.xswitch.tools.client import FastCGIClient
+
+    params = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), b"XSWITCH_STATUS": b"1", **more}
+    try:
+        with FastCGIClient(address, STATUS_TIMEOUT_S) as client:
+            answer = client.ask(params)
+    except FastCGIError as error:
+        raise Failure(f"{address}: no X-Switch: {error}") from None
+    except (OSError, ValueError) as reason:
+        text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
+        raise Failure(f"{address}: {text}") from None
+    return answer.decode("utf-8", "backslashreplace").partition("\r\n\r\n")[2]
+
+
+RUN: Mapping[str, Callable[[str, Namespace], int]] = {
+    "status": status,
+    "limits": limits,
+    "log": log,
+    "restart": end("restart"),
+    "drain": end("drain"),
+}

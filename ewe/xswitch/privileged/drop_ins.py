@@ -1,0 +1,202 @@
+"""Packages that users drop into their directories: suexecme notices them, and reads the settings of a package.
+
+At a request for a user's script, and at most once a second for each user, suexecme compares the files in the user's
+directory for packages with what it has seen there before. If a file has come, changed or gone, suexecme starts
+ewe/xswitch/packages.py as that user. Root itself never opens a package. The process has limits of CPU time, memory
+and time, and reports each change in a line, which the main process logs.
+
+The settings of a package that serves are in its package.toml. They may name a language, but no command and no user:
+the script's owner decides who runs it, as for all scripts (rules.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import stat
+import sys
+import time
+from itertools import islice
+
+from ewe.bounded import BoundedDict
+from ewe.config.defaults import WEB_INF
+from ewe.xswitch import packages
+from ewe.xswitch.packages import SCRIPTS, SETTINGS, VERSIONS, BadPackage, PackageSettings, parse_settings
+from ewe.xswitch.privileged.rules import ExaminedScript, Refusal, account_of
+from ewe.xswitch.process import Account, EngineLimits, become, clean_environment, start
+from ewe.xswitch.public import is_public
+from ewe.xswitch.settings import Settings
+
+CHECK_S = 1.0  # seconds between two looks into the directory of one user
+SETTLED_S = 1.0  # seconds for which a file must have been unchanged: until then, a copy may be under way
+MAX_SECONDS = 60.0  # that one installation may take
+MAX_AT_ONCE = 4  # installations of all users
+MAX_USERS = 5000  # whose directories suexecme remembers
+MAX_FILES = 200  # of a directory, that suexecme looks at
+MAX_LINES_BYTES = 4096  # of what an installation reports: less than fits into a pipe
+# The program as text: the user may not be allowed to read the directory of ewe
+PROGRAM = inspect.getsource(packages)
+OWN_PYTHON = os.path.realpath(sys.executable)
+LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
+
+State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size, inode
+
+
+class DropIns:
+    """The directories for packages of all users."""
+
+    def __init__(self) -> None:
+        self.next_looks: BoundedDict[str, float] = BoundedDict(MAX_USERS)  # by home
+        self.states: BoundedDict[str, State] = BoundedDict(MAX_USERS)  # home -> the state that was installed
+        # pid -> the user, the pipe with the lines, the home, and when the installation must have ended
+        self.running: dict[int, tuple[Account, int, str, float]] = {}
+
+    def look(self, path: str, settings: Settings) -> None:
+        """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
+        home, found, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+        now = time.monotonic()
+        if not found or not settings.packages or now < self.next_looks.get(home, 0):
+            return
+        self.next_looks[home] = now + CHECK_S
+        self.end_late(now)
+        try:
+            account = owner_of(home, settings)
+            if account is None or len(self.running) >= MAX_AT_ONCE:
+                return
+            home = account.home  # a web server may have another name for it
+            if home in {each[2] for each in self.running.values()}:
+                return
+            directory = os.path.join(home, settings.packages)
+            scripts = os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
+            state = state_of(directory)
+            known = self.states.get(home)
+            if known is None and not state and not os.path.lexists(os.path.join(scripts, VERSIONS)):
+                known = state
+            if state == known or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
+                return
+            self.install(account, home, directory, scripts)
+            self.states[home] = state
+        except (OSError, ValueError):
+            return  # the user has no such directory, or no process could be made: the next look tries again
+
+    def install(self, account: Account, home: str, directory: str, scripts: str) -> None:
+        """Start an installation as the user. Raises OSError."""
+        # This Python may lie where the user may not enter; that of the PATH must then be 3.11 or newer
+        python = OWN_PYTHON if is_public(OWN_PYTHON) else "python3"
+        command = (python, "-IS", "-c", PROGRAM, directory, scripts)
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            pid = start(
+                command,
+                clean_environment(account),
+                {0: nothing, 1: writer, 2: writer},
+                lambda: become(account, LIMITS),
+            )
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+            os.close(nothing)
+        self.running[pid] = account, reader, home, time.monotonic() + MAX_SECONDS
+
+    def end_late(self, now: float) -> None:
+        """Kill the installations that take too long."""
+        for pid, (_, _, _, end) in self.running.items():
+            if now > end:
+                os.kill(pid, signal.SIGKILL)
+
+    def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
+        """Return the user and the lines of an installation that was reaped; None if the process was none."""
+        if pid not in self.running:
+            return None
+        account, reader, home, _ = self.running.pop(pid)
+        try:
+            text = os.read(reader, MAX_LINES_BYTES).decode("ascii", "replace")
+        except BlockingIOError:
+            text = ""
+        os.close(reader)
+        lines = text.splitlines()
+        if status and not lines:
+            lines = [f"{home}: its packages could not be read within the limits of memory and time"]
+        return account, lines
+
+
+def owner_of(home: str, settings: Settings) -> Account | None:
+    """Return the account whose home this is, None if it is none whose scripts run. Raises OSError."""
+    try:
+        account = account_of(os.lstat(home).st_uid)
+    except Refusal:
+        return None
+    if account.uid == 0 or (account.uid < settings.min_uid and account.uid != os.geteuid()):
+        return None
+    if os.geteuid() not in (0, account.uid) or os.path.realpath(account.home) != os.path.realpath(home):
+        return None
+    return account
+
+
+def is_fresh(changed_ns: int) -> bool:
+    """Return whether a file has changed within SETTLED_S. A time in the future is that of another clock."""
+    return 0 <= time.time_ns() - changed_ns < SETTLED_S * 1e9
+
+
+def state_of(directory: str) -> State:
+    """Return the state of the package files in a directory. Links are not followed. Raises OSError."""
+    try:
+        if not stat.S_ISDIR(os.lstat(directory).st_mode):
+            return ()
+        found = []
+        with os.scandir(directory) as entries:
+            for entry in islice(entries, MAX_FILES):
+                if entry.name.endswith(packages.SUFFIXES):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(sorted(found))
+    except FileNotFoundError:
+        return ()
+
+
+def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
+    """Return the settings of the package that a script belongs to; the defaults if it belongs to none.
+
+    Raises Refusal if URLs may not name the script, or if the settings are no longer valid.
+    """
+    head, found, rest = script.path.partition(f"/{SCRIPTS}/{VERSIONS}/")
+    parts = rest.split("/", 2)
+    if not found or len(parts) != 3:
+        return PackageSettings()
+    name, version, inner = parts
+    top = os.path.join(head, SCRIPTS, VERSIONS, name, version)
+    try:
+        own = parse_settings(read_settings(os.path.join(top, SETTINGS), script.account.uid))
+    except BadPackage as reason:
+        raise Refusal(f"{top}: {reason}", 500) from None
+    if inner == SETTINGS or (own.entry and inner not in own.entry and inner != WEB_INF):
+        raise Refusal("no URL may name this file of the package (entry)", 404)
+    if own.language and own.language not in settings.engines:
+        raise Refusal(f"{top}/{SETTINGS}: there is no engine {own.language[:50]!r} (language)", 500)
+    return own
+
+
+def read_settings(path: str, uid: int) -> bytes:
+    """Return the text of a package.toml, b"" if there is none. Only a regular file of the owner's is opened.
+
+    The owner may replace the file at any moment: see rules.first_line().
+    """
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+            return b""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with open(os.open(f"/proc/self/fd/{descriptor}", flags), "rb") as file:
+            return file.read(packages.MAX_SETTINGS_BYTES + 1)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""A preloaded parent: an engine program that has loaded its modules, and forks for each user who needs an engine.
+
+The parent runs `engines/preloaded_python.py` or `engines/preloaded_perl.pl` under the interpreter of the engine's
+command, as suexecme's own user (root). Messages go over a nameless socket pair, one JSON object in each packet:
+
+    suexecme -> parent    {"account": [name, uid, gid, [group …], home], "limits": {"cpu": seconds …},
+                          "cgroup": file, "namespace": file, "environment": {…}}, with the engine's descriptors
+    engine -> suexecme    {"pid": P}: the new process itself answers; P is 0 if the fork failed
+
+The parent forks twice, and the intermediate process ends at once. suexecme thereby adopts the engine, and reap()
+learns of its end. Before the engine serves, it starts a session and becomes the account's user.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import Any
+
+from ewe.xswitch import channel
+from ewe.xswitch.engine_kinds import ENGINES, EngineKind
+from ewe.xswitch.process import Account, EngineLimits, clean_environment, start
+
+ANSWER_SECONDS = 5.0  # that a preloaded parent may take to answer
+# The program of a preloaded parent, by the extension of the engine's file
+PROGRAMS = {
+    ".py": ("-s", f"{ENGINES}/preloaded_python.py"),
+    ".pl": (f"{ENGINES}/preloaded_perl.pl",),
+}
+
+
+class PreloadedParent:
+    """The preloaded parent of one language, as suexecme sees it."""
+
+    def __init__(self, kind: EngineKind) -> None:
+        """Start the parent. Raises OSError."""
+        self.kind = kind
+        # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
+        self.enters_namespaces = kind.command[-1].endswith(".py")
+        self.channel, child_end = channel.pair()
+        self.channel.settimeout(ANSWER_SECONDS)
+        program = PROGRAMS[os.path.splitext(kind.command[-1])[1]]
+        command = [kind.command[0], *program, *kind.command[1:], *(kind.preload or ())]
+        # The parent keeps suexecme's uid: name and home are only for its environment.
+        ours = Account("nobody", os.geteuid(), os.getegid(), (), "/")
+        with child_end:
+            self.pid = start(
+                command,
+                {**clean_environment(ours), **kind.variables},
+                {0: child_end.fileno(), 1: 2, 2: 2},
+                lambda: None,
+                adopts=False,
+            )
+
+    def start(
+        self,
+        account: Account,
+        limits: EngineLimits,
+        descriptors: list[int],
+        cgroup: str = "",
+        namespace: str = "",
+    ) -> int:
+        """Start an engine; return its pid, 0 if there is none. cgroup, namespace: see become().
+
+        A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
+        """
+        order = {
+            "account": account,
+            "limits": limits._asdict(),
+            "cgroup": cgroup,
+            "namespace": namespace,
+            "environment": {**clean_environment(account), **self.kind.variables},
+        }
+        try:
+            channel.send(self.channel, order, descriptors)
+            answer = channel.receive(self.channel)
+        except OSError:
+            answer = None
+        if answer is None:
+            # Too late, or the parent has ended. The engine may have answered after the timeout: last_answer()
+            answer = self.last_answer()
+            self.end()
+        return int(answer[0]["pid"]) if answer is not None else 0
+
+    def last_answer(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Close the channel for answers; return one that came late. A child without an answer yet ends instead."""
+        try:
+            self.channel.shutdown(socket.SHUT_RD)
+            return channel.receive(self.channel)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Close suexecme's end; the parent then ends."""
+        self.channel.close()
+
+    def end(self) -> None:
+        """Kill the parent; its engines continue."""
+        self.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass

@@ -1,0 +1,205 @@
+"""Actions on running engines: list, restart, drain, log; and the rights of the accounts that ask for them.
+
+The commands `ewe-xswitch restart`, `drain`, `limits` and `log`, and ewe's page of engines, ask over X-Switch's own
+socket. They ask for the status page with these FastCGI parameters, which no client of a web server can set, because
+a client's fields become parameters HTTP_…:
+
+    XSWITCH_ACTION      list, restart, drain or log
+    XSWITCH_SCOPE       "all", or "user:NAME": the engines that the action may reach. Without it: all that the
+                        process that asks may reach
+    XSWITCH_PIDS        these engines only, as numbers with spaces between them
+    XSWITCH_USER        engines of this user only
+    XSWITCH_LANGUAGE    engines of this language only
+    XSWITCH_FOR         the visitor who has asked the web server, for the log
+
+**Rights.** The kernel says which account has connected to a Unix socket (SO_PEERCRED, unix(7)). No parameter can
+change that. Root, the account that started X-Switch and the accounts of the setting `managers` reach all engines,
+and can restrict themselves by XSWITCH_SCOPE: a web server that has authenticated alice sends "user:alice". Every
+other account reaches its own engines. Over TCP the account is unknown, so there are no actions.
+
+**restart** ends an engine and starts another one in its place; **drain** only ends it. Neither loses a request: an
+engine that runs one gets no new request, and ends after it (Scheduler.drain).
+
+Each action that ends an engine is a line of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+from typing import Any, NamedTuple
+
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.user_limits import UserLimits
+
+ACTIONS = ("list", "restart", "drain", "log")
+COUNTERS = {"restart": "restarted", "drain": "drained"}  # the reason of an engine's end: scheduler.ENDINGS
+CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+MAX_PIDS = 1000
+MAX_NAME_BYTES = 256  # of an account, and of a language
+
+
+class ActionRefused(Exception):
+    """An action is not allowed, or is malformed. The text is one line."""
+
+
+class Action(NamedTuple):
+    """An action, and the engines that it names. user: "" means those of all users. pids, language: empty means any.
+
+    by: the account that asks, for the log.
+    """
+
+    name: str
+    user: str
+    pids: frozenset[int] = frozenset()
+    language: str = ""
+    by: str = ""
+
+    def names(self, user: str, language: str, pid: int) -> bool:
+        """Return whether the action names an engine."""
+        return (
+            self.user in ("", user)
+            and self.language in ("", language)
+            and (not self.pids or pid in self.pids)
+        )
+
+
+class Control:
+    """Checks actions and carries them out."""
+
+    def __init__(self, context: Context, owner: int) -> None:
+        """owner: the uid of the account that started X-Switch."""
+        self.context = context
+        self.owner = owner
+
+    def action_of(self, peer: socket.socket, params: dict[bytes, bytes]) -> Action:
+        """Return the action that a request asks for. peer: the connection. Raises ActionRefused."""
+        name = text_of(params, b"XSWITCH_ACTION")
+        if name not in ACTIONS:
+            raise ActionRefused(f"there is no action {name!r}: expected {', '.join(ACTIONS)}")
+        account, reaches_all = rights_of(peer, self.owner, self.context.settings)
+        scope = text_of(params, b"XSWITCH_SCOPE")
+        user = "" if reaches_all else account
+        if scope.startswith("user:") and len(scope) > len("user:"):
+            asked = scope.removeprefix("user:")
+            if user not in ("", asked):
+                raise ActionRefused(f"{account} may not act for {asked!r}: only root and `managers` may")
+            user = asked
+        elif scope == "all":
+            if not reaches_all:
+                raise ActionRefused(f"{account} may not act for all users: only root and `managers` may")
+        elif b"XSWITCH_SCOPE" in params:
+            raise ActionRefused("XSWITCH_SCOPE is neither all nor user:NAME")
+        chosen = text_of(params, b"XSWITCH_USER")
+        if chosen and user not in ("", chosen):
+            raise ActionRefused(f"{user} may not act for {chosen!r}: a user reaches only own engines")
+        by = text_of(params, b"XSWITCH_FOR")
+        return Action(
+            name,
+            chosen or user,
+            pids_of(params.get(b"XSWITCH_PIDS", b"")),
+            text_of(params, b"XSWITCH_LANGUAGE"),
+            f"{by} (by {account})" if by else account,
+        )
+
+    def chosen(self, action: Action) -> list[Engine]:
+        """Return the engines that an action names, among those that it may reach."""
+        engines = self.context.scheduler.engines
+        return [each for each in engines if action.names(each.key[0], each.key[1], each.pid)]
+
+    def carry_out(self, action: Action) -> dict[str, Any]:
+        """Carry out `log`, `restart` or `drain`; return the answer.
+
+        Of the pids in the answer, `ended` have ended, `ending` still run a request, and `unknown` name no engine
+        that the action may reach.
+        """
+        if action.name == "log":
+            return {"log": self.context.recent_lines.lines_of(action.user)}
+        ended: list[int] = []
+        ending: list[int] = []
+        for engine in self.chosen(action):
+            user, language = engine.key
+            has_ended = self.context.scheduler.drain(engine, COUNTERS[action.name])
+            (ended if has_ended else ending).append(engine.pid)
+            self.context.log.info(f"{action.name} of {user}'s {language} engine {engine.pid}: {action.by}")
+        return {
+            "ended": sorted(ended),
+            "ending": sorted(ending),
+            "unknown": sorted(action.pids - {*ended, *ending}),
+        }
+
+    def visible(self, status: dict[str, Any], action: Action) -> dict[str, Any]:
+        """Return the part of a status (status.collect) that an action may see, with the limits of its users."""
+        engines = [
+            each for each in status["engines"] if action.names(each["user"], each["language"], each["pid"])
+        ]
+        waiting = {user: count for user, count in status["waiting"].items() if action.user in ("", user)}
+        users = {action.user} if action.user else {each["user"] for each in engines} | waiting.keys()
+        part = {
+            "engines": engines,
+            "waiting": waiting,
+            "limits": {user: self.limits_of(user) for user in sorted(users)},
+            "kept": status["limits"],
+        }
+        if not action.user:
+            part |= {name: status[name] for name in ("uptime", "connections", "resources", "counters")}
+        return part
+
+    def limits_of(self, user: str) -> dict[str, float | None]:
+        """Return the limits of a user, and `private`, by their names in the settings.
+
+        None: no limit, or none that X-Switch sets.
+        """
+        settings = self.context.settings
+        limits: UserLimits = self.context.scheduler.limits.limits_of(user)
+        general = settings.limits
+        return {
+            "engines": self.context.scheduler.max_engines_of(user),
+            "requests": limits.requests,
+            "time-limit": self.context.time_limit_of(user),
+            "memory": (general.memory if limits.memory is None else limits.memory) or None,
+            "processes": (general.processes if limits.processes is None else limits.processes) or None,
+            "cpu": (general.cpu if limits.cpu is None else limits.cpu) or None,
+            "cpu-share": limits.cpu_share,
+            "private": settings.is_private(limits),
+        }
+
+
+def rights_of(peer: socket.socket, owner: int, settings: Settings) -> tuple[str, bool]:
+    """Return the account of the process that has connected, and whether it reaches the engines of all users.
+
+    Raises ActionRefused.
+    """
+    if peer.family != socket.AF_UNIX:
+        raise ActionRefused(
+            "over TCP X-Switch cannot tell who asks: use its Unix socket (listen = unix:PATH)"
+        )
+    try:
+        uid = CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[1]
+        account = pwd.getpwuid(uid).pw_name
+    except OSError as reason:
+        raise ActionRefused(f"the system does not tell who asks: {reason.strerror}") from None
+    except KeyError:
+        raise ActionRefused(f"uid {uid} has no account") from None
+    return account, uid in (0, owner) or account in settings.managers
+
+
+def text_of(params: dict[bytes, bytes], name: bytes) -> str:
+    """Return a parameter as text, "" without one. Raises ActionRefused."""
+    raw = params.get(name, b"")
+    if len(raw) > MAX_NAME_BYTES:
+        raise ActionRefused(f"{name.decode()} has more than {MAX_NAME_BYTES} bytes")
+    return os.fsdecode(raw)
+
+
+def pids_of(raw: bytes) -> frozenset[int]:
+    """Return the pids in a parameter. Raises ActionRefused."""
+    words = raw.split()
+    numbers = [int(word) for word in words if word.isdigit() and len(word) < 10]
+    if raw and (not words or len(numbers) != len(words) or 0 in numbers or len(words) > MAX_PIDS):
+        raise ActionRefused(f"XSWITCH_PIDS: expected numbers of processes, 1 to {MAX_PIDS} of them")
+    return frozenset(numbers)

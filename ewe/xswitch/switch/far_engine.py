@@ -1,0 +1,357 @@
+"""Engines on another machine: requests go, as FastCGI over TLS, to the X-Switch there, which has the engines.
+
+    web server ── Exchange ── FarConnection ═══TLS═══▶ the other X-Switch ── its engines, users and files
+                                  │
+                              FarEngine, one for each [engines.NAME] with an `address`
+
+The other X-Switch decides everything about a script: whether it exists and may run, its owner, its engine and its
+time. It divides its engines among users, and refuses what is too much. Here a FarEngine is one more engine of the
+scheduler, with room for `connections` requests. Each request has a connection to itself, so none waits behind
+another one, and back-pressure is that of TCP. Connections are kept for later requests.
+
+Whether the other machine answers is one state for all requests:
+
+    UNKNOWN ---answers--> UP ---no connection, no TLS, or SILENT_S without an answer---> DOWN
+                           ^                                                              |
+                           +------ answers, at a new connection each RETRY_S -------------+
+
+One more connection, the watch, carries no requests. It sends a question (GET_VALUES, section 4.1 of FastCGI) each
+PING_S. While the state is DOWN, requests get 503 at once. Requests that run when the other machine becomes silent
+are not ended: it may only be slow. They have `time-limit`, as the script of a local engine has, and the timeouts of
+TCP (tls_socket.py). If the connection of a request ends, the exchange does what it does when an engine dies: it
+repeats a GET that had no answer, and ends another request with 502.
+
+A client that leaves ends its connection here. The other X-Switch sees that as a web server whose client has left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import time
+from enum import Enum
+from typing import Any
+
+from ewe.config.setting_types import parse_address
+from ewe.gateway.records import GET_VALUES, FastCGIError, encode_pairs, record
+from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.outbox import Outbox
+from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
+
+CONNECT_S = 5.0  # seconds that a connection and its handshake may take
+PING_S = 2.0  # between two questions to the other machine
+SILENT_S = 6.0  # without an answer to one: the other machine is down
+RETRY_S = 2.0  # between two connections to a machine that is down
+MAX_UNUSED = 64  # connections that are kept for later requests
+PING = record(GET_VALUES, 0, encode_pairs([(b"FCGI_MPXS_CONNS", b"")]))
+# Parameters between ewe and this X-Switch: the other one would take them for its own.
+LOCAL_PARAMS = (b"XSWITCH_ENGINE", b"XSWITCH_TRACE")
+
+
+class HostState(Enum):
+    """Whether the other machine answers."""
+
+    UNKNOWN = "unknown"
+    UP = "up"
+    DOWN = "down"
+
+
+class HeldOutbox(Outbox):
+    """An outbox that keeps its bytes until release(): the handshake comes first."""
+
+    is_held = True
+
+    def send(self, data: bytes) -> None:
+        if self.is_held:
+            self.queue_data(data)
+        else:
+            super().send(data)
+
+    def release(self) -> None:
+        """Begin to write."""
+        self.is_held = False
+        if self.pending:
+            self.loop.add_writer(self.sock, self.on_writable)
+
+
+class FarConnection(FastCGIEngine):
+    """One connection to the other machine: for one request at a time, or for the watch."""
+
+    def __init__(self, engine: FarEngine, data: TlsSocket) -> None:
+        """data: a connecting socket."""
+        super().__init__(engine.context, engine.key, data, -1)
+        self.engine = engine
+        self.name = engine.key[0]  # in the trace
+        self.tls = data
+        self.has_answered = False  # a question
+        self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
+        self.connects_until = time.monotonic() + CONNECT_S
+        self.loop.remove_reader(data)
+        self.handshake: Handshake | None = Handshake(self.loop, data, self.handshake_ended)
+
+    def handshake_ended(self, reason: str) -> None:
+        """Send what waits, or close. reason: of a failure, or ""."""
+        if reason:
+            self.fail_to_connect(reason)
+            return
+        self.handshake = None
+        self.loop.add_reader(self.data, self.on_data)
+        self.outbox.release()
+
+    def fail_to_connect(self, reason: str) -> None:
+        """Close: there is no connection. The request has not left this machine."""
+        exchange = self.take_exchange()
+        self.tls.fault = reason
+        self.engine.mark_down(reason)
+        self.close()
+        if exchange is not None:
+            exchange.fail(503, self.engine.down_cause())
+
+    def send_request(self, exchange: Exchange) -> None:
+        """Write a request with the web server's parameters: the environment is made where the script is."""
+        params = [(name, value) for name, value in exchange.params.items() if name not in LOCAL_PARAMS]
+        head = self.requester.begin(params, keep=True)
+        self.outbox.send(head + b"".join(map(self.requester.input, exchange.take_body())))
+
+    def pause_output(self) -> None:
+        if self.handshake is None:
+            super().pause_output()
+
+    def on_data(self) -> None:
+        """Read the response; between two requests, the answer to a question."""
+        piece = self.receive()
+        if piece is None:
+            return
+        if not piece or self.exchange is not None:
+            self.handle_records(piece)
+            return
+        try:
+            self.requester.feed(piece)
+        except FastCGIError as error:
+            self.fail(str(error))
+        else:
+            self.engine.answered(self)
+
+    def fail(self, cause: str) -> None:
+        """Close; the exchange decides whether the request is repeated, and has a new connection for that.
+
+        The kept connections may have ended, too, though the event loop has not come to them yet.
+        """
+        if self.exchange is not None:
+            self.engine.close_unused()
+        super().fail(f"{self.engine.name}: {self.tls.fault or cause}")
+
+    def client_left(self) -> None:
+        """Close: the other X-Switch then gives the script as long as its setting `abandoned` says."""
+        exchange = self.take_exchange()
+        self.close()
+        if exchange is not None:
+            exchange.complete(b"", 0)
+
+    def become_idle(self) -> None:
+        self.engine.connection_free(self)
+
+    def announce_close(self) -> None:
+        self.engine.connection_closed(self)
+
+    def close_sockets(self) -> None:
+        if self.handshake is not None:
+            self.handshake.stop()
+        super().close_sockets()
+
+
+class FarEngine:
+    """The engines of another machine, which the scheduler sees as one engine with room for many requests."""
+
+    def __init__(self, context: Context, kind: EngineKind, tls: ssl.SSLContext) -> None:
+        """tls: the context of the end that connects."""
+        self.context = context
+        self.kind = kind
+        self.tls = tls
+        self.name = f"engines {kind.name} on {kind.address}"
+        self.key = (f"@{kind.name}", kind.name)  # no account has such a name
+        self.state = HostState.UNKNOWN
+        self.reason = ""  # why the other machine is down
+        self.changed_at = time.monotonic()
+        self.ended_requests = 0
+        self.connections: set[FarConnection] = set()
+        self.unused_connections: list[FarConnection] = []  # those of `connections` that run no request
+        self.watch: FarConnection | None = None
+        self.watches_at = 0.0  # when the next connection of the watch may begin
+        self.pinged_at = self.answered_at = 0.0
+        self.is_closed = False
+
+    # Requests
+
+    def running(self) -> int:
+        """Return how many requests run."""
+        return len(self.connections) - len(self.unused_connections)
+
+    def has_room(self) -> bool:
+        """Return whether assign() takes a request now; while the other machine is down, assign() refuses each."""
+        return self.state is HostState.DOWN or self.running() < self.kind.connections
+
+    def assign(self, exchange: Exchange) -> None:
+        """Run an exchange on a kept connection, or on a new one."""
+        if self.state is HostState.DOWN:
+            exchange.fail(503, self.down_cause())
+            return
+        try:
+            connection = self.unused_connections.pop() if self.unused_connections else self.connect()
+        except OSError as reason:
+            self.mark_down(reason_of(reason))
+            exchange.fail(503, self.down_cause())
+            return
+        self.connections.add(connection)
+        connection.assign(exchange)
+
+    def connect(self) -> FarConnection:
+        """Begin one more connection. Raises OSError."""
+        _, host, port = parse_address(self.kind.address)
+        plain = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            sock = tls_socket(self.tls, plain, host)
+        except BaseException:
+            plain.close()
+            raise
+        number = sock.connect_ex((host, port))
+        if number not in (0, errno.EINPROGRESS):
+            sock.close()
+            raise OSError(number, os.strerror(number))
+        return FarConnection(self, sock)
+
+    def connection_free(self, connection: FarConnection) -> None:
+        """Keep a connection whose request has ended, if few are kept."""
+        self.ended_requests += 1
+        self.unused_connections.append(connection)
+        if len(self.unused_connections) > MAX_UNUSED or self.is_closed:
+            connection.close()
+        self.context.scheduler.dispatch()
+
+    def close_unused(self) -> None:
+        """Close the connections that are kept for later requests."""
+        for connection in list(self.unused_connections):
+            connection.close()
+
+    def connection_closed(self, connection: FarConnection) -> None:
+        """Forget a connection."""
+        if connection is self.watch:
+            self.watch_closed(connection)
+            return
+        self.connections.discard(connection)
+        if connection in self.unused_connections:
+            self.unused_connections.remove(connection)
+        else:
+            self.ended_requests += 1
+            self.context.scheduler.dispatch()
+
+    # Whether the other machine answers
+
+    def tick(self, now: float) -> None:
+        """Ask the other machine, and end what has taken too long. Called several times a second."""
+        for connection in list(self.connections):
+            if connection.handshake is not None and now > connection.connects_until:
+                connection.fail_to_connect(f"no connection within {CONNECT_S:g} s")
+            elif now > connection.deadline:
+                connection.expire()
+        if self.is_closed:
+            return
+        if self.watch is None:
+            if now >= self.watches_at:
+                self.begin_watch(now)
+        elif self.watch.handshake is not None:
+            if now > self.watch.connects_until:
+                self.watch.fail_to_connect(f"no connection within {CONNECT_S:g} s")
+        elif now > self.answered_at + SILENT_S:
+            self.watch.tls.fault = f"no answer for {SILENT_S:g} s"
+            self.mark_down(self.watch.tls.fault)
+            self.watch.close()
+        elif now > self.pinged_at + PING_S:
+            self.pinged_at = now
+            self.watch.outbox.send(PING)
+
+    def begin_watch(self, now: float) -> None:
+        """Connect, and ask for the first time."""
+        self.watches_at = now + RETRY_S
+        try:
+            self.watch = self.connect()
+        except OSError as reason:
+            self.mark_down(reason_of(reason))
+            return
+        self.answered_at = self.pinged_at = now
+        self.watch.outbox.send(PING)
+
+    def watch_closed(self, connection: FarConnection) -> None:
+        """Connect again soon. The other X-Switch may only have started again: the next connection shows that."""
+        self.watch = None
+        if connection.has_answered and self.state is HostState.UP:
+            self.watches_at = 0.0
+        else:
+            self.mark_down(connection.tls.fault or "it closed the connection")
+
+    def answered(self, connection: FarConnection) -> None:
+        """Note that the other machine has answered a question."""
+        if connection is not self.watch:
+            return
+        connection.has_answered = True
+        self.answered_at = time.monotonic()
+        if self.state is not HostState.UP:
+            self.state = HostState.UP
+            self.changed_at = self.answered_at
+            self.reason = ""
+            self.context.log.info(f"{self.name}: it answers")
+
+    def mark_down(self, reason: str) -> None:
+        """Refuse requests until the other machine answers again. reason: for the log and the status."""
+        if self.state is HostState.DOWN or self.is_closed:
+            return
+        self.state = HostState.DOWN
+        self.changed_at = time.monotonic()
+        self.reason = reason
+        self.context.log.error(f"{self.name}: down, {reason}; asked again every {RETRY_S:g} s")
+        self.close_unused()
+        self.context.scheduler.dispatch()  # the waiting requests are refused
+
+    def down_cause(self) -> str:
+        """Return why a request is refused, for the log."""
+        return f"{self.name} are down: {self.reason}"
+
+    # The end, and the status
+
+    def use(self, tls: ssl.SSLContext) -> None:
+        """Use another certificate for new connections."""
+        self.tls = tls
+        self.close_unused()
+        if self.watch is not None:
+            self.watch.close()
+
+    def close(self) -> None:
+        """Take no more requests; the running ones end normally."""
+        self.is_closed = True
+        self.close_unused()
+        if self.watch is not None:
+            self.watch.close()
+
+    def fail(self, cause: str) -> None:
+        """End all running requests."""
+        self.close()
+        for connection in list(self.connections):
+            connection.fail(cause)
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Return the state of the other machine, for the status."""
+        return {
+            "engines": self.kind.name,
+            "address": self.kind.address,
+            "state": self.state.value,
+            "seconds": round(now - self.changed_at, 1),
+            "reason": self.reason,
+            "running": self.running(),
+            "requests": self.ended_requests,
+            "connections": len(self.connections),
+        }

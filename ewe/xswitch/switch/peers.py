@@ -1,0 +1,95 @@
+"""Other X-Switches: the engines there that run scripts for this one, and the door for those that ask this one.
+
+far engines    far_engine.py: [engines.NAME] with `address`. The name of a file decides whether its requests go
+               there
+the door       tls_door.py: `listen` with tls:HOST:PORT. Requests come in as from a web server
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ewe.xswitch.certificates import Contexts, contexts
+from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.far_engine import FarEngine
+from ewe.xswitch.switch.tls_door import TlsDoor
+
+
+class Peers:
+    """Keeps both up to date with the settings."""
+
+    def __init__(self, context: Context, connected: Callable[[socket.socket], None]) -> None:
+        """connected: called with the connection of another X-Switch that has shown a trusted certificate."""
+        self.context = context
+        self.connected = connected
+        self.certificates: tuple[str, ...] = ()
+        self.door: TlsDoor | None = None
+        self.engines: dict[str, FarEngine] = context.scheduler.far_engines
+        self.leaving: list[FarEngine] = []  # engines of former settings, which still run requests
+        self.change_settings(context.settings)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Use other settings, and renewed certificates. Running requests go on."""
+        tls = contexts(settings)
+        wanted = {name: kind for name, kind in settings.engines.items() if kind.address}
+        for name, engine in list(self.engines.items()):
+            if engine.kind != wanted.get(name):
+                del self.engines[name]
+                engine.close()
+                self.leaving.append(engine)
+        if tls is None:
+            return
+        if self.certificates != settings.certificates:
+            self.certificates = settings.certificates
+            self.use(tls)
+        for name, kind in wanted.items():
+            if name not in self.engines:
+                self.engines[name] = FarEngine(self.context, kind, tls.client)
+
+    def use(self, tls: Contexts) -> None:
+        """Use a certificate for new connections, in both directions."""
+        for engine in self.engines.values():
+            engine.use(tls.client)
+        if self.door is None:
+            self.door = TlsDoor(self.context.loop, self.context.log, tls.server, self.connected)
+        self.door.context = tls.server
+
+    def accepted(self, sock: socket.socket) -> None:
+        """Begin the handshake of a connection at a tls: address."""
+        assert self.door is not None  # the supervisor does not start without certificates
+        self.door.accepted(sock)
+
+    def kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
+        """Return the kind of a script that runs on another machine, None for a script of this one.
+
+        The file is not here, so only its name can tell: the table [directories], or its extension.
+        """
+        if not self.engines or not file:
+            return None
+        named = params.get(b"XSWITCH_ENGINE")
+        settings = self.context.settings
+        kind = settings.engines.get(named.decode("latin-1")) if named else settings.kind_for(file, "")
+        return kind if kind is not None and kind.address else None
+
+    def tick(self, now: float) -> None:
+        """Check deadlines."""
+        if self.door is not None:
+            self.door.tick(now)
+        for engine in (*self.engines.values(), *self.leaving):
+            engine.tick(now)
+        self.leaving = [engine for engine in self.leaving if engine.connections]
+
+    def fail(self, cause: str) -> None:
+        """End all requests on other machines, and all handshakes."""
+        if self.door is not None:
+            self.door.close()
+        for engine in (*self.engines.values(), *self.leaving):
+            engine.fail(cause)
+
+    def describe(self, now: float) -> list[dict[str, Any]]:
+        """Return the states of the other machines, for the status."""
+        return [engine.describe(now) for engine in self.engines.values()]

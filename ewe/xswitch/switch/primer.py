@@ -1,0 +1,191 @@
+"""Priming: engines are there before the visitors of a usual day come (X-Switch paper, section 6; setting `prime`).
+
+    request ──▶ note() ──▶ UseProfile ──▶ wanted() now, and LEAD_SECONDS later
+                              │  ▲                │ too few engines of a key
+            end of a slot     ▼  │ start          ▼
+                             FILE            identify a script of the key, then start an idle engine
+
+A primed engine has its preloaded modules, as each engine that forks from a preloaded parent. It counts towards the
+limits of its user, and never starts while requests wait or memory is short: it must not take what a visitor needs.
+The scheduler keeps as many idle engines as are wanted, and ends the others after `idle`.
+
+The file belongs to the account of the main process, which replaces it as a whole (rename(2)). A file that cannot
+be used costs one line of the log, and stays beside the new one as FILE.damaged. Nothing in the file is trusted:
+suexecme examines the script again before each start, so that a forged file can only start engines for scripts
+that may run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ewe.logger import ErrorLog
+from ewe.xswitch.switch.scheduler import Key, Scheduler
+from ewe.xswitch.switch.use_profile import SLOT_SECONDS, SLOTS, Damaged, UseProfile, from_values
+
+LEAD_SECONDS = 120.0  # before a slot begins, its engines start
+MAX_FILE_BYTES = 16 << 20  # more than a profile with the most keys, scripts and slots
+MAX_STARTING = 2  # engines that are being started at once
+# Starts for a key in a slot beyond the wanted engines: an engine may end at once, again and again
+MAX_EXTRA_STARTS = 5
+
+# Starts an idle engine of a key (user, language) for a script. Calls the function once that is decided: with
+# False if suexecme no longer lets the script run, or if its owner or language has changed; otherwise with True,
+# even when no engine was started (for lack of memory, or because suexecme has not answered).
+Start = Callable[[Key, str, Callable[[bool], None]], None]
+
+
+def local_seconds() -> float:
+    """Return the seconds of the local day, counted from the epoch so that they grow from day to day."""
+    now = time.time()
+    return now + time.localtime(now).tm_gmtoff
+
+
+def slot_of(seconds: float) -> int:
+    """Return the slot of the day."""
+    return int(seconds // SLOT_SECONDS) % SLOTS
+
+
+class Primer:
+    """Keeps the profile, and primes engines."""
+
+    def __init__(
+        self,
+        file: str,
+        scheduler: Scheduler[Any, Any],
+        start: Start,
+        log: ErrorLog,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Read the profile. file: its path, "" if priming is off. clock: instead of local_seconds()."""
+        self.file = file
+        self.scheduler = scheduler
+        self.start = start
+        self.log = log
+        self.clock = clock or local_seconds
+        self.profile = UseProfile()
+        self.starting: dict[Key, int] = {}  # engines that suexecme has not decided about
+        self.starts: dict[Key, int] = {}  # engines that were primed in the present slot
+        self.last_second = 0  # the second of the clock in which engines were primed last
+        self.current_slots: tuple[int, ...] = ()  # the present slot, and the slot in LEAD_SECONDS
+        if file:
+            self.current_slots = self.slots_now()
+            self.load()
+            self.save()  # so that a wrong directory is known at the start
+            scheduler.wanted_engines = lambda key: self.profile.wanted_engines(key, self.current_slots)
+
+    def slots_now(self) -> tuple[int, ...]:
+        now = self.clock()
+        return slot_of(now), slot_of(now + LEAD_SECONDS)
+
+    def note(self, key: Key, script: str) -> None:
+        """Note a request."""
+        if self.file:
+            busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
+            self.profile.note(key, script, busy + 1)
+
+    def tick(self) -> None:
+        """At the end of a slot, change the profile and save it; once a second, start missing engines.
+
+        Called a few times a second. No engine starts while requests wait for one.
+        """
+        if not self.file:
+            return
+        last_slots, self.current_slots = self.current_slots, self.slots_now()
+        if last_slots[0] != self.current_slots[0]:
+            self.profile.end_slot(last_slots[0])
+            self.starts.clear()
+            self.save()
+        second = int(self.clock())
+        if second != self.last_second and not self.scheduler.user_turns:
+            self.last_second = second
+            self.prime()
+
+    def prime(self) -> None:
+        """Start engines for keys (user, language) that have too few."""
+        for key, use in list(self.profile.keys.items()):
+            if sum(self.starting.values()) >= MAX_STARTING:
+                return
+            running = self.scheduler.engines_of_key[key] + self.starting.get(key, 0)
+            wanted = self.profile.wanted_engines(key, self.current_slots)
+            starts = self.starts.get(key, 0)
+            if running < wanted and starts < wanted + MAX_EXTRA_STARTS and self.scheduler.may_prime(key):
+                self.starts[key] = starts + 1
+                self.start_one(key, use.scripts[0])
+
+    def start_one(self, key: Key, script: str) -> None:
+        """Start an engine of a key (user, language) for one of its scripts. Forget a script that must not run."""
+        self.starting[key] = self.starting.get(key, 0) + 1
+
+        def on_decided(may_still_run: bool) -> None:
+            """Note that the start is decided. may_still_run: see Start."""
+            self.starting[key] -= 1
+            if not self.starting[key]:
+                del self.starting[key]
+            if not may_still_run:
+                self.profile.drop_script(key, script)
+
+        self.start(key, script, on_decided)
+
+    # The file
+
+    def load(self) -> None:
+        """Read the profile. Begin without history if there is no file, or if keep_damaged_file() puts it aside."""
+        try:
+            # As UTF-8 alone: json would guess the encoding, and Python may not be allowed to read its module
+            self.profile = from_values(json.loads(self.read().decode()))
+        except FileNotFoundError:
+            pass
+        except (Damaged, ValueError, RecursionError) as reason:
+            self.keep_damaged_file(str(reason))
+        except OSError as reason:
+            self.keep_damaged_file(str(reason.strerror))
+
+    def keep_damaged_file(self, reason: str) -> None:
+        """Keep a file that cannot be used under another name, since save() replaces it; log the reason."""
+        kept = f"{self.file}.damaged"
+        try:
+            os.replace(self.file, kept)
+            remains = f"it is kept as {kept}"
+        except OSError as error:
+            remains = f"it cannot be kept as {kept}: {error.strerror}"
+        self.log.warning(
+            f"{self.file}: {reason}; the profile of use begins without history (prime), and {remains}"
+        )
+
+    def read(self) -> bytes:
+        """Return the content of the file. Raises OSError; Damaged if it is not a file of this account."""
+        descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged("it is no regular file")
+            if status.st_uid not in (0, os.geteuid()):
+                raise Damaged(f"it belongs to uid {status.st_uid}, not to the account of X-Switch")
+            if status.st_size > MAX_FILE_BYTES:
+                raise Damaged(f"it is larger than {MAX_FILE_BYTES >> 20} MB")
+            return file.read(MAX_FILE_BYTES)
+
+    def save(self) -> None:
+        """Replace the file as a whole. Log a failure: priming then goes on without the file."""
+        if not self.file:
+            return
+        new_file = f"{self.file}.new"
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(new_file)
+            descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(json.dumps(self.profile.as_values()).encode())
+            os.rename(new_file, self.file)
+        except OSError as reason:
+            self.log.error(
+                f"cannot write {self.file}: {reason.strerror}; its directory must belong to the account of X-Switch"
+                " (prime, user)"
+            )

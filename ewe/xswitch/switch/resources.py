@@ -1,0 +1,188 @@
+"""What the machine has left: memory and processor time, and whether another engine may start.
+
+The X-Switch paper creates and destroys engines "based on available system resources and the current traffic load"
+(section 3.2). The traffic is the scheduler's business. This file reads the resources once a second:
+
+    memory      MemAvailable of /proc/meminfo, or what the cgroup of this process has left (a container), whichever
+                is less. Below `reserve-memory` the number of engines does not grow, and idle ones end.
+    pressure    /proc/pressure/memory and cpu: the percentage of the last ten seconds in which a process waited for
+                memory or for a processor ("some avg10"). A kernel without these files has no pressure.
+
+One problem is time. An engine takes its memory a moment after its start, and a surge starts many engines between
+two readings. Each start is therefore counted as a promise of memory, for the present second and the next one:
+
+    reading      ───────┬───────────────┬───────────────┬──▶ each second
+    promises      start  start  start     start
+    available =   reading − promises of this second − promises of the second before
+
+The size of a promise is that of the largest idle engine of the language so far, EXPECTED_BYTES before the first.
+It is at most `max-memory`, above which an engine is replaced. It becomes smaller each second (DECAY_PER_SECOND):
+otherwise one large engine of one user would keep all others from starting engines until the next restart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ewe.config.cgroup_paths import cgroups_above
+from ewe.xswitch.settings import Settings
+
+DECAY_PER_SECOND = 0.999  # factor of a promise's size: half of the size is left after 12 minutes
+EXPECTED_BYTES = 16 << 20  # assumed for an engine of a language that has not been measured
+MB = 1 << 20
+
+
+class MachineReading(NamedTuple):
+    """One reading. memory: bytes that are available; None if the system does not say. Pressures in percent."""
+
+    memory: int | None = None
+    memory_pressure: float = 0.0
+    cpu_pressure: float = 0.0
+
+
+class MachineReader:
+    """Reads the resources of the machine, or of the container."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        """proc: the directory of the proc file system; a test gives another one."""
+        self.proc = proc
+        self.cgroups = list(self.limited_cgroups())
+
+    def read(self) -> MachineReading:
+        """Return the available memory and the pressures of this moment."""
+        bounds = [self.meminfo(), *(cgroup_available_bytes(*each) for each in self.cgroups)]
+        known_bounds = [bound for bound in bounds if bound is not None]
+        memory = min(known_bounds) if known_bounds else None
+        return MachineReading(memory, self.pressure("memory"), self.pressure("cpu"))
+
+    def meminfo(self) -> int | None:
+        """Return the bytes of memory that are available without swapping (MemAvailable), None if unknown."""
+        try:
+            with open(f"{self.proc}/meminfo", encoding="utf-8") as file:
+                return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+        except (OSError, ValueError, IndexError, StopIteration):
+            return None
+
+    def pressure(self, name: str) -> float:
+        """Return the percentage of the last ten seconds in which a process waited for this resource."""
+        try:
+            with open(f"{self.proc}/pressure/{name}", encoding="utf-8") as file:
+                words = file.readline().split()
+            return float(words[1].removeprefix("avg10="))
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def limited_cgroups(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield the directories of cgroups that may limit this process, with the names of limit, use and cache.
+
+        An ancestor's limit holds as well.
+        """
+        for controller, names in (
+            ("", ("memory.max", "memory.current", "inactive_file")),
+            ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        ):
+            for at in cgroups_above(self.proc, controller):
+                if os.path.exists(f"{at}/{names[0]}"):
+                    yield (at, *names)
+
+
+def cgroup_available_bytes(directory: str, limit: str, use: str, cache: str) -> int | None:
+    """Return the bytes that a cgroup has left, its file cache included; None if it has no limit.
+
+    limit, use, cache: the names of the cgroup's files for the two, and of the field for the file cache.
+    """
+    try:
+        with open(f"{directory}/{limit}", encoding="utf-8") as file:
+            limit_bytes = int(file.read())  # ValueError: "max"
+        with open(f"{directory}/{use}", encoding="utf-8") as file:
+            used_bytes = int(file.read())
+        with open(f"{directory}/memory.stat", encoding="utf-8") as file:
+            cache_bytes = next((int(line.split()[1]) for line in file if line.startswith(f"{cache} ")), 0)
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(limit_bytes - used_bytes + cache_bytes, 0)
+
+
+class Resources:
+    """Decides whether another engine may start. It has no clock: update() is called once a second."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], MachineReading],
+        log_message: Callable[[str, str], object],
+    ) -> None:
+        """read: returns a reading. log_message: logs a level and a message."""
+        self.settings = settings
+        self.read = read
+        self.log_message = log_message
+        self.engine_bytes: dict[str, int] = {}  # language -> bytes of its largest idle engine so far
+        self.promised = self.promised_before = 0  # bytes: see the top of this file
+        self.logged_reason = ""  # the reason that was logged
+        self.reading = read()
+
+    def update(self) -> None:
+        """Read the resources again, and log a change."""
+        self.reading = self.read()
+        self.promised, self.promised_before = 0, self.promised
+        for language, size in self.engine_bytes.items():
+            self.engine_bytes[language] = max(int(size * DECAY_PER_SECOND), min(size, EXPECTED_BYTES))
+        reason = self.memory_is_short()
+        if bool(reason) != bool(self.logged_reason):
+            if reason:
+                self.log_message(
+                    "warning", f"{reason}: the number of engines does not grow, and idle ones end"
+                )
+            else:
+                self.log_message("info", "there is enough memory again: engines start as before")
+        self.logged_reason = reason
+
+    def note_start(self, language: str) -> None:
+        """Count the memory that a new engine of this language is about to take."""
+        self.promised += self.engine_bytes.get(language, EXPECTED_BYTES)
+
+    def note_size(self, language: str, size: int) -> None:
+        """Note the size of an idle engine, in bytes."""
+        size = int(min(size, self.settings.max_memory_of(language)))
+        self.engine_bytes[language] = max(size, self.engine_bytes.get(language, 0))
+
+    def available_bytes(self) -> int | None:
+        """Return the bytes that are available, without those that new engines are about to take."""
+        memory = self.reading.memory
+        return None if memory is None else memory - self.promised - self.promised_before
+
+    def memory_is_short(self, language: str = "") -> str:
+        """Return why no memory is left for another engine of this language, "" if there is.
+
+        Without a language: for the engines that run already, by the reading alone.
+        """
+        settings, available_bytes = self.settings, self.available_bytes() if language else self.reading.memory
+        needed = self.engine_bytes.get(language, EXPECTED_BYTES) if language else 0
+        if (
+            settings.reserve_memory
+            and available_bytes is not None
+            and available_bytes - needed < settings.reserve_memory
+        ):
+            wanted = f"reserve-memory is {settings.reserve_memory // MB} MB"
+            return f"{max(available_bytes, 0) // MB} MB of memory are available, and {wanted}"
+        limit = settings.max_memory_pressure
+        if limit and self.reading.memory_pressure > limit:
+            return f"processes wait for memory {self.reading.memory_pressure:g} % of the time (max-memory-pressure)"
+        return ""
+
+    def cpu_is_short(self) -> bool:
+        """Return whether the processors are too busy for another engine of a user who has one."""
+        limit = self.settings.max_cpu_pressure
+        return bool(limit) and self.reading.cpu_pressure > limit
+
+    def describe(self) -> dict[str, object]:
+        """Return the resources for the status. Memory in bytes, None if the system does not say."""
+        return {
+            "memory_available": self.available_bytes(),
+            "reserve_memory": self.settings.reserve_memory,
+            "memory_pressure": self.reading.memory_pressure,
+            "cpu_pressure": self.reading.cpu_pressure,
+            "scarce": self.memory_is_short(),
+        }

@@ -1,0 +1,90 @@
+"""The door for other X-Switches: a connection that has not shown a trusted certificate gets no further.
+
+    accepted ── Handshake ──▶ trusted: Switch.connected(), as a web server's connection
+                    └──────▶ no TLS, no certificate, another CA, too slow: closed, and a line of the log
+
+A stranger on the network reaches only this file and OpenSSL. It can cost a descriptor for HANDSHAKE_S seconds. Of
+more than MAX_HANDSHAKES at once, the oldest ends. The log has at most LINES_PER_MINUTE lines of such ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from ewe.logger import ErrorLog
+from ewe.xswitch.switch.loop import EventLoop
+from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
+
+HANDSHAKE_S = 5.0  # seconds that a handshake may take
+MAX_HANDSHAKES = 500  # at once
+LINES_PER_MINUTE = 30
+
+
+class TlsDoor:
+    """Does the handshakes of accepted connections. context: used for those that are accepted from now on."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        log: ErrorLog,
+        context: ssl.SSLContext,
+        connected: Callable[[socket.socket], None],
+    ) -> None:
+        """connected: called with a connection whose peer has shown a trusted certificate."""
+        self.loop = loop
+        self.log = log
+        self.context = context
+        self.connected = connected
+        # socket -> its handshake, the peer's address, and the time at which it ends; the oldest comes first
+        self.waiting: dict[TlsSocket, tuple[Handshake, str, float]] = {}
+        self.minute = 0
+        self.lines = 0
+
+    def accepted(self, plain: socket.socket) -> None:
+        """Begin the handshake of a new connection."""
+        try:
+            peer = str(plain.getpeername()[0])
+            sock = tls_socket(self.context, plain)
+        except (OSError, ValueError) as reason:  # it has ended already, or has sent no TLS
+            plain.close()
+            self.refused("a peer", reason_of(reason))
+            return
+        if len(self.waiting) >= MAX_HANDSHAKES:
+            self.end(next(iter(self.waiting)), f"more than {MAX_HANDSHAKES} handshakes at once")
+        handshake = Handshake(self.loop, sock, lambda reason: self.end(sock, reason))
+        self.waiting[sock] = handshake, peer, time.monotonic() + HANDSHAKE_S
+
+    def end(self, sock: TlsSocket, reason: str) -> None:
+        """End a handshake. reason: why it has failed, "" if it has not."""
+        handshake, peer, _ = self.waiting.pop(sock)
+        handshake.stop()
+        if reason:
+            sock.close()
+            self.refused(peer, reason)
+        else:
+            self.connected(sock)
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Log a connection that was closed."""
+        minute = int(time.monotonic() // 60)
+        if minute != self.minute:
+            self.minute, self.lines = minute, 0
+        self.lines += 1
+        if self.lines <= LINES_PER_MINUTE:
+            more = "; no more such lines until the next minute" if self.lines == LINES_PER_MINUTE else ""
+            self.log.warning(f"{peer} was refused: {reason}{more}")
+
+    def tick(self, now: float) -> None:
+        """End the handshakes that take too long."""
+        for sock in [sock for sock, (_, _, until) in self.waiting.items() if now > until]:
+            self.end(sock, f"no handshake within {HANDSHAKE_S:g} s")
+
+    def close(self) -> None:
+        """End all handshakes, without a line in the log."""
+        for sock, (handshake, _, _) in self.waiting.items():
+            handshake.stop()
+            sock.close()
+        self.waiting.clear()

@@ -1,0 +1,376 @@
+"""Packages: an application in one file, which is dropped in, replaced and taken away while it serves."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import subprocess
+import threading
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.accounts import User, two_users
+from support.server import ROOT, wait_until
+from support.xswitch_client import XSwitch, xswitch
+
+from ewe.xswitch import packages
+from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
+
+pytestmark = pytest.mark.timeout(200)  # a busy machine unpacks slowly
+
+SCRIPT = """#!/usr/bin/python3
+import os, time, part
+print("Content-Type: text/plain\\n")
+time.sleep(float(os.environ.get("QUERY_STRING") or 0))
+import late
+print({number}, part.NUMBER, late.NUMBER, open("data.txt").read(), os.environ.get("SHOP"), os.getuid())
+"""
+
+
+def files_of(number: int, settings: str = "") -> dict[str, str]:
+    """Return the files of a version. A mixed answer would have two numbers."""
+    parts = {f"{name}.py": f"NUMBER = {number}\n" for name in ("part", "late")}
+    return {
+        "hello.py": SCRIPT.format(number=number), **parts, "data.txt": str(number), "package.toml": settings,
+    }  # fmt: skip
+
+
+def package_of(files: Mapping[str, str | bytes]) -> bytes:
+    """Return a package with these files."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return made.getvalue()
+
+
+def entry_of(name: str, mode: int = 0, flags: int = 0) -> bytes:
+    """Return a package with one entry."""
+    made = io.BytesIO()
+    info = zipfile.ZipInfo("x" * len(name))
+    info.external_attr = mode << 16
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr(info, "text")
+    data = made.getvalue().replace(b"x" * len(name), name.encode())
+    return data if not flags else data.replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0")
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return data with one other byte."""
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+# Archives
+
+BAD = {
+    "parent": (entry_of("../evil.py"), "leads outside"),
+    "parent within": (entry_of("a/../../evil.py"), "leads outside"),
+    "absolute": (entry_of("/etc/evil"), "leads outside"),
+    "backslash": (entry_of("..\\evil.py"), "leads outside"),
+    "empty part": (entry_of("a//b"), "leads outside"),
+    "dot": (entry_of("./a"), "leads outside"),
+    "line feed": (entry_of("a\nb"), "leads outside"),
+    "NUL": (entry_of("a\0b"), "leads outside"),
+    "link": (entry_of("passwd", stat.S_IFLNK | 0o777), "is a link, a device or another special file"),
+    "device": (entry_of("disk", stat.S_IFBLK | 0o666), "is a link, a device or another special file"),
+    "pipe": (entry_of("pipe", stat.S_IFIFO | 0o666), "is a link, a device or another special file"),
+    "set-user-id": (entry_of("su", stat.S_IFREG | 0o4755), "is set-user-id"),
+    "set-group-id": (entry_of("sg", stat.S_IFREG | 0o2755), "is set-user-id"),
+    "encrypted": (entry_of("a.py", flags=1), "is encrypted"),
+    "no archive": (b"hello", "no whole zip file"),
+    "empty": (b"", "no whole zip file"),
+    "half": (package_of(files_of(1))[:-30], "no whole zip file"),
+    "damaged": (flipped(package_of({"a": "text" * 999}), 36), "no whole zip file"),
+    "long name": (entry_of("a" * 300), "File name too long"),
+    "settings": (package_of({"package.toml": "language = "}), "package.toml: Invalid value"),
+    "unknown setting": (package_of({"package.toml": "command = 'sh'"}), "unknown setting 'command'"),
+    "other user": (package_of({"package.toml": "user = 'root2'"}), "it is for the user 'root2'"),
+    "entry": (package_of({"package.toml": "entry = ['a.py']"}), "its entry 'a.py' is no file"),
+    "entry outside": (package_of({"package.toml": "entry = ['../../hello.py']"}), "is no file in it"),
+    "variable": (
+        package_of({"package.toml": "environment = { HTTP_HOST = 'x' }"}),
+        "is no name of a variable",
+    ),
+    "length": (package_of({"package.toml": "environment.CONTENT_LENGTH = '9'"}), "is no name of a variable"),
+    "deep TOML": (package_of({"package.toml": "entry = " + "[" * 9000}), "package.toml: "),
+    "long TOML": (package_of({"package.toml": "#" * 20_000}), "longer than 16384 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_package_changes_nothing_and_is_one_line(name: str, tmp_path: Path) -> None:
+    """The line names the file and the reason. The version before it stays, and nothing is left of the bad one."""
+    made = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    (tmp_path / "drop").mkdir(mode=0o755)
+    (tmp_path / "cgi-bin").mkdir(mode=0o755)
+    file = tmp_path / "drop" / "shop.zip"
+    file.write_bytes(package_of(files_of(1)))
+    [line] = made.synchronize()
+    before = os.readlink(tmp_path / "cgi-bin" / "shop")
+    data, reason = BAD[name]
+    file.write_bytes(data)
+    [line] = made.synchronize()
+    assert line.startswith(f"{file}: ") and reason in line and "\n" not in line, line
+    assert line.endswith("; its former version continues to serve")
+    assert os.readlink(tmp_path / "cgi-bin" / "shop") == before
+    assert sorted(os.listdir(tmp_path / "cgi-bin")) == [".packages", "shop"]
+    assert os.listdir(tmp_path / "cgi-bin" / ".packages" / "shop") == [os.path.basename(before)]
+    assert sorted(os.listdir(tmp_path)) == ["cgi-bin", "drop"]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["a", "a"], "two of its files have the name 'a'"),
+        (["a", "a/b"], "two of its files have the name 'a'"),
+        (["a/b", "a"], "two of its files have the name 'a'"),
+        ([f"{number}" for number in range(packages.MAX_FILES + 1)], "more than 10000 files"),
+    ],
+    ids=["twice", "file and directory", "directory and file", "many"],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_collide_and_too_many(names: list[str], reason: str, tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    with pytest.raises(BadPackage, match=reason):
+        unpack(made, str(tmp_path))
+
+
+def test_a_bomb(tmp_path: Path) -> None:
+    """Bytes are counted as they come: a false size in the archive does not help."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
+        for _ in range(packages.MAX_UNPACKED_BYTES // packages.CHUNK_BYTES + 1):
+            file.write(bytes(packages.CHUNK_BYTES))
+    assert len(made.getvalue()) < 1 << 20
+    with pytest.raises(BadPackage, match="more than 256 MB unpacked"):
+        unpack(made, str(tmp_path))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= packages.MAX_UNPACKED_BYTES
+
+
+def test_what_is_packed_and_how(tmp_path: Path) -> None:
+    """The same files give the same bytes; modes stay, others may not write; hidden files and links stay out."""
+    source = tmp_path / "shop"
+    (source / ".git").mkdir(parents=True)
+    (source / ".git" / "config").write_text("secret")
+    for name, mode in (("a.py", 0o777), ("b.txt", 0o600)):
+        (source / name).write_text(name)
+        (source / name).chmod(mode)
+    assert pack(str(source), str(tmp_path / "1.zip")) == pack(str(source), str(tmp_path / "2.zip")) == 2
+    assert (tmp_path / "1.zip").read_bytes() == (tmp_path / "2.zip").read_bytes()
+    (tmp_path / "out").mkdir()
+    with open(tmp_path / "1.zip", "rb") as file:
+        unpack(file, str(tmp_path / "out"))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    assert modes == {"a.py": 0o755, "b.txt": 0o600}
+    (source / "link").symlink_to("/etc/passwd")
+    with pytest.raises(BadPackage, match="is a link"):
+        pack(str(source), str(tmp_path / "3.zip"))
+
+
+def test_settings() -> None:
+    assert parse_settings(b"") == packages.PackageSettings()
+    text = b"language = 'python'\nversion = '2'\nentry = ['a']\n[environment]\nA = 'b'\n"
+    assert parse_settings(text) == ("python", "2", "", ("a",), {"A": "b"})
+
+
+# A running X-Switch
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[tuple[User, User]]:
+    with two_users() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(two: tuple[User, User]) -> Iterator[XSwitch]:
+    with xswitch("time-limit = '20s'") as started:
+        yield started
+
+
+def drop(user: User, name: str, data: bytes, age_s: float = 5) -> Path:
+    """Put a package into a user's directory at once: beside it first, then renamed.
+
+    age_s: how long ago it has changed; by default so long that it is not just being copied.
+    """
+    directory = user.home / "xswitch-packages"
+    directory.mkdir(mode=0o755, exist_ok=True)
+    new = directory / ".new"
+    new.write_bytes(data)
+    for path in (directory, new):
+        os.chown(path, user.uid, user.gid)
+    os.utime(new, (time.time() - age_s,) * 2)
+    return new.rename(directory / name)
+
+
+def ask(running: XSwitch, user: User, path: str, query: str = "") -> tuple[int, str]:
+    reply = running.ask(user.public / "cgi-bin" / path, QUERY_STRING=query)
+    return reply.status, reply.text.strip()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_drop_in_replace_and_take_away(running: XSwitch, two: tuple[User, User]) -> None:
+    alice, _ = two
+    settings = "version = '1'\nentry = ['hello.py']\n[environment]\nSHOP = 'open'\nUSER = 'x'\n"
+    file = drop(alice, "shop.zip", package_of(files_of(1, settings)))
+    answer = f"1 1 1 1 open {alice.uid}"
+    link = alice.public / "cgi-bin" / "shop"
+    wait_until(lambda: ask(running, alice, "shop/hello.py") == (200, answer), 20, running.log)
+    running.wait_for_log(f"{alice.name} the package shop serves: version {os.readlink(link)[-16:]} (1)")
+    for path in ("shop/part.py", "shop/package.toml", "shop/data.txt"):
+        assert ask(running, alice, path)[0] == 404, path
+    assert ask(running, alice, f"{os.readlink(link)}/hello.py")[0] == 404
+    assert link.joinpath("hello.py").stat().st_uid == alice.uid
+    drop(alice, "shop.zip", b"broken")
+    line = f"{file}: it is no whole zip file: File is not a zip file; its former version continues to serve"
+    wait_until(lambda: asked(running, alice, "shop/hello.py", 200) and line in running.log(), 20, running.log)
+    assert ask(running, alice, "shop/hello.py") == (200, answer)
+    file.unlink()
+    wait_until(lambda: ask(running, alice, "shop/hello.py")[0] == 404, 20, running.log)
+    running.wait_for_log("the package shop is gone")
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_package_from_a_clock_that_is_ahead_is_installed(running: XSwitch, two: tuple[User, User]) -> None:
+    alice, _ = two
+    file = drop(alice, "early.zip", package_of(files_of(3)), age_s=-3600)
+    wait_until(lambda: asked(running, alice, "early/hello.py", 200), 20, running.log)
+    file.unlink()
+    wait_until(lambda: asked(running, alice, "early/hello.py", 404), 20, running.log)
+
+
+def wait_for_answer(running: XSwitch, user: User, path: str, text: str) -> None:
+    """Ask until the answer is this one."""
+    wait_until(lambda: ask(running, user, path) == (200, text), 20, running.log)
+
+
+def asked(running: XSwitch, user: User, path: str, status: int) -> bool:
+    """Return whether a request has this status. X-Switch looks for packages when a request comes."""
+    return ask(running, user, path)[0] == status
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_nothing_of_another_user_is_installed(running: XSwitch, two: tuple[User, User]) -> None:
+    """bob's file in alice's directory, a link to it, and a directory that others may write to."""
+    alice, bob = two
+    directory = alice.home / "xswitch-packages"
+    hers = drop(alice, "hers.zip", package_of(files_of(1)))
+    his = drop(bob, "his.zip", package_of(files_of(2)))
+    shutil.copy2(his, directory / "copied.zip")
+    os.chown(directory / "copied.zip", bob.uid, bob.gid)
+    (directory / "linked.zip").symlink_to(his)
+    os.mkfifo(directory / "pipe.zip")
+    wait_until(lambda: ask(running, alice, "hers/hello.py")[0] == 200, 20, running.log)
+    running.wait_for_log(f"copied.zip: it belongs to uid {bob.uid}, not to the owner of this directory")
+    running.wait_for_log("linked.zip: Too many levels of symbolic links")
+    running.wait_for_log("pipe.zip: it is no regular file")
+    assert sorted(os.listdir(alice.public / "cgi-bin")) == [".packages", "hers"]
+    for each in ("copied.zip", "linked.zip", "pipe.zip"):
+        (directory / each).unlink()
+    directory.chmod(0o777)
+    drop(alice, "more.zip", hers.read_bytes())
+    directory.chmod(0o777)
+    wait_until(
+        lambda: asked(running, alice, "more/hello.py", 404) and "writable by others: chmod" in running.log(),
+        20,
+        running.log,
+    )
+    directory.chmod(0o755)
+    shutil.rmtree(directory)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_eight_clients_during_changes_of_version(running: XSwitch, two: tuple[User, User]) -> None:
+    """No request is lost, and no answer has parts of two versions: also one that runs through the change."""
+    alice, _ = two
+    versions = [package_of(files_of(number)) for number in range(1, 5)]
+    drop(alice, "shop.zip", versions[0])
+    wait_until(lambda: ask(running, alice, "shop/hello.py")[0] == 200, 20, running.log)
+    found: Counter[tuple[int, str]] = Counter()
+    ending = threading.Event()
+
+    def visit(query: str) -> None:
+        with running.connect() as connection:
+            while not ending.is_set():
+                reply = connection.ask(alice.public / "cgi-bin/shop/hello.py", QUERY_STRING=query)
+                found[reply.status, reply.text.strip()] += 1
+
+    clients = [threading.Thread(target=visit, args=("0.3" if number < 2 else "",)) for number in range(8)]
+    for client in clients:
+        client.start()
+    try:
+        for number in (2, 3, 4, 3):  # the last is a rollback
+            drop(alice, "shop.zip", versions[number - 1])
+            answer = f"{number} {number} {number} {number} None {alice.uid}"
+            wait_for_answer(running, alice, "shop/hello.py", answer)
+            time.sleep(0.5)
+    finally:
+        ending.set()
+        for client in clients:
+            client.join()
+    answers = {(200, f"{number} {number} {number} {number} None {alice.uid}") for number in range(1, 5)}
+    assert set(found) == answers, found
+    assert sum(found.values()) > 200
+
+
+def command(user: User, *words: str) -> tuple[int, str]:
+    """Run `ewe-xswitch` as a user; return its status, and what it prints."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ewe.xswitch.cli import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        ["python3", "-c", code, *words],
+        user=user.uid, group=user.gid, extra_groups=[], cwd=user.home, capture_output=True, text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(user.home)},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_the_commands_and_a_second_x_switch(running: XSwitch, two: tuple[User, User]) -> None:
+    """Pack, install, replicate the file to another account, roll back, remove."""
+    alice, bob = two
+    for number in (1, 2):
+        source = alice.home / f"v{number}" / "store"
+        source.mkdir(parents=True)
+        for name, text in files_of(number).items():
+            (source / name).write_text(text)
+        assert pack(str(source), f"{source}.zip") == 5
+    own = [str(alice.home / f"v{number}" / "store.zip") for number in (1, 2)]
+    assert command(alice, "install", own[0])[0] == 0
+    for number, uid, user in ((2, alice.uid, alice), (1, alice.uid, alice), (1, bob.uid, bob)):
+        status, text = command(user, "install", own[number - 1])
+        assert status == 0 and "the package store serves: version" in text
+        answer = f"{number} {number} {number} {number} None {uid}"
+        wait_for_answer(running, user, "store/hello.py", answer)
+    [listed] = [line.split() for line in command(alice, "packages")[1].splitlines() if "store" in line]
+    assert listed[1:3] == [
+        os.readlink(alice.public / "cgi-bin/store")[-16:],
+        str(alice.home / "xswitch-packages/store.zip"),
+    ]
+    assert listed[1] == os.readlink(bob.public / "cgi-bin/store")[-16:]  # the same file is the same version
+    Path(own[0]).write_bytes(entry_of("../evil"))
+    status, text = command(alice, "install", own[0])
+    assert status == 1 and f"{own[0]}: the name '../evil' leads outside" in text and text.count("\n") == 1
+    assert command(alice, "install", own[0][:-4])[0] == 2
+    assert command(alice, "remove", "../store")[0] == 1
+    assert command(alice, "remove", "store") == (0, "the package store is gone: the application ends\n")
+    assert ask(running, alice, "store/hello.py")[0] in (
+        200,
+        404,
+    )  # X-Switch remembers a script for two seconds
+    wait_until(lambda: asked(running, alice, "store/hello.py", 404), 20, running.log)

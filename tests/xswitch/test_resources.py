@@ -1,0 +1,229 @@
+"""Engines start and end by what the machine has left: memory, pressure, and the limits of a container."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.accounts import two_users
+from support.scheduler_bench import Bench, end_of
+from support.server import wait_until
+from support.xswitch_client import PYTHON_HELLO, xswitch
+
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.resources import EXPECTED_BYTES, MachineReader, MachineReading, Resources
+
+MB = 1 << 20
+RESERVE = 64 * MB
+
+
+def retired(*requests: object) -> list[bool]:
+    """Return whether the engine of each request has ended."""
+    return [request.engine.retired for request in requests]  # type: ignore[attr-defined]
+
+
+# The scheduler
+
+
+def test_below_the_reserve_the_number_of_engines_does_not_grow() -> None:
+    """An engine starts only in the place of an idle one, of the pair that was used least recently."""
+    bench = Bench(reserve_memory=RESERVE)
+    old, middle, new = (bench.ask(user) for user in ("alice", "bob", "carl"))
+    for request in (old, middle, new):
+        end_of(request)
+    bench.reading = MachineReading(RESERVE - 1)
+    bench.scheduler.resources.update()
+    fourth = bench.ask("dora")
+    assert fourth.engine is not None and retired(old, middle, new) == [True, False, False]
+    assert bench.ask("bob").engine is middle.engine  # an idle engine of the pair needs no memory
+    fifth, sixth = bench.ask("alice"), bench.ask("alice")
+    assert fifth.engine is not None and retired(new) == [True] and sixth.engine is None
+    assert len(bench.scheduler.engines) == 3
+    bench.reading = MachineReading(RESERVE + 100 * MB)
+    bench.scheduler.tick(1)
+    assert sixth.engine is not None and len(bench.scheduler.engines) == 4
+
+
+def test_idle_engines_end_a_pair_a_second_until_there_is_memory() -> None:
+    bench = Bench(reserve_memory=RESERVE)
+    first = [bench.ask("alice") for _ in range(2)]
+    busy, last = bench.ask("bob"), bench.ask("carl", "perl")
+    for request in (*first, last):
+        end_of(request)
+    bench.reading = MachineReading(RESERVE - 1)
+    bench.scheduler.tick(1)
+    assert retired(*first, busy, last) == [True, True, False, False]
+    bench.scheduler.tick(1.1)  # no new reading: the ended engines give their memory back in a moment
+    assert retired(last) == [False]
+    bench.reading = MachineReading(RESERVE)
+    bench.scheduler.tick(2)
+    assert retired(last) == [False]
+    bench.reading = MachineReading(RESERVE - 1)
+    bench.scheduler.tick(3)
+    assert retired(busy, last) == [False, True]
+    assert bench.scheduler.counters["shrunk"] == 3
+    assert [line.partition(":")[0] for line in bench.said] == [
+        "63 MB of memory are available, and reserve-memory is 64 MB",
+        "there is enough memory again",
+        "63 MB of memory are available, and reserve-memory is 64 MB",
+    ]
+
+
+def test_the_last_engine_is_always_allowed() -> None:
+    """Other programs may have the memory: X-Switch then serves one user after the other."""
+    bench = Bench(reserve_memory=RESERVE)
+    bench.reading = MachineReading(0)
+    bench.scheduler.tick(1)
+    first, second = bench.ask("alice"), bench.ask("bob")
+    assert first.engine is not None and second.engine is None
+    end_of(first)
+    assert second.engine is not None and retired(first) == [True]
+    assert len(bench.scheduler.engines) == 1
+
+
+def test_a_surge_does_not_start_more_engines_than_there_is_memory_for() -> None:
+    """All come between two readings, and no engine has taken its memory yet."""
+    bench = Bench(reserve_memory=RESERVE)
+    bench.reading = MachineReading(RESERVE + 10 * EXPECTED_BYTES)
+    bench.scheduler.resources.update()
+    surge = [bench.ask(f"user-{number}") for number in range(100)]
+    assert sum(request.engine is not None for request in surge) == 10
+    bench.scheduler.tick(1)  # the reading is the same: the engines still start
+    assert len(bench.scheduler.engines) == 10
+    while bench.busy():
+        bench.busy()[0].done()
+    assert all(request.engine is not None for request in surge)  # everyone is served, ten at a time
+    assert len(bench.scheduler.engines) <= 10
+
+
+def test_a_promise_is_as_large_as_an_engine_of_the_language() -> None:
+    resources = Resources(
+        Settings(reserve_memory=RESERVE), lambda: MachineReading(RESERVE + 90 * MB), lambda *_: None
+    )
+    resources.note_size("java", 80 * MB)
+    resources.note_size("java", 40 * MB)
+    assert not resources.memory_is_short("java")
+    resources.note_start("java")
+    assert resources.memory_is_short("perl") and not resources.memory_is_short()
+    resources.update()
+    assert resources.memory_is_short("perl")
+    resources.update()
+    assert not resources.memory_is_short("perl")
+
+
+def test_a_large_engine_of_one_user_does_not_stop_the_others_for_ever() -> None:
+    settings = Settings(reserve_memory=RESERVE, max_memory=100 * MB)
+    resources = Resources(settings, lambda: MachineReading(RESERVE + 99 * MB), lambda *_: None)
+    resources.note_size("python", 900 * MB)  # it is replaced at once, as larger than max-memory
+    assert resources.engine_bytes["python"] == 100 * MB and resources.memory_is_short("python")
+    for _ in range(60):
+        resources.update()
+    assert not resources.memory_is_short("python")
+    resources.note_size("python", 2 * MB)  # the others are small
+    for _ in range(3600):
+        resources.update()
+    assert resources.engine_bytes["python"] == EXPECTED_BYTES
+    resources.engine_bytes["perl"] = 2 * MB
+    resources.update()
+    assert resources.engine_bytes["perl"] == 2 * MB
+
+
+def test_pressure_of_memory_counts_as_too_little_and_that_of_processors_makes_a_user_wait() -> None:
+    bench = Bench(max_memory_pressure=20, max_cpu_pressure=50)
+    idle, alices = bench.ask("bob"), bench.ask("alice")
+    end_of(idle)
+    bench.reading = MachineReading(None, 0.0, 50.1)
+    bench.scheduler.tick(1)
+    again = bench.ask("alice")
+    assert again.engine is None and bench.ask("carl").engine is not None and retired(idle) == [False]
+    bench.reading = MachineReading(None, 0.0, 50.0)
+    bench.scheduler.tick(2)
+    assert again.engine is not None
+    bench.reading = MachineReading(None, 20.1, 0.0)
+    bench.scheduler.tick(3)
+    assert retired(idle, alices) == [True, False] and bench.ask("dora").engine is None
+    assert "processes wait for memory 20.1 % of the time" in bench.said[0]
+
+
+def test_without_numbers_nothing_changes() -> None:
+    for settings, reading in (({"reserve_memory": 0}, MachineReading(0)), ({}, MachineReading())):
+        bench = Bench(**settings)  # type: ignore[arg-type]
+        bench.reading = reading
+        bench.scheduler.tick(1)
+        assert all(bench.ask(user).engine is not None for user in "abc")
+
+
+# What the system says
+
+
+def system(tmp_path: Path, available_kb: int = 500_000) -> Path:
+    """Make a directory that looks like /proc."""
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text(
+        f"MemTotal: 900000 kB\nMemFree: 1 kB\nMemAvailable:   {available_kb} kB\n"
+    )
+    for name, share in (("memory", "1.25"), ("cpu", "70.00")):
+        text = f"some avg10={share} avg60=0.00 avg300=0.00 total=2173254\nfull avg10=9.00 avg60=0 total=1\n"
+        (tmp_path / "pressure" / name).write_text(text)
+    return tmp_path
+
+
+def test_memory_and_pressure_are_read(tmp_path: Path) -> None:
+    proc = system(tmp_path)
+    assert MachineReader(str(proc)).read() == MachineReading(500_000 * 1024, 1.25, 70.0)
+    for damaged in ("", "MemAvailable: much kB\n", "MemAvailable:\n"):
+        (proc / "meminfo").write_text(damaged)
+        (proc / "pressure" / "cpu").write_text(damaged)
+        assert MachineReader(str(proc)).read() == MachineReading(None, 1.25, 0.0)
+    assert MachineReader(str(tmp_path / "none")).read() == MachineReading()
+    real = MachineReader().read()
+    assert real.memory is not None and real.memory > 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_container_has_what_its_cgroups_leave(tmp_path: Path, version: int) -> None:
+    """The limit of an ancestor holds, too. The file cache can be had back."""
+    proc, mount = system(tmp_path), tmp_path / "cg"
+    inner = mount / "outer" / "inner"
+    inner.mkdir(parents=True)
+    names = ("memory.max", "memory.current", "inactive_file")
+    controller, kind, options = "", "cgroup2", "rw"
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        controller, kind, options = "memory", "cgroup", "rw,memory"
+    (proc / "self" / "cgroup").write_text(f"{4 if version == 1 else 0}:{controller}:/outer/inner\n")
+    (proc / "self" / "mountinfo").write_text(f"1 2 0:3 / {mount} rw - {kind} x {options}\n")
+    for directory, most, used in ((inner, "max", 9), (mount / "outer", str(300 * MB), 250 * MB)):
+        texts = (most, str(used), f"anon 5\n{names[2]} {30 * MB}\n")
+        for name, text in zip((*names[:2], "memory.stat"), texts, strict=True):
+            (directory / name).write_text(text)
+    assert MachineReader(str(proc)).read().memory == 80 * MB
+    (mount / "outer" / names[0]).write_text("max\n" if version == 2 else "9223372036854771712\n")
+    assert MachineReader(str(proc)).read().memory == 500_000 * 1024
+
+
+# X-Switch itself
+
+
+@pytest.mark.starts_processes
+def test_a_reserve_that_the_machine_does_not_have_leaves_one_engine_until_a_reload() -> None:
+    with two_users() as (alice, bob), xswitch("reserve-memory = '1000000g'") as running:
+        scripts = [user.write("hello.py", PYTHON_HELLO) for user in (alice, bob)]
+        for script in scripts * 2:
+            assert running.ask(script).text == "hello\n"
+            assert len(running.engines()) <= 1
+        running.wait_for_log("reserve-memory is 1024000000 MB: the number of engines does not grow")
+        status = running.status()
+        assert status["counters"]["evicted"] + status["counters"].get("shrunk", 0) >= 3
+        assert "reserve-memory" in status["resources"]["scarce"]
+        wait_until(lambda: not running.engines(), 20)  # idle engines end
+        config = running.directory / "xswitch.toml"
+        config.write_text(config.read_text().replace("1000000g", "1m"))
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("there is enough memory again")
+        for script in scripts:
+            assert running.ask(script).status == 200
+        assert len(running.engines()) == 2

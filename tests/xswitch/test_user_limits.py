@@ -1,0 +1,398 @@
+"""Limits of one user: [users.NAME] and [groups.NAME], by the main process, by setrlimit and by cgroups v2."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import needs
+from support.accounts import User
+from support.scheduler_bench import Bench, end_of
+from support.server import wait_until
+from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
+
+from ewe.config.cgroup_paths import mount_of
+from ewe.config.messages import ConfigError
+from ewe.xswitch.engine_kinds import BUILT_IN
+from ewe.xswitch.privileged import cgroups
+from ewe.xswitch.privileged.cgroups import NoCgroup, UserCgroups, find_base
+from ewe.xswitch.privileged.suexecme import Suexecme
+from ewe.xswitch.process import Account, EngineLimits, become, start
+from ewe.xswitch.settings import Settings, copy_of, from_toml, read_copy
+from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
+from ewe.xswitch.user_limits import NO_LIMITS, UserLimits
+
+TABLES = {
+    "users": {"alice": {"memory": "200m", "engines": 4}},
+    "groups": {
+        "staff": {"engines": 9, "time-limit": 9, "cpu": 7},
+        "all": {"engines": 2, "requests": 5, "cpu": 0},
+    },
+}
+
+
+# The settings
+
+
+def test_the_users_table_comes_before_the_groups_and_these_before_the_general_limits() -> None:
+    settings = from_toml(TABLES, "x.toml")
+    both = settings.own_limits("alice", {"all", "staff"})
+    assert both == UserLimits(engines=4, requests=5, cpu=7, memory=200 << 20, time_limit=9)
+    assert settings.own_limits("alice") == UserLimits(engines=4, memory=200 << 20)
+    assert settings.own_limits("bob", {"all"}) == UserLimits(engines=2, requests=5, cpu=0)
+    assert settings.own_limits("bob") is NO_LIMITS
+    descriptor = copy_of(settings)
+    assert read_copy(descriptor) == settings
+    os.close(descriptor)
+
+
+def test_limits_of_an_engine() -> None:
+    """A cgroup limits all engines together, so the limit of one is only raised to it. A JVM has no limit."""
+    settings = Settings(limits=EngineLimits(cpu=60, memory=1000, processes=50, files=9))
+    python, java = BUILT_IN["python"], BUILT_IN["java"]
+    small, large = UserLimits(cpu=0, memory=10, processes=5), UserLimits(memory=3000, processes=0)
+    assert settings.limits_of(python, small) == (0, 10, 5, 9)
+    assert settings.limits_of(python, small, {"memory", "processes"}) == (0, 1000, 50, 9)
+    assert settings.limits_of(python, large, {"memory", "processes"}) == (60, 3000, 0, 9)
+    assert settings.limits_of(java, small) == (0, 0, 5, 9)
+    assert settings.limits_of(python) == settings.limits
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"users": {"alice": {"memory": "much"}}}, 'users.alice.memory = "much": expected a size'),
+        ({"users": {"alice": {"engines": 0}}}, "users.alice.engines = 0: expected a whole number from 1"),
+        ({"users": {"alice": {"memry": 1}}}, 'users.alice: unknown key "memry"; did you mean "memory"?'),
+        (
+            {"groups": {"students": {"cpu-share": 0}}},
+            "groups.students.cpu-share = 0: expected a whole number of",
+        ),
+        ({"groups": {"a b": {"time-limit": "x"}}}, 'groups."a b".time-limit = "x": expected a time'),
+        ({"users": {"alice": {"requests": True}}}, "users.alice.requests = true: expected a whole number"),
+        ({"users": {"alice": 3}}, "users.alice = 3: expected a table"),
+        ({"users": 3}, "users = 3: expected tables: [users.NAME]"),
+    ],
+)
+def test_a_wrong_table_is_refused_in_a_line(table: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_toml(table, "x.toml")
+    assert str(caught.value).startswith(f"x.toml: {said}") and "\n" not in str(caught.value)
+
+
+def test_a_table_of_nobody_is_doubted() -> None:
+    users = {"no-such": {}, "root": {}, "a\nb\0": {}}
+    doubts = from_toml({"users": users, "groups": {"no-such": {}}}, "x").doubts()
+    assert doubts[:3] == [
+        "[users.no-such]: there is no user no-such: its limits apply to nobody",
+        "[users.a\\nb\\x00]: there is no user a\\nb\\x00: its limits apply to nobody",
+        "[groups.no-such]: there is no group no-such: its limits apply to nobody",
+    ]
+
+
+def test_a_users_groups_are_noted_and_new_settings_count() -> None:
+    limits = LimitsOfUsers(from_toml(TABLES, "x"))
+    assert limits.limits_of("bob") is NO_LIMITS
+    limits.note_groups("bob", ("all",))
+    assert limits.limits_of("bob").engines == 2
+    limits.change_settings(from_toml({"groups": {"all": {"engines": 3}}}, "x"))
+    assert limits.limits_of("bob") == UserLimits(engines=3)
+    limits.note_groups("bob", ())
+    assert limits.limits_of("bob") is NO_LIMITS
+
+
+# The scheduler
+
+
+def test_a_user_at_the_limit_of_requests_is_refused_at_once_and_no_other() -> None:
+    bench = Bench()
+    bench.scheduler.limits.change_settings(Settings(users={"alice": UserLimits(engines=1, requests=2)}))
+    first, second, third = (bench.ask("alice") for _ in range(3))
+    assert first.engine is not None and second.engine is None and second.refused == 0
+    assert third.refused == 503 and bench.scheduler.counters["refused"] == 1
+    assert [bench.ask("bob").engine is not None for _ in range(5)] == [True] * 5
+    end_of(first)
+    assert second.engine is not None and bench.ask("alice").refused == 0
+    assert bench.scheduler.engines_of_user["alice"] == 1
+
+
+# cgroups
+
+
+def hierarchy(path: Path, controllers: str = "cpu io memory pids") -> Path:
+    """Make a directory with the files of a cgroup v2 without processes."""
+    path.mkdir(parents=True)
+    (path / "cgroup.controllers").write_text(controllers + "\n")
+    (path / "cgroup.procs").write_text("")
+    (path / "cgroup.subtree_control").write_text("")
+    return path
+
+
+def of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_a_users_cgroup_has_the_limits_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_root(monkeypatch)
+    base = hierarchy(tmp_path / "base")
+    made = UserCgroups.found(str(base))
+    assert made.describe() == f"cgroups below {base} (memory, processes, cpu-share)"
+    limits = UserLimits(memory=64 << 20, processes=20, cpu_share=150)
+    assert made.prepare(1001, limits) == f"{base}/user-1001/cgroup.procs"
+    texts = {file.name: file.read_text() for file in (base / "user-1001").iterdir()}
+    assert texts == {
+        "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "20", "cpu.max": "150000 100000",
+    }  # fmt: skip
+    made.change(1001, UserLimits(processes=0))
+    texts = {file.name: file.read_text() for file in (base / "user-1001").iterdir()}
+    assert texts == {
+        "memory.max": "max", "memory.swap.max": "max", "pids.max": "max", "cpu.max": "max 100000",
+    }  # fmt: skip
+    assert made.prepare(1002, UserLimits(engines=3)) == "" and not (base / "user-1002").exists()
+    made.change(1002, limits)
+    assert not (base / "user-1002").exists()
+    (base / "user-1001" / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    assert made.oom_kill_count(1001) == 2 and made.oom_kill_count(1002) == 0
+
+
+def test_what_no_controller_keeps_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_root(monkeypatch)
+    base = hierarchy(tmp_path / "base", "pids")
+    made = UserCgroups.found(str(base))
+    assert made.enforced == {"processes"}
+    assert made.describe().endswith(
+        "(processes); not memory: there is no controller memory; not cpu-share: there is no controller cpu"
+    )
+    assert made.prepare(1001, UserLimits(memory=5)) == ""
+    (base / "cgroup.subtree_control").unlink()
+    (base / "cgroup.subtree_control").mkdir()
+    assert "cgroup.subtree_control cannot be written" in UserCgroups.found(str(base)).describe()
+    bare = hierarchy(tmp_path / "bare", "hugetlb")
+    assert "has none of the controllers memory, pids, cpu" in UserCgroups.found(str(bare)).describe()
+
+
+def test_where_the_cgroups_of_users_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_root(monkeypatch)
+    mount = tmp_path / "cg"
+    service = hierarchy(mount / "system.slice" / "x.service")
+    (hierarchy(service / "main") / "cgroup.procs").write_text("17\n")
+    proc = tmp_path / "proc" / "self"
+    proc.mkdir(parents=True)
+    (proc / "cgroup").write_text("4:memory:/old\n0::/system.slice/x.service/main\n")
+    (proc / "mountinfo").write_text(f"25 30 0:23 / {mount} rw - cgroup2 cgroup2 rw\n")
+    with pytest.raises(NoCgroup, match="is not delegated: name a directory of cgroups v2"):
+        find_base("auto", str(proc.parent))
+    monkeypatch.setattr(cgroups, "is_delegated", lambda path: path == str(service))
+    assert find_base("auto", str(proc.parent)) == str(service)
+    (service / "cgroup.procs").write_text("16\n")
+    with pytest.raises(NoCgroup, match="is not delegated"):
+        find_base("auto", str(proc.parent))
+    for setting, reason in (
+        ("off", "cgroup is off"),
+        (str(service), "has processes"),
+        (str(tmp_path), "is no directory of cgroups v2"),
+    ):
+        assert reason in UserCgroups.found(setting).describe()
+    (proc / "mountinfo").write_text("")
+    with pytest.raises(NoCgroup, match="no file system of type cgroup2"):
+        find_base("auto", str(proc.parent))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "does not run as root" in UserCgroups.found("auto").describe()
+
+
+def test_the_owner_of_a_killed_engine_reads_that_memory_was_the_cause(tmp_path: Path) -> None:
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.cgroups = UserCgroups(str(tmp_path), "", frozenset({"memory"}))
+    suexecme.oom_kills = {}
+    assert suexecme.memory_cause(7) == {}
+    (tmp_path / "user-7").mkdir()
+    (tmp_path / "user-7" / "memory.events").write_text("oom_kill 1\n")
+    assert "no more memory" in suexecme.memory_cause(7)["cause"]
+    assert suexecme.memory_cause(7) == {}  # another signal has killed this one
+
+
+def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_path: Path) -> None:
+    """The kernel counts kills as long as the cgroup is there: another signal must not look like one of them."""
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.cgroups = UserCgroups(str(tmp_path), "", frozenset({"memory"}))
+    suexecme.oom_kills = {}
+    group = tmp_path / "user-7"
+    group.mkdir()
+    (group / "memory.events").write_text("oom_kill 1\n")  # the file keeps the directory, as a process would
+    assert "no more memory" in suexecme.memory_cause(7)["cause"]
+    suexecme.remove_cgroup(7)
+    assert suexecme.memory_cause(7) == {}
+    (group / "memory.events").unlink()
+    suexecme.remove_cgroup(7)
+    assert not group.exists() and not suexecme.oom_kills
+
+
+# With the kernel's own cgroups v2, and with accounts
+
+
+def cgroup2() -> Path:
+    """Return where cgroups v2 are mounted, writable for this process; skip the test if nowhere."""
+    needs.require("root")
+    mount = mount_of("/proc")
+    if not mount or not os.access(mount, os.W_OK):
+        needs.lacks("root", "no cgroups v2 that this account may divide")
+    return Path(mount)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A cgroup of the kernel's, removed at the end."""
+    path = cgroup2() / f"ewe-test-{os.getpid()}"
+    path.mkdir()
+    yield path
+    for child in path.glob("user-*"):
+        child.rmdir()
+    path.rmdir()
+
+
+@pytest.mark.starts_processes
+def test_an_engine_is_in_its_users_cgroup_from_its_first_instruction(base: Path) -> None:
+    """The place of a process needs no controller, so any machine with cgroups v2 will do."""
+    made = UserCgroups(str(base), "", frozenset({"memory"}))
+    (base / "user-7").mkdir()
+    out, into = os.pipe()
+    account = Account("me", os.getuid(), os.getgid(), (), "/")
+    entered = str(base / "user-7" / "cgroup.procs")
+    command = ["cat", "/proc/self/cgroup"]
+    pid = start(command, {}, {0: into, 1: into, 2: into}, lambda: become(account, EngineLimits(), entered))
+    os.close(into)
+    with open(out, encoding="ascii") as said:
+        assert f"0::/{base.name}/user-7\n" in said.read()
+    os.waitpid(pid, 0)
+    made.remove(7)
+    assert not (base / "user-7").exists()
+
+
+LIMITS = """time-limit = "20s"
+cgroup = "off"
+[limits]
+processes = 0
+[users.{alice}]
+requests = 2
+engines = 1
+memory = "150m"
+time-limit = "1s"
+"""
+
+
+@pytest.fixture(scope="module")
+def limited(users: tuple[User, User]) -> Iterator[XSwitch]:
+    """An X-Switch with limits for alice alone."""
+    with xswitch(LIMITS.format(alice=users[0].name)) as running:
+        yield running
+
+
+WAITS = f"import time\ntime.sleep(0.5)\nprint('{HEAD}\\nwaited')\n"
+
+
+@pytest.mark.starts_processes
+def test_alice_at_her_limit_is_refused_while_bob_is_served(
+    limited: XSwitch, users: tuple[User, User]
+) -> None:
+    alice, bob = users
+    script, of_bob = (user.write("waits.py", WAITS) for user in users)
+    assert limited.ask(script).status == limited.ask(of_bob).status == 200, limited.log()
+    waits = [limited.asking(script) for _ in range(2)]
+    wait_until(lambda: limited.status()["waiting"].get(alice.name) == 1, 20)
+    refused = limited.ask(script)
+    his = [limited.asking(of_bob) for _ in range(4)]
+    assert [wait().status for wait in his] == [200] * 4
+    assert refused.status == 503 and int(refused.fields["retry-after"]) > 0
+    assert [wait().status for wait in waits] == [200, 200]
+    limited.wait_for_log(f"{script}: 503, {alice.name} has 2 requests at once")
+    counts = [each["user"] for each in limited.engines()]
+    assert counts.count(alice.name) == 1 < counts.count(bob.name)
+    assert "limits of processes (setrlimit); no cgroups: cgroup is off" in limited.status()["limits"]
+    limited.wait_for_log("[users] and [groups] are kept by limits of processes (setrlimit)")
+
+
+EATS = f"""import os
+kept = []
+if os.environ.get("QUERY_STRING"):
+    while True: kept.append(bytes(5_000_000))
+print("{HEAD}\\n", len(kept))
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_memory_eater_loses_its_own_request_alone(limited: XSwitch, users: tuple[User, User]) -> None:
+    alice, bob = users
+    of_bob = bob.write("waits.py", WAITS)
+    his = limited.asking(of_bob)
+    script = alice.write("eats.py", EATS)
+    assert limited.ask(script, QUERY_STRING="eat").status in (500, 502)
+    assert limited.ask(script).status == 200 and his().status == 200, limited.log()
+    fits = "held = bytes(300_000_000)\n" + PYTHON_HELLO
+    assert limited.ask(bob.write("fits.py", fits)).text == "hello\n"  # he has the general limit
+    assert limited.ask(alice.write("fits.py", fits)).status in (500, 502)
+
+
+@pytest.mark.starts_processes
+def test_the_time_of_a_request_is_the_users_own(limited: XSwitch, users: tuple[User, User]) -> None:
+    late = f"import time\ntime.sleep(1.6)\nprint('{HEAD}\\nlate')\n"
+    waits = [limited.asking(user.write("late.py", late)) for user in users]
+    assert [wait().status for wait in waits] == [504, 200]
+    limited.wait_for_log("late.py: 504, ended after 1 s (time-limit)")
+
+
+@pytest.mark.starts_processes
+def test_limits_that_no_engine_fits_into_harm_their_user_alone(users: tuple[User, User]) -> None:
+    """Neither too little memory nor a wrong cgroup stops the others; the log has the reason."""
+    alice, bob = users
+    base = "/sys/fs/cgroup/no-such"
+    settings = f"[users.{alice.name}]\nmemory = '1m'\n[limits]\nprocesses = 0\n"
+    with xswitch(f"preload = false\ncgroup = 'off'\n{settings}") as running:
+        for name in ("hello.py", "hello.pl"):
+            text = PYTHON_HELLO if name.endswith("py") else f'print "{HEAD}\\nhello\\n";'
+            assert running.ask(alice.write(name, text)).status in (500, 502, 503)
+            assert running.ask(bob.write(name, text)).text == "hello\n", running.log()
+    with xswitch(f"cgroup = '{base}'\n{settings}") as running:
+        running.wait_for_log(f"no cgroups: {base} is no directory of cgroups v2 (cgroup)")
+        assert running.ask(bob.write("hello.py", PYTHON_HELLO)).status == 200
+
+
+@pytest.mark.starts_processes
+def test_a_reload_changes_the_limits_of_a_group(users: tuple[User, User]) -> None:
+    """Her table goes, and her group's comes: she has two engines, and a limit that her next engine bears."""
+    alice, bob = users
+    group = f"{alice.name}-g"
+    subprocess.run(["groupadd", group], check=True)
+    subprocess.run(["usermod", "-a", "-G", group, alice.name], check=True)
+    script = alice.write("limits.py", f"print('{HEAD}\\n', open('/proc/self/limits').read())")
+    try:
+        with xswitch(
+            f"[users.{alice.name}]\nengines = 1\ncpu = 77\n[limits]\nprocesses = 0\ncpu = 99"
+        ) as running:
+            assert cpu_of(running.ask(script)) == ["77", "77"]
+            config = running.directory / "xswitch.toml"
+            text = config.read_text().replace(f"[users.{alice.name}]", f"[groups.{group}]")
+            config.write_text(text.replace("engines = 1", "engines = 2").replace("77", "55"))
+            os.kill(running.process.pid, signal.SIGHUP)
+            running.wait_for_log("the settings were read again")
+            script_that_waits = alice.write("waits.py", WAITS)
+            waits = [running.asking(script_that_waits) for _ in range(2)]
+            assert [wait().status for wait in waits] == [200, 200]
+            assert len([each for each in running.engines() if each["user"] == alice.name]) == 2
+            found = {tuple(cpu_of(running.ask(script))) for _ in range(4)}
+            assert ("55", "55") in found, running.log()
+            config.write_text(text.replace("engines = 1", "engines = 'x'"))
+            os.kill(running.process.pid, signal.SIGHUP)
+            running.wait_for_log(f'groups.{group}.engines = "x": expected a whole number')
+            assert running.ask(bob.write("hello.py", PYTHON_HELLO)).status == 200
+    finally:
+        subprocess.run(["groupdel", group], check=True)
+
+
+def cpu_of(reply: Reply) -> list[str]:
+    """Return both limits of CPU time in a script's /proc/self/limits."""
+    assert reply.status == 200
+    return next(line for line in reply.text.splitlines() if "Max cpu time" in line)[25:].split()[:2]
