@@ -1,16 +1,16 @@
 /* A page from a database: what an address has asked for. http://127.0.0.1:4000/libcgi-bin/database.so?10.0.0.1
  *
- * The library sends a statement to the demon ewe-dbd, which keeps connections to databases, and gets back an HTML
- * table. docs/database.md says how to start a demon with a database `log`. If it listens elsewhere than DEMON says:
+ * The library sends a statement to the daemon ewe-dbd, which keeps connections to databases, and gets back an HTML
+ * table. docs/database.md says how to start a daemon with a database `log`. If it listens elsewhere than DAEMON says:
  *
- *     cc -shared -fPIC -O2 -Iewe/libcgi -Iewe/database -DDEMON='"unix:dbd.sock"' -o database.so database.c
+ *     cc -shared -fPIC -O2 -Iewe/libcgi -Iewe/database -DDAEMON='"unix:dbd.sock"' -o database.so database.c
  */
 #include <ewe_db.h>
 #include <ewe_libcgi.h>
 #include <pthread.h>
 
-#ifndef DEMON
-#define DEMON "unix:/run/ewe-dbd.sock"
+#ifndef DAEMON
+#define DAEMON "unix:/run/ewe-dbd.sock"
 #endif
 #define STATEMENT "SELECT at, request, status, bytes FROM log WHERE address = :address ORDER BY bytes DESC LIMIT 20"
 
@@ -20,7 +20,7 @@ static ewe_db *db;
 
 void initfunc(void)
 {
-    db = ewe_db_new(DEMON); /* it connects at the first question */
+    db = ewe_db_new(DAEMON); /* it connects at the first question */
     if (db != NULL)
         ewe_db_timeout(db, 5000); /* less than libcgi-timeout, so that the library can say what is wrong */
 }

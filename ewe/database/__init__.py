@@ -1,1 +1,1 @@
-"""The database demon `ewe-dbd`: permanent connections that run SQL statements for gateways."""
+"""The database daemon `ewe-dbd`: permanent connections that run SQL statements for gateways."""

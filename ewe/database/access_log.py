@@ -1,6 +1,6 @@
-"""The table of the paper's scenarios: an access log in SQLite, from a sample or from a log of a web server.
+"""The table of the paper's scenarios: an access log in SQLite, from a sample or from a web server's log.
 
-The paper's report asks for the total of bytes by address where the status is 200, of 50,000 rows of 196 bytes.
+The paper's report adds up the bytes by address for status 200, over 50,000 rows of 196 bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TextIO
 from ewe.config.messages import ConfigError
 
 ROWS = 50_000
-ROW = 196  # bytes of a row's text in the paper
-ADDRESSES = 92  # the report is then an HTML table of 5,586 bytes; the paper's page had 5,605
+ROW_BYTES = 196  # bytes of a row's text in the paper
+ADDRESS_COUNT = 92  # the report is then an HTML table of 5,586 bytes; the paper's page had 5,605
 REPORT = (
     "SELECT address, SUM(bytes) AS total FROM log WHERE status = 200 GROUP BY address ORDER BY total DESC"
 )
@@ -29,9 +29,9 @@ SCHEMA = """
         status INTEGER NOT NULL, bytes INTEGER NOT NULL, referrer TEXT NOT NULL, agent TEXT NOT NULL)
 """
 GZIP = b"\x1f\x8b"
-# The common log format, and what the combined one adds; before it, the virtual host of Apache's vhost_combined.
-# A quote within a field is escaped by a backslash (Apache, ewe), or as \x22 (nginx). The name of a user is as the
-# client sent it, spaces and all; so the date decides where it ends.
+# The common log format, and the additional fields of the combined format; before it, the virtual host of Apache's
+# vhost_combined. A quote within a field is escaped by a backslash (Apache, ewe), or as \x22 (nginx). The user's
+# name is logged as the client sent it, with spaces. The pattern of the date therefore decides where the name ends.
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 DATE = r"\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}"
 LINE = re.compile(
@@ -40,55 +40,63 @@ LINE = re.compile(
     re.ASCII,
 )
 ESCAPE = re.compile(r"\\(?:([\"\\])|x([2-7][0-9A-Fa-f]))")
-MAX_LINE = 64 * 1024  # characters; servers allow less for a request line, a referrer and an agent together
+# Characters; servers allow less for a request line, a referrer and an agent together
+MAX_LINE_CHARS = 64 * 1024
 
 Row = tuple[str, str, str, str, int, int, str, str]
 
 
 def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
-    """Yield the rows of a log, the same each time: ADDRESSES, some of them asking far more than others."""
-    chance = random.Random(seed)
-    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(ADDRESSES)]
-    weights = [1 / (each + 1) for each in range(ADDRESSES)]
+    """Yield the rows of an invented log, the same each time.
+
+    Some of its ADDRESS_COUNT clients have far more rows than others. The hours of a date begin again within its
+    rows: REPORT does not read the times.
+    """
+    random_numbers = random.Random(seed)
+    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(ADDRESS_COUNT)]
+    weights = [1 / (each + 1) for each in range(ADDRESS_COUNT)]
     for number in range(rows):
-        address = chance.choices(addresses, weights)[0]
-        status = chance.choices((200, 304, 404, 500), (80, 12, 7, 1))[0]
-        size = chance.randrange(200, 40_000) if status == 200 else 0
-        at = f"{number // 2000 % 28 + 1:02d}/Nov/1999:{number // 60 % 24:02d}:{number % 60:02d}:00 +0200"
-        request = f"GET /pages/{chance.randrange(2000):04d}.html HTTP/1.0"
-        known = len(address) + len("-") + len(at) + len(request) + 3 + len(str(size)) + len("-")
+        address = random_numbers.choices(addresses, weights)[0]
+        status = random_numbers.choices((200, 304, 404, 500), (80, 12, 7, 1))[0]
+        size = random_numbers.randrange(200, 40_000) if status == 200 else 0
+        time = f"{number // 2000 % 28 + 1:02d}/Nov/1999:{number // 60 % 24:02d}:{number % 60:02d}:00 +0200"
+        request = f"GET /pages/{random_numbers.randrange(2000):04d}.html HTTP/1.0"
+        other_chars = sum(map(len, (address, "-", time, request, str(status), str(size), "-")))
         yield (
             address,
             "-",
-            at,
+            time,
             request,
             status,
             size,
             "-",
-            "Mozilla/4.0 (compatible) ".ljust(ROW - known, "x"),
+            "Mozilla/4.0 (compatible) ".ljust(ROW_BYTES - other_chars, "x"),
         )
 
 
 def lines_of(lines: Iterable[str]) -> Iterator[Row | None]:
     """Yield a row for each line of a common or combined log, None for a line that is neither."""
     for line in lines:
-        match = LINE.match(line) if len(line) <= MAX_LINE else None
+        match = LINE.match(line) if len(line) <= MAX_LINE_CHARS else None
         if match is None:
             yield None
             continue
-        address, user, at, request, status, size, referrer, agent = match.groups()
-        number = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
+        address, user, time, request, status, size, referrer, agent = match.groups()
+        # SQLite has integers of 64 bits: 19 digits at most
+        size_bytes = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
         user, request, referrer, agent = (unescaped(each or "-") for each in (user, request, referrer, agent))
-        yield address, user, at, request, int(status), number, referrer, agent
+        yield address, user, time, request, int(status), size_bytes, referrer, agent
 
 
 def unescaped(text: str) -> str:
     """Return a logged text with its quotes, backslashes and other printable characters as the client sent them.
 
-    Servers escape them in different ways, and a query should find all. Other bytes stay as logged: \\x16.
+    Servers escape these in different ways, and one query should find all of them. Other bytes stay as logged:
+    \\x16.
     """
 
     def character(match: re.Match[str]) -> str:
+        """Return the character for an escape. DEL (7f) cannot be printed, and stays as logged."""
         return match[1] or (match[0] if match[2].lower() == "7f" else chr(int(match[2], 16)))
 
     return ESCAPE.sub(character, text) if "\\" in text else text
@@ -96,11 +104,11 @@ def unescaped(text: str) -> str:
 
 @contextmanager
 def opened(path: str) -> Iterator[Iterator[str]]:
-    """Open a log, plain or compressed by gzip, for reading by lines; -: standard input. Raises OSError."""
+    """Open a log, plain or compressed by gzip, to read it by lines; -: standard input. Raises OSError."""
     with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
         compressed = file.peek(2)[:2] == GZIP
         raw = gzip.open(file) if compressed else file
-        # No line ends at a CR alone: a client may have sent it, and not all servers escape it
+        # A CR alone ends no line: a client may have sent it, and not all servers escape it
         with io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n") as text:
             try:
                 yield bounded(text)
@@ -109,17 +117,21 @@ def opened(path: str) -> Iterator[Iterator[str]]:
 
 
 def bounded(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file. Of a longer line than MAX_LINE comes the beginning, which is no row."""
-    while line := file.readline(MAX_LINE + 1):
+    """Yield the lines of a file. A line longer than MAX_LINE_CHARS is cut to its beginning, which is not a row."""
+    while line := file.readline(MAX_LINE_CHARS + 1):
         yield line
-        while not line.endswith("\n") and len(line) > MAX_LINE and (line := file.readline(MAX_LINE + 1)):
+        while (
+            not line.endswith("\n")
+            and len(line) > MAX_LINE_CHARS
+            and (line := file.readline(MAX_LINE_CHARS + 1))
+        ):
             pass
 
 
 def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:
-    """Write rows into the table `log` of a database; return how many were written, and how many were no rows.
+    """Write rows into the table `log` of a database; return the numbers of written rows and of lines without a row.
 
-    new: the table is made again. Nothing is kept if this fails. Raises ConfigError.
+    new: replace the table. If this fails, the database stays unchanged. Raises ConfigError.
     """
     written = left_out = 0
     try:
@@ -128,8 +140,8 @@ def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]
             connection.execute("BEGIN IMMEDIATE")
             if new:
                 connection.execute("DROP TABLE IF EXISTS log")
-            known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
-            if not known:
+            table_exists = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
+            if not table_exists:
                 connection.execute(SCHEMA)
             insert = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             for row in rows:

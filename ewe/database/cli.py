@@ -1,4 +1,4 @@
-"""The command `ewe-dbd`: serve databases to gateways, ask a running demon, or make the sample database.
+"""The command `ewe-dbd`: serve databases to gateways, ask a running daemon, or make the sample database.
 
 Exit status: 0 done, 1 could not start or failed, 2 wrong usage or settings, 130 after Ctrl-C in a subcommand.
 """
@@ -18,10 +18,11 @@ from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest
-from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load, unknown
+from ewe.database.settings import DATABASE, GENERAL, LISTEN, Settings, load, unknown
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
+from ewe.trace import exposed, trace_at, why_not
 
 DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
 Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
@@ -43,7 +44,14 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--log", metavar="FILE", default="-", help="the log [-: standard error; syslog: the log daemon]"
     )
-    parser.add_argument("--log-level", metavar="LEVEL", choices=LEVELS, default="info", help="[info]")
+    parser.add_argument(
+        "--log-level",
+        metavar="LEVEL",
+        choices=LEVELS,
+        default="info",
+        help="error, warning, info or debug [info]",
+    )
+    parser.add_argument("--trace", metavar="FILE", help="a line for each event of a statement")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
     parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
     parser.add_argument("--version", action="version", version=f"ewe-dbd {__version__}")
@@ -52,111 +60,165 @@ def run(arguments: Sequence[str]) -> int:
 
     def read() -> Settings:
         settings = load(file)
-        return replace(settings, listen=tuple(options.listen)) if options.listen else settings
+        overrides = {"listen": tuple(options.listen or ()), "trace": options.trace}
+        return replace(settings, **{key: value for key, value in overrides.items() if value})
 
-    try:
-        ADDRESSES.read(options.listen or [])
-    except ValueError as wrong:
-        raise UsageError(f"--listen must be {ADDRESS}, not {wrong}") from None
+    for each in options.listen or ():
+        LISTEN.read_at("--listen", each)
     settings = read()
     if options.print_config:
         print("\n".join(as_toml(settings)))
         return 0
-    for each in doubts(settings):
+    for each in warnings_about(settings):
         print(f"ewe-dbd: {each}", file=sys.stderr)
     if options.check_config:
         print(f"configuration ok ({file or 'no file'})")
         return 0
-    if reason := needs_linux("the database demon", shlex.join(["ewe-dbd", *arguments])):
+    if reason := needs_linux("the database daemon", shlex.join(["ewe-dbd", *arguments])):
         raise Failure(reason)
     return serve(settings, read, options.log, options.log_level)
 
 
 @interrupt_stops
 def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level: str) -> int:
-    """Serve until a signal ends the demon; return the exit status. Raises StartError, ConfigError."""
-    from ewe.database.demon import Demon
+    """Serve until a signal ends the daemon; return the exit status. Raises StartError, ConfigError."""
+    from ewe.database.traced import daemon_class
 
     if not settings.listen:
-        raise UsageError("nothing to listen on: say --listen unix:PATH, or listen = [...] in the settings")
+        raise UsageError(
+            "no address to listen on: write --listen unix:PATH, or listen = [...] in the settings"
+        )
     if not settings.databases:
-        raise UsageError("no database: add a table [databases.NAME] with a place to the settings (--config)")
+        raise UsageError("no database: add a table [databases.NAME] with a source to the settings (--config)")
     try:
         log = ErrorLog(os.path.abspath(log_file) if names_file(log_file) else log_file, level)
     except OSError as reason:
-        raise ConfigError(f"--log {log_file}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {log_file}: {reason.strerror} (--log)") from None
     except ValueError:
         raise ConfigError(
             f"--log {log_file}: expected syslog: or syslog:FACILITY, such as syslog:local3"
         ) from None
-    demon = Demon(settings, read, log)
+    try:
+        trace = trace_at(settings.trace) if settings.trace else None
+    except OSError as reason:
+        raise ConfigError(why_not(settings.trace, reason)) from None
+
+    def read_and_make() -> Settings:
+        settings_read = read()
+        log_made(settings_read)
+        return settings_read
+
+    def log_made(settings_read: Settings) -> None:
+        for path in make_missing(settings_read):
+            log.write("info", f"{path}: made, an empty SQLite database")
+
+    log_made(settings)
+    daemon = daemon_class(trace)(settings, read_and_make, log)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
-    demon.run()
+    daemon.run()
     return 0
 
 
-def doubts(settings: Settings) -> list[str]:
+def make_missing(settings: Settings) -> list[str]:
+    """Make each file of SQLite that is missing and that statements may write; return the paths.
+
+    The daemon's account alone may read the file. Raises ConfigError if a file cannot be made.
+    """
+    made = []
+    for name, database_settings in settings.databases.items():
+        source = database_settings.source
+        if database_settings.driver != "sqlite" or not database_settings.write or database_settings.per_user:
+            continue
+        try:
+            os.close(os.open(source, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            continue
+        except OSError as reason:
+            raise ConfigError(
+                f"[databases.{name}] source: cannot make {source}: {reason.strerror}; write = true needs a file"
+            ) from None
+        made.append(source)
+    return made
+
+
+def warnings_about(settings: Settings) -> list[str]:
     """Return a warning, in one line, for each setting that is valid but probably a mistake."""
-    lines = []
-    for name, own in settings.databases.items():
-        if own.driver == "sqlite" and not os.access(own.place, os.R_OK | (os.W_OK if own.write else 0)):
+    lines = [*settings.renamed]
+    if settings.trace and (reason := exposed(settings.trace)):
+        lines.append(reason)
+    for name, database_settings in settings.databases.items():
+        source = database_settings.source
+        if (
+            database_settings.driver == "sqlite"
+            and not (database_settings.write and not os.path.lexists(source))
+            and not os.access(source, os.R_OK | (os.W_OK if database_settings.write else 0))
+        ):
             lines.append(
-                f"[databases.{name}] place: {own.place} cannot be opened; the demon tries at each request"
+                f"[databases.{name}] source: {source} cannot be opened; the daemon tries at each request"
             )
         tcp = [each for each in settings.listen if parse_transport(each)[0] == "tcp"]
         if (
             tcp
-            and own.key
+            and database_settings.key
             and os.path.exists("/proc")
             and not tcp[0].startswith(("127.", "localhost", "[::1]"))
         ):
             lines.append(
-                f"[databases.{name}] key: it crosses the network as it is ({tcp[0]}); use a Unix socket"
+                f"[databases.{name}] key: the key crosses the network unencrypted ({tcp[0]}); use a Unix socket"
             )
     return lines
 
 
 def as_toml(settings: Settings) -> list[str]:
-    """Return the settings as a file would have them."""
+    """Return the settings as the lines of a file."""
     lines = [
-        f"{key} = {toml(kind, getattr(settings, key.replace('-', '_')))}"
-        for key, (kind, _) in GENERAL.items()
+        f"{key} = {toml(described.kind, getattr(settings, key.replace('-', '_')))}"
+        for key, described in GENERAL.items()
     ]
-    for name, own in settings.databases.items():
+    for name, database_settings in settings.databases.items():
         lines += ["", f"[databases.{name}]"]
-        for key, (kind, _) in DATABASE.items():
-            value = getattr(own, key.replace("-", "_"))
+        for key, described in DATABASE.items():
+            value = getattr(database_settings, key.replace("-", "_"))
             if value not in ("", ()):
-                lines.append(f"{key} = {toml(kind, value)}")
+                lines.append(f"{key} = {toml(described.kind, value)}")
     return lines
 
 
 def address_of(options: argparse.Namespace) -> str:
-    """Return the address of a running demon. Raises ConfigError, UsageError."""
+    """Return the address of a running daemon. Raises ConfigError, UsageError."""
     address = options.listen or next(iter(load(options.config).listen), "")
     if not address:
-        raise UsageError("which demon? Say --listen ADDRESS, or --config FILE")
+        raise UsageError("name the address of the daemon: --listen ADDRESS or --config FILE")
     return str(address)
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Print the status of a running demon. Raises DatabaseError, ConfigError, UsageError."""
-    parser = RaisingParser(prog="ewe-dbd status", description="What a running demon does, as JSON.")
-    parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
-    parser.add_argument("--listen", metavar="ADDRESS", help="its address")
+    """Print the status of a running daemon. Raises DatabaseError, ConfigError, UsageError."""
+    parser = RaisingParser(prog="ewe-dbd status", description="Print the state of a running daemon as JSON.")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
     return show(address_of(parser.parse_args(arguments)), ClientRequest("", ""))
 
 
 def ask(arguments: Sequence[str]) -> int:
     """Run one statement and print its result. Raises DatabaseError, ConfigError, UsageError."""
-    parser = RaisingParser(prog="ewe-dbd ask", description="Run one statement through a running demon.")
+    parser = RaisingParser(prog="ewe-dbd ask", description="Run one statement through a running daemon.")
     parser.add_argument("database")
     parser.add_argument("statement")
     parser.add_argument("parameter", nargs="*", help="texts for the statement's ? in order")
-    parser.add_argument("--layout", choices=[each.lower() for each in LAYOUTS], default="csv", help="[csv]")
-    parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
-    parser.add_argument("--listen", metavar="ADDRESS", help="its address")
-    parser.add_argument("--key", default="", help="for a demon on TCP")
+    parser.add_argument(
+        "--layout",
+        choices=[each.lower() for each in LAYOUTS],
+        default="csv",
+        help="the format of the result [csv]",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
+    parser.add_argument("--key", default="", help="the key of the database, for a daemon on TCP")
     options = parser.parse_args(arguments)
     request = ClientRequest(
         options.database,
@@ -170,12 +232,12 @@ def ask(arguments: Sequence[str]) -> int:
 
 
 def show(address: str, request: ClientRequest) -> int:
-    """Print what a demon answers. Raises DatabaseError, UsageError."""
+    """Print a daemon's answer. Raises DatabaseError, UsageError."""
     from ewe.database.client import Client
 
     try:
-        with Client(address) as demon:
-            for piece in demon.ask(request):
+        with Client(address) as daemon:
+            for piece in daemon.ask(request):
                 sys.stdout.buffer.write(piece)
             sys.stdout.flush()
     except ValueError:
@@ -184,25 +246,29 @@ def show(address: str, request: ClientRequest) -> int:
 
 
 def time_calls(arguments: Sequence[str]) -> int:
-    """Time a statement at each address of a running demon. Raises DatabaseError, ConfigError, UsageError."""
+    """Time a statement at each address of a running daemon. Raises DatabaseError, ConfigError, UsageError."""
     from ewe.database import timing
 
     parser = RaisingParser(
         prog="ewe-dbd time",
-        description="Time a statement in process, and through a running demon at each of its addresses.",
+        description="Time a statement in process, and through a running daemon at each of its addresses.",
     )
     parser.add_argument("database")
     parser.add_argument("statement")
-    parser.add_argument("--config", metavar="FILE", required=True, help="the settings of the demon")
-    parser.add_argument("--calls", type=int, default=1000, help="[1000]")
+    parser.add_argument("--config", metavar="FILE", required=True, help="the settings of the daemon")
+    parser.add_argument("--calls", type=int, default=1000, help="how many calls are timed [1000]")
     options = parser.parse_args(arguments)
     settings = load(options.config)
-    own = settings.databases.get(options.database)
-    if own is None:
+    database_settings = settings.databases.get(options.database)
+    if database_settings is None:
         raise UsageError(unknown(options.database, settings))
-    addresses = [each for each in settings.listen if own.key or parse_transport(each)[0] != "tcp"]
-    request = ClientRequest(options.database, options.statement, "CSV", key=own.key, read_only=True)
-    database = own.database(options.database, read_only=True)
+    addresses = [
+        each for each in settings.listen if database_settings.key or parse_transport(each)[0] != "tcp"
+    ]
+    request = ClientRequest(
+        options.database, options.statement, "CSV", key=database_settings.key, read_only=True
+    )
+    database = database_settings.database(options.database, read_only=True)
     for line in timing.table(timing.measure(database, request, addresses, options.calls)):
         print(line)
     return 0
@@ -217,7 +283,9 @@ def sample(arguments: Sequence[str]) -> int:
         description="Write 50,000 rows of an access log into a database, the same each time.",
     )
     parser.add_argument("database", help="a file; its table `log` is made again")
-    parser.add_argument("--rows", type=int, default=access_log.ROWS)
+    parser.add_argument(
+        "--rows", type=int, default=access_log.ROWS, help=f"how many rows [{access_log.ROWS}]"
+    )
     options = parser.parse_args(arguments)
     written, _ = access_log.fill(options.database, access_log.sample(options.rows), new=True)
     print(f"{options.database}: {written} rows in the table log")
@@ -240,7 +308,7 @@ def load_log(arguments: Sequence[str]) -> int:
             rows = access_log.lines_of(lines)
             written, left_out = access_log.fill(options.database, rows, new=False)
     except OSError as reason:
-        raise ConfigError(f"{options.log}: {reason.strerror or reason}") from None
+        raise ConfigError(f"cannot read {options.log}: {reason.strerror or reason}") from None
     if left_out and not written:
         raise ConfigError(
             f"{options.log}: none of its {left_out} lines is in the common or the combined format"

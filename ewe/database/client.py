@@ -1,34 +1,34 @@
-"""A gateway's end: ask a database demon, and take the result as it comes."""
+"""A gateway's end: ask a database daemon, and read the result as it comes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.database.dialing import connected
+from ewe.database.dialing import connect_to_daemon
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
-    Decoder,
+    FrameDecoder,
     ProtocolError,
     decode_response,
     encode_request,
 )
 
-RECEIVE = 64 * 1024
+RECEIVE_BYTES = 64 * 1024
 
 
 class Client:
-    """A connection to a demon. It may carry any number of requests, one after the other.
+    """A connection to a daemon. It may carry any number of requests, one after the other.
 
-    with Client("unix:/run/ewe-dbd.sock") as demon:
-        for piece in demon.ask(ClientRequest("log", "SELECT ...", "TABLE")): ...
+    with Client("unix:/run/ewe-dbd.sock") as daemon:
+        for piece in daemon.ask(ClientRequest("log", "SELECT ...", "TABLE")): ...
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
         """Connect. address: see transports.py. Raises DatabaseError("UNAVAILABLE"), ValueError."""
-        self.decoder = Decoder()
+        self.decoder = FrameDecoder()
         try:
-            self.socket = connected(address, timeout_s)
+            self.socket = connect_to_daemon(address, timeout_s)
         except OSError as reason:
             raise DatabaseError("UNAVAILABLE", f"{address}: {reason.strerror or reason}") from None
 
@@ -43,20 +43,20 @@ class Client:
         self.socket.close()
 
     def ask(self, request: ClientRequest) -> Iterator[bytes]:
-        """Yield the parts of a result. Raises DatabaseError, after some parts if the result is not whole."""
+        """Yield the parts of a result. Raises DatabaseError: after some parts, if the result is not complete."""
         try:
             try:
                 self.socket.sendall(encode_request(request))
             except ConnectionError:
-                pass  # it may have said why before it closed the connection
+                pass  # the daemon may have sent the reason before it closed the connection
             while True:
-                fields = self.decoder.frame()
+                fields = self.decoder.next_frame()
                 while fields is None:
-                    data = self.socket.recv(RECEIVE)
+                    data = self.socket.recv(RECEIVE_BYTES)
                     if not data:
-                        raise DatabaseError("UNAVAILABLE", "the demon has closed the connection")
+                        raise DatabaseError("UNAVAILABLE", "the daemon has closed the connection")
                     self.decoder.feed(data)
-                    fields = self.decoder.frame()
+                    fields = self.decoder.next_frame()
                 response = decode_response(fields)
                 if response.error is not None:
                     raise response.error

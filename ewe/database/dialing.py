@@ -1,4 +1,7 @@
-"""The gateway's side of the transports: what Client uses like a socket, for each address. See transports.py."""
+"""The gateway's side of the transports: for each kind of address, an object that Client uses like a socket.
+
+See transports.py.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,31 @@ import time
 from typing import Protocol
 
 from ewe.database.transports import (
-    DOOR,
-    MESSAGE,
+    CLOSES,
+    HAS_DATA,
+    MAX_MESSAGE_BYTES,
+    NOTE_PIPE,
+    OPENS,
     PAYLOAD,
-    REPLIES,
-    SECRET,
+    QUEUED_REPLIES,
+    SECRET_BYTES,
     is_locked,
     new_id,
     open_queue,
     parse_transport,
-    queues,
+    posix_ipc_module,
     receive_message,
     send_message,
     wait_for,
     write_all,
 )
 
-CROWDED = 0.01  # seconds between two attempts to connect to a demon whose backlog is full
-LOOK = 0.5  # seconds between two looks whether the demon of a queue still runs
+RETRY_CONNECT_S = 0.01  # seconds between two attempts to connect to a daemon whose backlog is full
+DAEMON_CHECK_S = 0.5  # seconds between two checks whether the daemon of a queue still runs
 
 
-class End(Protocol):
-    """A line to the demon: the part of a socket that Client uses."""
+class DaemonConnection(Protocol):
+    """A connection to the daemon: the part of a socket's interface that Client uses."""
 
     def sendall(self, data: bytes, /) -> None: ...
     def recv(self, size: int, /) -> bytes: ...
@@ -38,13 +44,13 @@ class End(Protocol):
     def close(self) -> None: ...
 
 
-def connected(address: str, timeout_s: float) -> End:
-    """Return a line to an address of a demon. Raises OSError, ValueError."""
+def connect_to_daemon(address: str, timeout_s: float) -> DaemonConnection:
+    """Return a connection to an address of a daemon. Raises OSError, ValueError."""
     kind, host, port = parse_transport(address)
     if kind == "fifo":
-        return PipeEnd(host, timeout_s)
+        return PipeToDaemon(host, timeout_s)
     if kind == "mq":
-        return QueueEnd(host, timeout_s)
+        return QueueToDaemon(host, timeout_s)
     if kind == "tcp":
         sock = socket.create_connection((host, port), timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -54,59 +60,58 @@ def connected(address: str, timeout_s: float) -> End:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(timeout_s)
-        connect(sock, host, timeout_s)
+        connect_unix(sock, host, timeout_s)
     except OSError:
         sock.close()
         raise
     return sock
 
 
-def connect(sock: socket.socket, path: str, timeout_s: float) -> None:
+def connect_unix(sock: socket.socket, path: str, timeout_s: float) -> None:
     """Connect to a Unix socket. If its backlog is full, connect(2) fails at once: try again. Raises OSError."""
-    until = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             return sock.connect(path)
         except BlockingIOError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
-            time.sleep(CROWDED)
+            time.sleep(RETRY_CONNECT_S)
 
 
-class PipeEnd:
+class PipeToDaemon:
     """Two named pipes."""
 
     def __init__(self, directory: str, timeout_s: float) -> None:
-        """Raises OSError."""
+        """Make two pipes in the daemon's directory, and announce them (transports.py). Raises OSError."""
         self.timeout_s = timeout_s
-        self.reader = self.writer = held = -1
-        door = os.open(os.path.join(directory, DOOR), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reader = self.writer = reader_until_open = -1
+        note_pipe = os.open(os.path.join(directory, NOTE_PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         name = new_id()
         paths = [os.path.join(directory, f"{name}.{part}") for part in ("request", "reply")]
         try:
             for path in paths:
                 os.mkfifo(path)
-                os.chmod(path, 0o666)  # the demon may have another account; only it learns the name
-            held = os.open(
-                paths[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )  # or nothing could be written yet
+                os.chmod(path, 0o666)  # the daemon may have another account; only it learns the name
+            # Without a reader, the pipe could not be opened for writing
+            reader_until_open = os.open(paths[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self.writer = os.open(paths[0], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self.reader = os.open(paths[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            write_all(lambda data: os.write(door, data), door, f"{name}\n".encode(), timeout_s)
+            write_all(lambda data: os.write(note_pipe, data), note_pipe, f"{name}\n".encode(), timeout_s)
             if self.recv(1) != b"\n":
-                raise ConnectionRefusedError(f"fifo:{directory}: the demon does not take the connection")
+                raise ConnectionRefusedError(f"fifo:{directory}: the daemon does not take the connection")
         except BaseException:
             self.close()
             for path in paths:
                 try:
                     os.unlink(path)
                 except OSError:
-                    pass  # it was not made yet, or the demon has removed it
+                    pass  # the pipe was not made yet, or the daemon has removed it
             raise
         finally:
-            os.close(door)
-            if held >= 0:
-                os.close(held)
+            os.close(note_pipe)
+            if reader_until_open >= 0:
+                os.close(reader_until_open)
 
     def settimeout(self, value: float, /) -> None:
         self.timeout_s = value
@@ -119,88 +124,106 @@ class PipeEnd:
         return os.read(self.reader, size)
 
     def close(self) -> None:
+        """Close both pipes; a second call does no harm."""
         for descriptor in (self.reader, self.writer):
             if descriptor >= 0:
                 os.close(descriptor)
         self.reader = self.writer = -1
 
 
-class QueueEnd:
-    """The demon's queue, and one for replies, whose name is removed as soon as the demon has opened it."""
+class QueueToDaemon:
+    """The daemon's queue for requests, and a queue of this gateway for replies.
+
+    The name of the queue for replies is removed as soon as the daemon has opened it. secret: begins each reply,
+    which proves that the daemon has written it. token: begins each message to the daemon, which knows the
+    gateway by it; b"" until the daemon has given it.
+    """
 
     def __init__(self, name: str, timeout_s: float) -> None:
-        """Raises OSError."""
+        """Open the daemon's queue, make one for replies, and exchange secret and token. Raises OSError.
+
+        name: of the daemon's queue. timeout_s: of each wait.
+        """
         self.timeout_s = timeout_s
-        self.secret = os.urandom(SECRET)
-        self.rest = b""
+        self.secret = os.urandom(SECRET_BYTES)
+        self.unread = b""  # received, and not returned by recv() yet
         self.token = b""
-        self.demon = open_queue(name, read=False)
-        if not is_locked(self.demon.mqd):
-            self.demon.close()
-            raise ConnectionRefusedError(f"mq:{name[1:]}: no demon reads it")
-        own, module = new_id(), queues()
+        self.request_queue = open_queue(name, read=False)
+        if not is_locked(self.request_queue.mqd):
+            self.request_queue.close()
+            raise ConnectionRefusedError(f"mq:{name[1:]}: no daemon reads it")
+        queue_id, module = new_id(), posix_ipc_module()
         try:
-            self.replies = open_queue(
-                f"{name}.{own}", flags=module.O_CREX, max_messages=REPLIES, max_message_size=MESSAGE
+            self.reply_queue = open_queue(
+                f"{name}.{queue_id}",
+                flags=module.O_CREX,
+                max_messages=QUEUED_REPLIES,
+                max_message_size=MAX_MESSAGE_BYTES,
             )
         except OSError as reason:
-            self.demon.close()
+            self.request_queue.close()
             raise OSError(f"{reason} (ulimit -q bounds the queues of an account)") from None
         try:
-            self.put(b"O" + own.encode() + self.secret + b"%d" % os.getpid())
-            self.token = self.recv(SECRET)
+            self.send_message_to_daemon(OPENS + queue_id.encode() + self.secret + b"%d" % os.getpid())
+            self.token = self.recv(SECRET_BYTES)
         except BaseException:
             self.close()
             raise
         finally:
-            module.unlink_message_queue(f"{name}.{own}")
+            module.unlink_message_queue(f"{name}.{queue_id}")
 
-    def put(self, message: bytes) -> None:
-        """Send a message to the demon. Raises OSError."""
+    def send_message_to_daemon(self, message: bytes) -> None:
+        """Send a message to the daemon. Raises OSError."""
         while True:
             try:
-                send_message(self.demon.mqd, message)
+                send_message(self.request_queue.mqd, message)
                 return
             except BlockingIOError:
-                wait_for(self.demon.mqd, select.POLLOUT, self.timeout_s)
+                wait_for(self.request_queue.mqd, select.POLLOUT, self.timeout_s)
 
     def settimeout(self, value: float, /) -> None:
         self.timeout_s = value
 
     def sendall(self, data: bytes, /) -> None:
         for at in range(0, len(data), PAYLOAD):
-            self.put(b"D" + self.token + data[at : at + PAYLOAD])
+            self.send_message_to_daemon(HAS_DATA + self.token + data[at : at + PAYLOAD])
 
     def recv(self, size: int, /) -> bytes:
-        end = time.monotonic() + self.timeout_s
-        while not self.rest:
+        """Return at most `size` bytes, b"" at the end. Raises TimeoutError after `timeout_s`, OSError."""
+        deadline = time.monotonic() + self.timeout_s
+        while not self.unread:
             try:
-                message = receive_message(self.replies)
+                message = receive_message(self.reply_queue)
             except BlockingIOError:
-                self.wait(end)
+                self.wait(deadline)
                 continue
-            if message[:SECRET] == self.secret:  # any account may write to the queue
-                self.rest = message[SECRET:]
-                if not self.rest:
+            if message[:SECRET_BYTES] == self.secret:  # any account may write to the queue
+                self.unread = message[SECRET_BYTES:]
+                if not self.unread:
                     return b""
-        data, self.rest = self.rest[:size], self.rest[size:]
+        data, self.unread = self.unread[:size], self.unread[size:]
         return data
 
-    def wait(self, end: float) -> None:
-        """Wait for a message. Raises TimeoutError, ConnectionError if the demon has ended."""
+    def wait(self, deadline: float) -> None:
+        """Wait for a message. Raises TimeoutError; ConnectionError if the daemon has ended."""
         try:
-            wait_for(self.replies.mqd, select.POLLIN, min(LOOK, max(end - time.monotonic(), 0.0)))
+            wait_for(
+                self.reply_queue.mqd,
+                select.POLLIN,
+                min(DAEMON_CHECK_S, max(deadline - time.monotonic(), 0.0)),
+            )
         except TimeoutError:
-            if not is_locked(self.demon.mqd):
-                raise ConnectionResetError("the demon has ended") from None
-            if time.monotonic() > end:
+            if not is_locked(self.request_queue.mqd):
+                raise ConnectionResetError("the daemon has ended") from None
+            if time.monotonic() > deadline:
                 raise
 
     def close(self) -> None:
+        """Tell the daemon, if it has given a token, and close both queues."""
         if self.token:
             try:
-                send_message(self.demon.mqd, b"C" + self.token)
+                send_message(self.request_queue.mqd, CLOSES + self.token)
             except OSError:
-                pass  # its queue is full; the demon sees when this process ends
-        self.demon.close()
-        self.replies.close()
+                pass  # the daemon's queue is full; the daemon notices the end of this process
+        self.request_queue.close()
+        self.reply_queue.close()

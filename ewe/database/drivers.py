@@ -1,9 +1,10 @@
-"""Drivers: what the demon needs of a database, over DB-API 2.0 (PEP 249), the call-level interface of Python.
+"""Drivers: the daemon's interface to a database, over DB-API 2.0 (PEP 249), the call-level interface of Python.
 
-The demon runs any statement on any table (paper, section 3.1), so it uses a generic interface and dynamic SQL. A
-driver is a class with the methods of `Connection`; DRIVERS names them. One more database is one more entry.
+The daemon runs any statement on any table (paper, section 3.1). It therefore uses a generic interface and dynamic
+SQL. A driver is a class with the methods of `DatabaseConnection`; DRIVERS names them. Each further database needs
+one more entry.
 
-A worker of the demon calls a connection from one thread. Only cancel() may come from another.
+A worker of the daemon calls a connection from one thread. Only cancel() may be called from another.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from ewe.registry import load
 
 
 class Database(NamedTuple):
-    """One database of the settings. place: a file for SQLite, a connection string for PostgreSQL.
+    """One database of the settings. source: a file for SQLite, a connection string for PostgreSQL.
 
     user: the account of PostgreSQL to connect as; "": that of the connection string.
     """
 
     name: str
     driver: str
-    place: str
+    source: str
     write: bool
     user: str = ""
 
 
 class Result(NamedTuple):
-    """What a statement returns: the names of its columns, and its rows, which are fetched as they are taken.
+    """The result of a statement: the names of its columns, and its rows, which are fetched when they are read.
 
-    Rows that are not taken to their end must be closed before the connection is used again.
+    If the rows are not read to their end, close them before the connection is used again.
     """
 
     columns: tuple[str, ...]
     rows: Generator[Sequence[Value], None, None]
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """An open connection to one database."""
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
@@ -48,24 +49,24 @@ class Connection(Protocol):
         """End the transaction, if there is one. Raises DatabaseError if it cannot be committed."""
 
     def cancel(self) -> None:
-        """End the statement that runs now, if there is one. Any thread may call this. Raises nothing."""
+        """Cancel the running statement, if there is one. Any thread may call this. Raises nothing."""
 
     def is_alive(self) -> bool:
         """Return whether the connection can still be used."""
 
     def close(self) -> None:
-        """Close it. Raises nothing."""
+        """Close the connection. Raises nothing."""
 
 
 DRIVERS = {"sqlite": "ewe.database.sqlite:SQLite", "postgresql": "ewe.database.postgresql:PostgreSQL"}
 
 
-def connect(database: Database) -> Connection:
+def connect(database: Database) -> DatabaseConnection:
     """Open a connection. Raises DatabaseError("UNAVAILABLE")."""
     try:
         driver = load(DRIVERS[database.driver])
     except ImportError as missing:
         text = f"the driver {database.driver} needs {missing.name}: pip install 'ewe-server[database]'"
         raise DatabaseError("UNAVAILABLE", text) from None
-    connection: Connection = driver(database)
+    connection: DatabaseConnection = driver(database)
     return connection

@@ -1,6 +1,6 @@
-/* A client of the database demon `ewe-dbd`, for programs in C and C++: CGI, FastCGI and LibCGI. One file, no library.
+/* A client of the database daemon `ewe-dbd`, for programs in C and C++: CGI, FastCGI and LibCGI. One file, no library.
  *
- * The demon keeps connections to databases open. A program sends it a statement, and gets the result as text that
+ * The daemon keeps connections to databases open. A program sends it a statement, and gets the result as text that
  * fits into a page: an HTML table, the options of a selection, JSON, CSV. A whole CGI program:
  *
  *     #include <stdio.h>
@@ -27,13 +27,13 @@
  *
  *     cc -O2 -I $(ewe's directory)/database -o goods goods.c
  *
- * Never paste what a visitor has sent into a statement. Write ? or :name there, and give the value by
- * ewe_db_text() and its siblings: the database then never takes its text for SQL.
+ * Never paste a visitor's text into a statement. Write ? or :name there, and give the value by ewe_db_text() and its
+ * siblings: the database then never takes the text for SQL.
  *
- * A program that stays loaded (FastCGI, LibCGI) makes one ewe_db and asks again and again. The connection stays open,
- * and is made again if the demon was restarted meanwhile. Two threads must not use one ewe_db at the same time.
+ * A program that stays loaded (FastCGI, LibCGI) makes one ewe_db and asks again and again. The connection stays open.
+ * After a restart of the daemon it is made again. Two threads must not use one ewe_db at the same time.
  *
- * No call waits longer than the timeout (30 s, ewe_db_timeout()), and the peer's bytes are checked: a bad answer is an
+ * No call waits longer than the timeout (30 s, ewe_db_timeout()). The peer's bytes are checked: a bad answer is an
  * error of ewe_db_ask() or ewe_db_read(), never a crash. No call raises a signal.
  *
  * The protocol is defined in protocol.py, beside this file.
@@ -60,13 +60,13 @@
 #define EWE_DB_FUNCTION static inline __attribute__((unused))
 #define EWE_DB_MAX_FRAME (1u << 20) /* bytes of a message without its length */
 
-/* Everything in it is its own business: use the functions. */
+/* The fields are private: use the functions. */
 typedef struct ewe_db {
     char address[256], key[256];
-    int sock;              /* -1: not connected */
+    int sock;               /* -1: not connected */
     int timeout_ms, status;
-    int more;              /* the next frame of a result is still to come */
-    int unread;            /* a first piece was received by ewe_db_ask(), and ewe_db_read() has not returned it */
+    int more_frames;        /* the next frame of a result is still to come */
+    int first_piece_unread; /* the first piece was received by ewe_db_ask(), and ewe_db_read() has not returned it */
     int no_memory;
     long long rows;
     double seconds;
@@ -78,10 +78,10 @@ typedef struct ewe_db {
     char error[512];
 } ewe_db;
 
-/* ---- making one ---- */
+/* ---- making a client ---- */
 
-/* Return a client of the demon at "unix:PATH" or "HOST:PORT"; NULL without memory. It connects at the first question.
-   All functions below take NULL, and fail. */
+/* Return a client of the daemon at "unix:PATH" or "HOST:PORT"; NULL without memory. It connects at the first question.
+   All functions below accept NULL, and fail. */
 EWE_DB_FUNCTION ewe_db *ewe_db_new(const char *address)
 {
     ewe_db *db = (ewe_db *)calloc(1, sizeof *db);
@@ -102,7 +102,7 @@ EWE_DB_FUNCTION void ewe_db_close(ewe_db *db)
         close(db->sock);
     if (db != NULL) {
         db->sock = -1;
-        db->more = db->unread = 0;
+        db->more_frames = db->first_piece_unread = 0;
     }
 }
 
@@ -116,27 +116,27 @@ EWE_DB_FUNCTION void ewe_db_free(ewe_db *db)
     free(db);
 }
 
-/* The key of a database, which the demon asks for on TCP. At most 255 bytes. */
+/* Set the key of a database, which the daemon asks for on TCP. At most 255 bytes. */
 EWE_DB_FUNCTION void ewe_db_key(ewe_db *db, const char *key)
 {
     if (db != NULL)
         snprintf(db->key, sizeof db->key, "%s", key);
 }
 
-/* The longest time, in ms, to wait for the demon: to connect, to take the request, for each piece of the result. */
+/* Set the longest wait for the daemon, in ms: to connect, to send the request, for each piece of the result. */
 EWE_DB_FUNCTION void ewe_db_timeout(ewe_db *db, int ms)
 {
     if (db != NULL)
         db->timeout_ms = ms;
 }
 
-/* The last error in one line, for the log: a visitor does not need to know how the tables are named. */
+/* Return the last error in one line, for the log: a visitor should not see the names of tables. */
 EWE_DB_FUNCTION const char *ewe_db_error(const ewe_db *db)
 {
     return db == NULL ? "no memory" : db->error;
 }
 
-/* The HTTP status that fits the last error: 403, 500, 503 or 504. 200 after a success. */
+/* Return the HTTP status for the last error: 403, 500, 503 or 504. 200 after a success. */
 EWE_DB_FUNCTION int ewe_db_status(const ewe_db *db)
 {
     return db == NULL ? 500 : db->status;
@@ -144,7 +144,7 @@ EWE_DB_FUNCTION int ewe_db_status(const ewe_db *db)
 
 /* ---- parameters of the next question. name: NULL for the next ?, "status" for :status ---- */
 
-/* Note an error, and close the connection, since nothing sensible can follow on it; return -1. */
+/* Store an error, and close the connection, because its next bytes have no meaning; return -1. */
 __attribute__((format(printf, 3, 4)))
 EWE_DB_FUNCTION int ewe_db_fail(ewe_db *db, int status, const char *format, ...)
 {
@@ -185,7 +185,7 @@ EWE_DB_FUNCTION void ewe_db_bind(ewe_db *db, const char *name, char type, const 
     if (db == NULL)
         return;
     content = named + 2 + length;
-    /* What no frame can hold is refused by ewe_db_ask() */
+    /* ewe_db_ask() refuses a request that is too long for a frame */
     if (length > EWE_DB_MAX_FRAME || named > EWE_DB_MAX_FRAME || db->parameters_length > EWE_DB_MAX_FRAME
         || (grown = (char *)realloc(db->parameters, db->parameters_length + 5 + content)) == NULL) {
         db->no_memory = 1;
@@ -205,7 +205,7 @@ EWE_DB_FUNCTION void ewe_db_bind(ewe_db *db, const char *name, char type, const 
     db->parameters_length += 5 + content;
 }
 
-/* A text in UTF-8. NULL binds SQL's NULL. */
+/* Bind a text in UTF-8. NULL binds SQL's NULL. */
 EWE_DB_FUNCTION void ewe_db_text(ewe_db *db, const char *name, const char *value)
 {
     ewe_db_bind(db, name, value == NULL ? 'n' : 't', value, value == NULL ? 0 : strlen(value));
@@ -234,8 +234,8 @@ EWE_DB_FUNCTION void ewe_db_bytes(ewe_db *db, const char *name, const void *valu
     ewe_db_bind(db, name, 'b', value, length);
 }
 
-/* Limits of the next question: the largest number of rows (0: the demon's own), and the seconds that the statement may
-   run (0: the demon's own). Neither can raise what the demon allows. */
+/* Set limits of the next question: the largest number of rows (0: the daemon's own), and the seconds that the statement
+   may run (0: the daemon's own). Neither can raise the daemon's limits. */
 EWE_DB_FUNCTION void ewe_db_limits(ewe_db *db, long long rows, double seconds)
 {
     if (db != NULL) {
@@ -264,7 +264,7 @@ EWE_DB_FUNCTION int ewe_db_wait(ewe_db *db, short events, long long by)
         if (found > 0)
             return 0;
         if (found == 0)
-            return ewe_db_fail(db, 503, "the demon at %s has not answered within %d ms", db->address, db->timeout_ms);
+            return ewe_db_fail(db, 503, "the daemon at %s has not answered within %d ms", db->address, db->timeout_ms);
         if (errno != EINTR)
             return ewe_db_fail(db, 503, "%s: %s", db->address, strerror(errno));
     }
@@ -283,10 +283,10 @@ EWE_DB_FUNCTION int ewe_db_connect_to(ewe_db *db, int family, const struct socka
     if (family != AF_UNIX)
         setsockopt(db->sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     while (connect(db->sock, address, length) != 0) {
-        if (errno == EAGAIN) { /* a Unix socket whose queue is full: the kernel does not tell when it has room */
+        if (errno == EAGAIN) { /* the Unix socket's backlog is full: the kernel does not report when it has room */
             struct timespec pause = {0, 2000000};
             if (ewe_db_now_ms() >= by)
-                return ewe_db_fail(db, 503, "%s: the demon does not take more connections", db->address);
+                return ewe_db_fail(db, 503, "%s: the daemon does not take more connections", db->address);
             nanosleep(&pause, NULL);
             continue;
         }
@@ -301,8 +301,8 @@ EWE_DB_FUNCTION int ewe_db_connect_to(ewe_db *db, int family, const struct socka
     return 0;
 }
 
-/* Connect to the demon, unless the connection is open and sound; 0: connected. ewe_db_ask() calls it; a program calls
-   it itself only to measure how long it takes. */
+/* Connect to the daemon, unless a usable connection is open; 0: connected. ewe_db_ask() calls this function. A program
+   calls it itself only to measure the time of connecting. */
 EWE_DB_FUNCTION int ewe_db_connect(ewe_db *db)
 {
     char host[sizeof db->address], *port, byte;
@@ -313,12 +313,12 @@ EWE_DB_FUNCTION int ewe_db_connect(ewe_db *db)
     if (db == NULL)
         return -1;
     if (db->sock >= 0) {
-        /* The demon has ended, or sends what was not asked for: then the next answer cannot be trusted */
+        /* The daemon has ended, or has sent bytes that were not asked for: then the next answer cannot be trusted */
         surprise = recv(db->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (db->more || surprise >= 0 || errno != EAGAIN)
+        if (db->more_frames || surprise >= 0 || errno != EAGAIN)
             ewe_db_close(db);
     }
-    db->more = db->unread = 0;
+    db->more_frames = db->first_piece_unread = 0;
     if (db->sock >= 0)
         return 0;
     if (strncmp(db->address, "unix:", 5) == 0) {
@@ -333,7 +333,7 @@ EWE_DB_FUNCTION int ewe_db_connect(ewe_db *db)
     strcpy(host, db->address);
     port = strrchr(host, ':');
     if (port == NULL || port == host || port[1] == '\0')
-        return ewe_db_fail(db, 500, "'%s' is no address of a demon: unix:PATH or HOST:PORT", db->address);
+        return ewe_db_fail(db, 500, "'%s' is no address of a daemon: unix:PATH or HOST:PORT", db->address);
     *port++ = '\0';
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
@@ -365,7 +365,7 @@ EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
             if (ewe_db_wait(db, POLLOUT, by) != 0)
                 return -1;
         } else if (errno != EINTR) {
-            return ewe_db_fail(db, 503, "%s: the demon has closed the connection (%s)", db->address, strerror(errno));
+            return ewe_db_fail(db, 503, "%s: the daemon has closed the connection (%s)", db->address, strerror(errno));
         }
     }
     return 0;
@@ -379,7 +379,7 @@ EWE_DB_FUNCTION int ewe_db_receive(ewe_db *db, char *room, size_t length, long l
             room += done;
             length -= (size_t)done;
         } else if (done == 0) {
-            return ewe_db_fail(db, 503, "%s: the demon has closed the connection", db->address);
+            return ewe_db_fail(db, 503, "%s: the daemon has closed the connection", db->address);
         } else if (errno == EAGAIN) {
             if (ewe_db_wait(db, POLLIN, by) != 0)
                 return -1;
@@ -404,7 +404,7 @@ EWE_DB_FUNCTION int ewe_db_is(const char *content, size_t length, const char *wo
     return content != NULL && length == strlen(word) && memcmp(content, word, length) == 0;
 }
 
-/* Note the error that a demon tells of: its kind, NUL, a text. The connection stays open. */
+/* Store the error of a daemon's response: its kind, NUL, a text. The connection stays open. */
 EWE_DB_FUNCTION int ewe_db_refused(ewe_db *db, const char *content, size_t length)
 {
     static const struct {
@@ -418,7 +418,7 @@ EWE_DB_FUNCTION int ewe_db_refused(ewe_db *db, const char *content, size_t lengt
 
     for (size_t which = 0; which < sizeof known / sizeof *known; which++)
         if (ewe_db_is(content, kind, known[which].kind)) {
-            db->sock = -1; /* or ewe_db_fail() would close it */
+            db->sock = -1; /* otherwise ewe_db_fail() would close it */
             ewe_db_fail(db, known[which].status, "%s: %.*s", known[which].kind,
                         (int)(text < 400 ? text : 400), nul == NULL ? "" : nul + 1);
             db->sock = sock;
@@ -427,7 +427,7 @@ EWE_DB_FUNCTION int ewe_db_refused(ewe_db *db, const char *content, size_t lengt
     return ewe_db_fail(db, 500, "%s: an error of a kind that the protocol does not have", db->address);
 }
 
-/* Receive the next ServerResponse; 0: db->piece holds its part of the result. */
+/* Receive the next ServerResponse; 0: db->piece is its part of the result. */
 EWE_DB_FUNCTION int ewe_db_next(ewe_db *db)
 {
     long long by = ewe_db_now_ms() + db->timeout_ms;
@@ -440,7 +440,7 @@ EWE_DB_FUNCTION int ewe_db_next(ewe_db *db)
         return -1;
     size = ewe_db_number_at(head);
     if (size > EWE_DB_MAX_FRAME)
-        return ewe_db_fail(db, 500, "%s: a message of %zu bytes, which is no demon's", db->address, size);
+        return ewe_db_fail(db, 500, "%s: a message of %zu bytes, which is no daemon's", db->address, size);
     free(db->frame);
     db->frame = (char *)malloc(size + 1);
     if (db->frame == NULL)
@@ -461,7 +461,7 @@ EWE_DB_FUNCTION int ewe_db_next(ewe_db *db)
     more = ewe_db_is(field[1], length[1], "YES");
     if (!more && !ewe_db_is(field[1], length[1], "NO"))
         return ewe_db_fail(db, 500, "%s: a response without ContinueFlow", db->address);
-    db->more = more && field[2] == NULL;
+    db->more_frames = more && field[2] == NULL;
     if (field[2] != NULL)
         return ewe_db_refused(db, field[2], length[2]);
     db->piece = field[0] == NULL ? "" : field[0];
@@ -469,9 +469,9 @@ EWE_DB_FUNCTION int ewe_db_next(ewe_db *db)
     return 0;
 }
 
-/* Send a statement to the demon. database: a name of the demon's settings; layout: TABLE, PRE, OPTION, JSON, CSV, XML.
-   The parameters and limits given before are for this question only.
-   Returns 0 when the result begins: now is the time for the head of the answer. -1: ewe_db_error() says why not. */
+/* Send a statement to the daemon. database: a name of the daemon's settings; layout: TABLE, PRE, OPTION, JSON, CSV or
+   XML. The parameters and limits given before apply to this question only. Return 0 when the result begins: now the
+   program can write the head of its answer. Return -1 after an error, which ewe_db_error() describes. */
 EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *statement, const char *layout)
 {
     char digits[3][32], *message, *at;
@@ -489,7 +489,7 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
     message = db->no_memory || content > EWE_DB_MAX_FRAME ? NULL : (char *)malloc(4 + content);
     if (message != NULL) {
         at = ewe_db_put_field(message + 4, 'D', database, strlen(database));
-        if (db->key[0] != '\0') /* before what is long: see ewe/database/gateways.py */
+        if (db->key[0] != '\0') /* before all long fields: see ewe/database/gateways.py */
             at = ewe_db_put_field(at, 'K', db->key, strlen(db->key));
         at = ewe_db_put_field(at, 'S', statement, strlen(statement));
         at = ewe_db_put_field(at, 'L', layout, strlen(layout));
@@ -516,23 +516,23 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
     free(message);
     if (failed)
         return -1;
-    db->unread = 1;
+    db->first_piece_unread = 1;
     db->status = 200;
     db->error[0] = '\0';
     return 0;
 }
 
-/* Take the next piece of the result: its length, 0 at the end, -1 if the rest cannot come (ewe_db_error()). The page is
-   then incomplete, and the program should end with an error, so that it does not pass for whole. The piece is valid
-   until the next call, and does not end in NUL. */
+/* Receive the next piece of the result. Return its length, 0 at the end, -1 if the rest cannot come (ewe_db_error()).
+   After -1 the page is incomplete, and the program should end with an error, so that the page does not look complete.
+   The piece is valid until the next call, and does not end in NUL. */
 EWE_DB_FUNCTION long ewe_db_read(ewe_db *db, const char **piece)
 {
     if (db == NULL || db->status != 200)
         return -1;
     for (;;) {
-        if (db->unread) {
-            db->unread = 0;
-        } else if (!db->more) {
+        if (db->first_piece_unread) {
+            db->first_piece_unread = 0;
+        } else if (!db->more_frames) {
             return 0;
         } else if (ewe_db_next(db) != 0) {
             return -1;

@@ -1,18 +1,17 @@
-"""The gateways of the demon: what is known of each connection, and the bounds that hold for all of them together.
+"""The gateways of the daemon: the state of each connection, and the limits for all connections together.
 
-Every account of the machine can reach the demon's socket, and on TCP every program that reaches the port. What a
-peer can take before it has shown that it may ask is therefore bounded, and so is what an account that may ask takes
-from the others:
+Every account of the machine can reach the daemon's socket, and on TCP every program that reaches the port. A peer
+that has not shown its right to ask may use only limited resources. An account with that right may not take all
+resources from the others:
 
-    an account that may use no database     is told so and closed when it connects: the kernel says who it is
-    a peer on TCP without a right key       UNPROVEN bytes of a request, and BEGUN_S seconds
-    a request that has begun                is whole within BEGUN_S
-    the bytes of all requests together      HELD; the account that holds most loses its longest request
-    connections                             most_gateways(); the account that has most loses one
+    an account that may use no database     gets an error and is closed when it connects: the kernel tells its uid
+    a peer on TCP without a right key       MAX_UNPROVEN_BYTES of a request, and REQUEST_TIMEOUT_S
+    a request that has begun                must be complete within REQUEST_TIMEOUT_S
+    the bytes of all requests together      MAX_UNANSWERED_BYTES; the largest account loses its longest one
+    connections                             max_gateways(); the account with the most connections loses one
 
-The last two bounds are not numbers for each account: one that is alone may use them all, and one that comes later
-still finds room. The demon keeps descriptors for itself, so it never fails to accept, open a database or start a
-process.
+The last two limits are not numbers for each account: a single account may use all resources, and a later one still
+finds room. The daemon reserves descriptors for itself, so it can always accept, open a database or start a process.
 """
 
 from __future__ import annotations
@@ -24,67 +23,70 @@ from collections import Counter
 from collections.abc import Container, Iterator
 
 from ewe.bounded import BoundedDict
-from ewe.database.lines import Acceptor, Line
-from ewe.database.protocol import Decoder, ProtocolError, leading_fields
+from ewe.database.lines import Acceptor, GatewayConnection
+from ewe.database.protocol import FrameDecoder, ProtocolError, leading_fields
 from ewe.database.settings import DatabaseSettings, Settings
 
-BEGUN_S = (
-    10.0  # in which a request that has begun must be whole, and a peer on TCP must have shown a right key
-)
-UNPROVEN = 4096  # bytes of a request on TCP before the key that it names has been found right
-HELD = 64 << 20  # bytes of requests that are not answered yet, of all gateways together
-RESERVE = 64  # descriptors that are kept for the demon itself
-LEAST = 16  # connections that there may be however few descriptors the system gives
+# In which a request that has begun must be complete, and a peer on TCP must have sent a right key
+REQUEST_TIMEOUT_S = 10.0
+MAX_UNPROVEN_BYTES = 4096  # bytes of a request on TCP that the daemon reads before it has checked the key
+MAX_UNANSWERED_BYTES = 64 << 20  # bytes of requests that are not answered yet, of all gateways together
+RESERVED_DESCRIPTORS = 64  # descriptors that are kept for the daemon itself
+MAX_CONNECTIONS = 1 << 20  # connections, if the system sets no limit
+MIN_CONNECTIONS = 16  # connections that are allowed even if the system gives few descriptors
 
 
 class Gateway:
     """A connection of a gateway. uid: of its process; None on TCP.
 
-    busy: its request waits or runs. muted: epoll does not report what it sends meanwhile. left: its connection is
-    of no use any more. proven: its account is known, or it has given a right key. asked: bytes of the request that
-    waits or runs. held: bytes that the demon counts for it. heard: when it last sent something.
+    busy: its request waits or runs. muted: epoll does not report its bytes meanwhile. has_left: its connection
+    cannot be used any more. is_authenticated: its account is known, or it has given a right key. request_bytes: of
+    the request that waits or runs. unanswered_bytes: of all its requests that wait or run. last_received_at: when
+    it last sent something.
     """
 
-    def __init__(self, line: Line, acceptor: Acceptor) -> None:
-        self.line = line
+    def __init__(self, connection: GatewayConnection, acceptor: Acceptor) -> None:
+        """acceptor: the address at which the connection has begun."""
+        self.connection = connection
         self.acceptor = acceptor
-        self.decoder = Decoder()
-        self.uid = line.uid
-        self.who = line.who
+        self.decoder = FrameDecoder()
+        self.uid = connection.uid
+        self.peer_name = connection.peer_name
         self.busy = False
         self.muted = False
-        self.left = False
-        self.proven = line.uid is not None
-        self.asked = 0
-        self.held = 0
-        self.heard = time.monotonic()
+        self.has_left = False
+        self.is_authenticated = connection.uid is not None
+        self.request_bytes = 0
+        self.unanswered_bytes = 0
+        self.last_received_at = time.monotonic()
 
     @property
     def account(self) -> tuple[int | None, bool]:
-        """Return whose connection it is. All peers on TCP are one account, and those without a key another."""
-        return self.uid, self.proven
+        """Return the owner of the connection. All peers on TCP are one account; those without a key are another."""
+        return self.uid, self.is_authenticated
 
     def feed(self, data: bytes, settings: Settings) -> None:
-        """Take what has arrived. Raises ProtocolError."""
-        self.heard = time.monotonic()
+        """Read the bytes that have arrived. Raises ProtocolError."""
+        self.last_received_at = time.monotonic()
         self.decoder.feed(data)
         length = self.decoder.length()
-        if not self.proven and length is not None and length > UNPROVEN:
+        if not self.is_authenticated and length is not None and length > MAX_UNPROVEN_BYTES:
             database, key = leading_fields(self.decoder.data)
-            own = settings.databases.get(database)
-            if own is not None and self.has_key(own, key):
-                self.proven = True
-            elif key or len(self.decoder.data) >= UNPROVEN:
+            database_settings = settings.databases.get(database)
+            if database_settings is not None and self.has_key(database_settings, key):
+                self.is_authenticated = True
+            elif key or len(self.decoder.data) >= MAX_UNPROVEN_BYTES:
                 raise ProtocolError(
-                    f"a frame of {length} bytes without a right key: above {UNPROVEN}, database and key stand first"
+                    f"a frame of {length} bytes needs a right key: a frame above {MAX_UNPROVEN_BYTES} bytes"
+                    " begins with the fields database and key"
                 )
 
     def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
-        """Return whether the gateway may use a database: its account is among these, or on TCP it has the key."""
+        """Return whether the gateway may use a database: its account may, or on TCP it has the key."""
         if self.uid is None:
-            right = self.has_key(database, key)
-            self.proven = self.proven or right
-            return right
+            has_right = self.has_key(database, key)
+            self.is_authenticated = self.is_authenticated or has_right
+            return has_right
         return self.uid in accounts
 
     def has_key(self, database: DatabaseSettings, key: str) -> bool:
@@ -96,71 +98,79 @@ class Gateways:
     """All connections, by descriptor, and the bounds of them."""
 
     def __init__(self) -> None:
+        """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
-        self.held = 0
-        self.begun: dict[Gateway, float] = {}  # requests that are not whole, by their age: since when
+        self.unanswered_bytes = 0
+        # Gateway with an incomplete request, or without a proof of its account -> the monotonic time since when
+        self.incomplete_since: dict[Gateway, float] = {}
 
     def __len__(self) -> int:
         return len(self.by_descriptor)
 
     def add(self, gateway: Gateway) -> None:
-        """Take a new connection."""
-        self.by_descriptor[gateway.line.fileno()] = gateway
-        self.note(gateway)
+        """Add a new connection."""
+        self.by_descriptor[gateway.connection.fileno()] = gateway
+        self.update(gateway)
 
     def remove(self, gateway: Gateway) -> bool:
-        """Forget a connection; return whether it was there."""
-        if self.by_descriptor.get(gateway.line.fileno()) is not gateway:
+        """Remove a connection; return whether it was there."""
+        if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return False
-        del self.by_descriptor[gateway.line.fileno()]
-        self.begun.pop(gateway, None)
-        self.held -= gateway.held
-        gateway.held = 0
+        del self.by_descriptor[gateway.connection.fileno()]
+        self.incomplete_since.pop(gateway, None)
+        self.unanswered_bytes -= gateway.unanswered_bytes
+        gateway.unanswered_bytes = 0
         return True
 
-    def note(self, gateway: Gateway) -> None:
-        """Note what a connection holds now, and whether a request of it has begun."""
-        if self.by_descriptor.get(gateway.line.fileno()) is not gateway:
+    def update(self, gateway: Gateway) -> None:
+        """Update the bytes of a connection, and note whether one of its requests has begun."""
+        if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return
-        held = len(gateway.decoder.data) + gateway.asked
-        self.held += held - gateway.held
-        gateway.held = held
-        if not gateway.busy and (gateway.decoder.data or not gateway.proven):
-            self.begun.setdefault(gateway, time.monotonic())
+        unanswered_bytes = len(gateway.decoder.data) + gateway.request_bytes
+        self.unanswered_bytes += unanswered_bytes - gateway.unanswered_bytes
+        gateway.unanswered_bytes = unanswered_bytes
+        if not gateway.busy and (gateway.decoder.data or not gateway.is_authenticated):
+            self.incomplete_since.setdefault(gateway, time.monotonic())
         else:
-            self.begun.pop(gateway, None)
+            self.incomplete_since.pop(gateway, None)
 
-    def late(self, now: float) -> Iterator[Gateway]:
-        """Yield the connections whose request is not whole in time; each must be removed."""
-        while self.begun:
-            gateway, since = next(iter(self.begun.items()))
-            if now - since < BEGUN_S:
+    def overdue(self, now: float) -> Iterator[Gateway]:
+        """Yield the connections whose request is late; the caller must remove each."""
+        while self.incomplete_since:
+            gateway, began_at = next(iter(self.incomplete_since.items()))
+            if now - began_at < REQUEST_TIMEOUT_S:
                 return
             yield gateway
 
     def surplus(self) -> Iterator[tuple[Gateway, str]]:
-        """Yield connections to close, so that the bounds hold, and why; each must be removed."""
-        while len(self) > (most := most_gateways()):
+        """Yield each connection that must be closed to keep the limits, and why; the caller must remove it."""
+        while len(self) > (limit := max_gateways()):
             account, count = Counter(each.account for each in self.by_descriptor.values()).most_common(1)[0]
-            its = [each for each in self.by_descriptor.values() if each.account == account]
-            yield min(its, key=lambda each: (each.busy, each.heard)), f"{count} of {most} connections are its"
-        while self.held > HELD:
+            candidates = [each for each in self.by_descriptor.values() if each.account == account]
+            oldest = min(candidates, key=lambda each: (each.busy, each.last_received_at))
+            yield oldest, f"{count} of {limit} connections are its"
+        while self.unanswered_bytes > MAX_UNANSWERED_BYTES:
             sums: Counter[tuple[int | None, bool]] = Counter()
             for each in self.by_descriptor.values():
-                sums[each.account] += each.held
+                sums[each.account] += each.unanswered_bytes
             account, count = sums.most_common(1)[0]
-            its = [each for each in self.by_descriptor.values() if each.account == account]
-            yield max(its, key=lambda each: each.held), f"its requests hold {count >> 20} MB of {HELD >> 20}"
+            candidates = [each for each in self.by_descriptor.values() if each.account == account]
+            largest = max(candidates, key=lambda each: each.unanswered_bytes)
+            yield largest, f"its requests hold {count >> 20} MB of {MAX_UNANSWERED_BYTES >> 20}"
 
 
-def most_gateways() -> int:
-    """Return how many connections there may be: the descriptors of the process, but for RESERVE."""
+def max_gateways() -> int:
+    """Return the largest number of connections: the descriptors of the process, less RESERVED_DESCRIPTORS."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(LEAST, soft - RESERVE) if soft != resource.RLIM_INFINITY else 1 << 20
+    return (
+        max(MIN_CONNECTIONS, soft - RESERVED_DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY
+        else MAX_CONNECTIONS
+    )
 
 
 class Complaints:
-    """The log of what peers do wrong: BURST lines for each account in WINDOW_S seconds, then their number."""
+    """Limits the log lines about faulty peers: BURST lines for each account in WINDOW_S, then a count."""
 
     WINDOW_S = 10.0
     BURST = 10
@@ -169,14 +179,14 @@ class Complaints:
     def __init__(self) -> None:
         self.counts: BoundedDict[int | None, tuple[float, int]] = BoundedDict(self.MAX_ACCOUNTS)
 
-    def words(self, uid: int | None, message: str) -> str:
-        """Return the line to write, "" for none."""
+    def count(self, uid: int | None, message: str) -> str:
+        """Count a complaint; return the line to write, "" for none."""
         now = time.monotonic()
-        since, count = self.counts.get(uid, (now, 0))
+        began_at, count = self.counts.get(uid, (now, 0))
         left_out = 0
-        if now - since > self.WINDOW_S:
-            since, count, left_out = now, 0, max(count - self.BURST, 0)
-        self.counts[uid] = (since, count + 1)
+        if now - began_at > self.WINDOW_S:
+            began_at, count, left_out = now, 0, max(count - self.BURST, 0)
+        self.counts[uid] = (began_at, count + 1)
         if count >= self.BURST:
             return ""
         return f"{message} ({left_out} such lines were left out)" if left_out else message

@@ -1,24 +1,28 @@
-"""The demon as a process that ewe forks: its socket is inherited, its messages go through a pipe to ewe's log.
+"""The daemon as a process that ewe forks: it inherits its socket, and sends its messages to ewe's log by a pipe.
 
-ewe/server/demon_program.py is the other side of the fork.
+ewe/server/daemon_program.py is the other side of the fork.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 from dataclasses import replace
 
 from ewe import logger
 from ewe.config.messages import ConfigError
-from ewe.database import layouts, sqlite  # noqa: F401  while the directory of ewe can still be read
-from ewe.database.demon import Demon
+from ewe.database import layouts, sqlite  # noqa: F401  imported while ewe's directory can still be read
 from ewe.database.settings import Settings, load
+from ewe.database.traced import daemon_class
 from ewe.logger import LEVELS, UNPRINTABLE_IN_MESSAGE, ErrorLog, escaped
+from ewe.trace import Trace
+
+TRACE_DESCRIPTOR = 3
 
 
-class Lines(ErrorLog):
-    """Messages without time and level, which ewe's log adds. It shows them as warnings, so others are left out."""
+class PlainErrorLog(ErrorLog):
+    """Messages without time and level, which ewe's log adds. ewe logs all as warnings; lower levels are dropped."""
 
     def __init__(self) -> None:
         super().__init__("-", "warning")
@@ -29,33 +33,39 @@ class Lines(ErrorLog):
 
 
 def preload(file: str) -> None:
-    """Load the drivers that a settings file names, in the parent and before it gives up root."""
-    if any(own.driver == "postgresql" for own in load(file).databases.values()):
+    """Load the drivers that a settings file names, in the parent, before it drops root."""
+    if any(database.driver == "postgresql" for database in load(file).databases.values()):
         try:
             from ewe.database import postgresql  # noqa: F401
         except ImportError:
-            pass  # each request is told what to install
+            pass  # each request reports the missing package
 
 
-def serve(file: str, listening: int, output: int) -> None:
+def serve(file: str, listening: int, output: int, trace: Trace | None = None) -> None:
     """Serve the databases of a settings file until TERM; HUP reads the file again.
 
-    listening: a listening socket. output: where messages go. No other descriptor of the parent stays open.
+    listening: a listening socket. output: the pipe for messages. trace: the server's. No other descriptor of the
+    parent stays open.
     """
-    gc.freeze()  # nothing of the parent's is to be closed a second time, when its number may be another file's
-    for number, old in enumerate((listening, output, output)):
-        os.dup2(old, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    logger.errors.file.descriptor = (
-        -1
-    )  # closed with the others: a message of our log must not go to that number
+    gc.freeze()  # objects of the parent must not be closed again: their numbers may belong to other files then
+    used = [listening, output, output]
+    if trace is not None:
+        used.append(trace.file)
+        trace.file = TRACE_DESCRIPTOR
+    # Copies above all numbers that dup2() is about to take
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, len(used)) for descriptor in used]
+    for number, descriptor in enumerate(copies):
+        os.dup2(descriptor, number)
+    os.closerange(len(used), os.sysconf("SC_OPEN_MAX"))
+    # Its descriptor was closed with the others: a message must not go to another file with the same number
+    logger.errors.file.descriptor = -1
 
     def read() -> Settings:
         return replace(load(file), listen=("fd://0",))
 
-    log = Lines()
+    log = PlainErrorLog()
     try:
-        Demon(read(), read, log).run()
+        daemon_class(trace)(read(), read, log).run()
     except ConfigError as error:
         log.write("error", str(error))
         raise SystemExit(1) from None

@@ -1,7 +1,7 @@
-"""Layouts: how a result's columns and rows become text. TABLE, PRE and OPTION are the paper's, section 3.2.
+"""Layouts: how a result's columns and rows become text. TABLE, PRE and OPTION come from the paper, section 3.2.
 
 Each layout is a function that yields text as the rows come, so a result of a million rows needs no more memory than
-one row. Text from a database is text, never HTML: every value and every column's name is escaped.
+one row. Text from a database is never treated as HTML: every value and every column's name is escaped.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 
-from ewe.database.protocol import FRAGMENT, Value
+from ewe.database.protocol import FRAGMENT_BYTES, Value
 
 Row = Sequence[Value]
-# XML 1.0 section 2.2 has no way to write these, not even as a reference
+# XML 1.0 section 2.2 cannot represent these characters, not even by a reference
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -42,7 +42,7 @@ def pre(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the options of an HTML selection. Of two columns the first is the value, the rest the label."""
+    """Yield the options of an HTML selection. The first of two columns is the value, the rest the label."""
     for row in rows:
         value, label = text(row[0]), " ".join(text(each) for each in row[1:] or row[:1])
         yield f'<option value="{escape(value)}">{escape(label)}</option>\n'
@@ -51,12 +51,12 @@ def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield a JSON list of objects, one row on each line. Bytes are base64, numbers that JSON lacks are null."""
     names = [json.dumps(name, ensure_ascii=False) for name in columns]
-    before = "[\n"
+    separator = "[\n"
     for row in rows:
         fields = (f"{name}: {json_value(value)}" for name, value in zip(names, row, strict=True))
-        yield f"{before}{{{', '.join(fields)}}}"
-        before = ",\n"
-    yield "[]\n" if before == "[\n" else "\n]\n"
+        yield f"{separator}{{{', '.join(fields)}}}"
+        separator = ",\n"
+    yield "[]\n" if separator == "[\n" else "\n]\n"
 
 
 def json_value(value: Value) -> str:
@@ -67,9 +67,9 @@ def json_value(value: Value) -> str:
 
 
 def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield a line of JSON for the columns' names, and one for each row: lists, whose values keep their types.
+    """Yield a line of JSON with the columns' names, and one list of JSON for each row. Values keep their types.
 
-    Bytes and numbers that JSON lacks are objects: {"base64": "AP8="}, {"float": "inf"}.
+    Bytes, and numbers that JSON lacks, become objects: {"base64": "AP8="}, {"float": "inf"}.
     """
     yield json.dumps(list(columns)) + "\n"
     for row in rows:
@@ -77,7 +77,7 @@ def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def row_value(value: Value) -> str:
-    """Return one value of as_rows(). json.dumps() makes an encoder for each call; texts and numbers go without."""
+    """Return one value of as_rows(). This avoids json.dumps(), which makes an encoder for each call, if it can."""
     kind = type(value)
     if kind is str:
         return QUOTE(value)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def row_value(value: Value) -> str:
 
 
 def typed(value: Value) -> object:
-    """Return a value as as_rows() gives it to JSON."""
+    """Return a value in the form that as_rows() gives to JSON."""
     if isinstance(value, bytes):
         return {"base64": base64(value)}
     if isinstance(value, float) and not -float("inf") < value < float("inf"):
@@ -106,12 +106,12 @@ def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def quoted(value: str) -> str:
-    """Return a field as RFC 4180 section 2 writes it."""
+    """Return a field in the form of RFC 4180 section 2."""
     return '"' + value.replace('"', '""') + '"' if any(each in value for each in ',"\r\n') else value
 
 
 def xml(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield an XML document. A value's column is an attribute: not every name of a column may name an element."""
+    """Yield an XML document. A column is named by an attribute: not every column's name may name an element."""
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<result>\n'
     names = [f'<value column="{in_xml(name)}"' for name in columns]
     for row in rows:
@@ -124,7 +124,7 @@ def xml(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def in_xml(value: str) -> str:
-    """Return a text as XML holds it: U+FFFD for what XML cannot hold, a reference for CR, which parsers drop."""
+    """Return a text for XML: U+FFFD for characters that XML lacks, a reference for CR, which parsers drop."""
     return escape(NOT_IN_XML.sub("\ufffd", value)).replace("\r", "&#13;")
 
 
@@ -160,9 +160,9 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def fragments(
-    layout: str, columns: Sequence[str], rows: Iterable[Row], size: int = FRAGMENT
+    layout: str, columns: Sequence[str], rows: Iterable[Row], size: int = FRAGMENT_BYTES
 ) -> Iterator[bytes]:
-    """Yield a result in pieces of at most `size` bytes, the last may be empty. layout: a key of LAYOUTS."""
+    """Yield a result in pieces of at most `size` bytes; the last may be empty. layout: a key of LAYOUTS."""
     waiting = bytearray()
     for part in LAYOUTS[layout](columns, rows):
         waiting += part.encode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""The demon's side of the transports: lines to gateways, and acceptors, where lines begin. See transports.py.
+"""The daemon's side of the transports: connections to gateways, and the acceptors that make them.
 
-The main thread reads a line and sends short answers; none of that waits. A worker, which may be in another process,
-sends the result and waits for room. packed() and unpacked() carry a line into another process: descriptors go by
-SCM_RIGHTS.
+See transports.py. The main thread reads a connection and sends short answers without waiting. A worker, which may
+be in another process, sends the result and waits for room. packed() and unpacked() move a connection to another
+process: SCM_RIGHTS carries the descriptors.
 """
 
 from __future__ import annotations
@@ -20,54 +20,60 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ewe.database.protocol import FRAGMENT, MAX_FRAME
+from ewe.database.protocol import FRAGMENT_BYTES, MAX_FRAME_BYTES
 from ewe.database.transports import (
-    DOOR,
-    MESSAGE,
+    CLOSES,
+    HAS_DATA,
+    ID_CHARS,
+    MAX_MESSAGE_BYTES,
+    NOTE_PIPE,
+    OPENS,
     PAYLOAD,
-    REQUESTS,
-    SECRET,
+    QUEUED_REQUESTS,
+    SECRET_BYTES,
     lock,
     open_queue,
     parse_transport,
-    queues,
+    posix_ipc_module,
     receive_message,
     send_message,
     write_all,
 )
 from ewe.streams.listener import StartError, close_sockets, open_sockets
 
-BACKLOG = 1024
-RECEIVE = 64 * 1024
+BACKLOG = 1024  # connections that the kernel queues until they are accepted
+RECEIVE_BYTES = 64 * 1024  # that one call reads
+FRAME_OVERHEAD_BYTES = 32  # of the lengths and letters in the frame of a response
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+# A note of PipeAcceptor: an ID. A message "O" of QueueAcceptor: see transports.py
 NOTE = re.compile(rb"[0-9a-f]{32}")
-OPEN = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET, re.DOTALL)
-NO_LINK = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
+OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Line:
-    """A gateway's connection. uid: of its process; None if nothing proves it. who: for the log.
+class GatewayConnection:
+    """A gateway's connection. uid: of its process; None if nothing proves it. peer_name: for the log.
 
-    idle_events, busy_events: of epoll, while requests are awaited, and while only the gateway's end matters.
-    fragment: bytes of a result that go into one frame.
+    idle_events, busy_events: of epoll, while requests are expected, and while only the gateway's end matters.
+    fragment_bytes: of a result, at most, in one frame.
     """
 
     uid: int | None = None
-    who = "TCP"
+    peer_name = "TCP"
     idle_events = select.EPOLLIN | select.EPOLLRDHUP
     busy_events = select.EPOLLRDHUP | select.EPOLLONESHOT
-    fragment = FRAGMENT
+    fragment_bytes = FRAGMENT_BYTES
 
     def fileno(self) -> int:
         """Return the descriptor that epoll watches."""
         raise NotImplementedError
 
     def receive(self) -> bytes:
-        """Return what has arrived, b"" at the end. Raises BlockingIOError, OSError."""
+        """Return the bytes that have arrived, b"" at the end. Raises BlockingIOError, OSError."""
         raise NotImplementedError
 
     def has_received(self) -> bool:
-        """Return whether receive() has something of which epoll does not know."""
+        """Return whether receive() has bytes that epoll does not report."""
         return False
 
     def has_left(self, events: int) -> bool:
@@ -75,31 +81,31 @@ class Line:
         return bool(events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR))
 
     def is_overfull(self) -> bool:
-        """Return whether more has been received for the line than a request can be."""
+        """Return whether the connection has received more bytes than a request can have."""
         return False
 
     def write(self, data: memoryview) -> int:
-        """Send what there is room for; return how much. Raises BlockingIOError, OSError."""
+        """Send the bytes for which there is room; return their number. Raises BlockingIOError, OSError."""
         raise NotImplementedError
 
-    def out(self) -> int:
-        """Return the descriptor that is written to."""
+    def write_descriptor(self) -> int:
+        """Return the descriptor for writing."""
         raise NotImplementedError
 
     def packed(self) -> tuple[list[int], tuple[Any, ...]]:
-        """Return the descriptors and the arguments from which unpacked() makes the line in another process."""
+        """Return the descriptors and arguments from which unpacked() makes the connection in another process."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the line."""
+        """Close the connection."""
         raise NotImplementedError
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Send all. Raises OSError: the gateway has left, or has read nothing for so long."""
-        write_all(self.write, self.out(), data, timeout_s)
+        """Send all bytes. Raises OSError if the gateway has left, or has read nothing for `timeout_s`."""
+        write_all(self.write, self.write_descriptor(), data, timeout_s)
 
     def send_now(self, data: bytes) -> bool:
-        """Send without waiting; return whether all could be sent."""
+        """Send without waiting; return whether all bytes were sent."""
         view = memoryview(data)
         try:
             while view:
@@ -109,49 +115,50 @@ class Line:
         return True
 
 
-class SocketLine(Line):
+class SocketConnection(GatewayConnection):
     """A socket that does not block."""
 
-    def __init__(self, sock: socket.socket, uid: int | None, who: str) -> None:
+    def __init__(self, sock: socket.socket, uid: int | None, peer_name: str) -> None:
         self.socket = sock
         self.uid = uid
-        self.who = who
+        self.peer_name = peer_name
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    out = fileno
+    write_descriptor = fileno
 
     def receive(self) -> bytes:
-        return self.socket.recv(RECEIVE)
+        return self.socket.recv(RECEIVE_BYTES)
 
     def write(self, data: memoryview) -> int:
         return self.socket.send(data)
 
     def packed(self) -> tuple[list[int], tuple[Any, ...]]:
-        return [self.socket.fileno()], ("socket", int(self.socket.family), self.uid, self.who)
+        return [self.socket.fileno()], ("socket", int(self.socket.family), self.uid, self.peer_name)
 
     def close(self) -> None:
         self.socket.close()
 
 
-class PipeLine(Line):
-    """Two named pipes. reader: of requests; -1 in a process that only replies."""
+class PipeConnection(GatewayConnection):
+    """Two named pipes: requests come through one, replies go through the other."""
 
     def __init__(self, reader: int, writer: int, uid: int) -> None:
+        """reader, writer: descriptors; reader is -1 in a process that only replies."""
         self.reader = reader
         self.writer = writer
         self.uid = uid
-        self.who = name_of(uid)
+        self.peer_name = name_of(uid)
 
     def fileno(self) -> int:
         return self.reader
 
-    def out(self) -> int:
+    def write_descriptor(self) -> int:
         return self.writer
 
     def receive(self) -> bytes:
-        return os.read(self.reader, RECEIVE)
+        return os.read(self.reader, RECEIVE_BYTES)
 
     def write(self, data: memoryview) -> int:
         return os.write(self.writer, data)
@@ -165,32 +172,35 @@ class PipeLine(Line):
                 os.close(descriptor)
 
 
-class QueueLine(Line):
-    """A queue for replies; requests come through the demon's queue, whose acceptor puts them into `inbox`.
+class QueueConnection(GatewayConnection):
+    """A queue for replies. Requests come through the daemon's queue; its acceptor puts them into `inbox`.
 
-    process: a pidfd of the gateway's process; -1 in a process that only replies. token: of its requests.
+    process: a pidfd of the gateway's process; -1 in a process that only replies. token: begins each of its
+    messages; b"" in a process that only replies.
     """
 
     busy_events = select.EPOLLIN | select.EPOLLONESHOT
-    fragment = PAYLOAD - 32  # a frame in one message, as in the paper
+    fragment_bytes = PAYLOAD - FRAME_OVERHEAD_BYTES  # a frame in one message, as in the paper
 
     def __init__(self, process: int, queue: int, uid: int, secret: bytes, token: bytes = b"") -> None:
+        """queue: the descriptor of the queue for replies. secret, token: see transports.py."""
         self.process = process
         self.queue = queue
         self.uid = uid
         self.secret = secret
         self.token = token
-        self.who = name_of(uid)
+        self.peer_name = name_of(uid)
         self.inbox = bytearray()
         self.closed = False
 
     def fileno(self) -> int:
         return self.process
 
-    def out(self) -> int:
+    def write_descriptor(self) -> int:
         return self.queue
 
     def receive(self) -> bytes:
+        """Return the bytes in `inbox`, b"" at the end. Raises BlockingIOError if there are none."""
         data = bytes(self.inbox)
         self.inbox.clear()
         if data or self.closed or select.select([self.process], [], [], 0)[0]:
@@ -204,7 +214,7 @@ class QueueLine(Line):
         return True  # the process has ended
 
     def is_overfull(self) -> bool:
-        return self.closed or len(self.inbox) > 2 * MAX_FRAME
+        return self.closed or len(self.inbox) > 2 * MAX_FRAME_BYTES
 
     def write(self, data: memoryview) -> int:
         piece = data[:PAYLOAD]
@@ -212,16 +222,17 @@ class QueueLine(Line):
         return len(piece)
 
     def send_end(self) -> None:
-        """Tell the gateway that nothing more comes: a message without data."""
+        """Tell the gateway that nothing more will come: send a message without data."""
         try:
             send_message(self.queue, self.secret)
         except OSError:
-            pass  # its queue is full, or it has left
+            pass  # the gateway's queue is full, or it has left
 
     def packed(self) -> tuple[list[int], tuple[Any, ...]]:
         return [self.queue], ("queue", self.uid, self.secret)
 
     def close(self) -> None:
+        """Tell the gateway that the connection ends, in the process that accepted it; close the descriptors."""
         if self.process >= 0 and not self.closed:
             self.send_end()
         self.closed = True
@@ -231,17 +242,20 @@ class QueueLine(Line):
         self.process = -1
 
 
-def unpacked(descriptors: Sequence[int], about: tuple[Any, ...]) -> Line:
-    """Return a line that only sends, in another process than the one that accepted it."""
+def unpacked(descriptors: Sequence[int], about: tuple[Any, ...]) -> GatewayConnection:
+    """Return a connection that only sends, in another process than the one that accepted it.
+
+    about: the arguments of packed(), which begin with the kind of the connection.
+    """
     match about:
-        case ("socket", family, uid, who):
+        case ("socket", family, uid, peer_name):
             sock = socket.socket(family, socket.SOCK_STREAM, 0, descriptors[0])
             sock.settimeout(0)  # as the other process has set it
-            return SocketLine(sock, uid, who)
+            return SocketConnection(sock, uid, peer_name)
         case ("pipe", uid):
-            return PipeLine(-1, descriptors[0], uid)
+            return PipeConnection(-1, descriptors[0], uid)
         case ("queue", uid, secret):
-            return QueueLine(-1, descriptors[0], uid, secret)
+            return QueueConnection(-1, descriptors[0], uid, secret)
     raise ValueError(about)
 
 
@@ -250,26 +264,26 @@ def unpacked(descriptors: Sequence[int], about: tuple[Any, ...]) -> Line:
 
 
 class Acceptor:
-    """Where lines begin."""
+    """An address of the daemon, at which connections begin."""
 
     def fileno(self) -> int:
         """Return the descriptor that epoll watches."""
         raise NotImplementedError
 
-    def take(self) -> Iterator[Line]:
-        """Yield lines that are new, or for which the acceptor has received something. Raises OSError."""
+    def take(self) -> Iterator[GatewayConnection]:
+        """Yield new connections, and connections for which the acceptor has received bytes. Raises OSError."""
         raise NotImplementedError
 
-    def forget(self, line: Line) -> None:
-        """Note that a line is closed."""
+    def forget(self, connection: GatewayConnection) -> None:
+        """Note that a connection is closed."""
 
     def close(self) -> None:
-        """Close it, and remove its name."""
+        """Close the acceptor, and remove its name."""
         raise NotImplementedError
 
 
 class SocketAcceptor(Acceptor):
-    """A listening socket. inherited: its name is for the parent to remove."""
+    """A listening socket. inherited: the parent removes its name."""
 
     def __init__(self, sock: socket.socket, inherited: bool) -> None:
         self.socket = sock
@@ -278,20 +292,22 @@ class SocketAcceptor(Acceptor):
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def take(self) -> Iterator[Line]:
+    def take(self) -> Iterator[GatewayConnection]:
+        """Yield the next connection of the backlog. The kernel tells the account at a Unix socket."""
         try:
             sock, _ = self.socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            yield SocketLine(sock, None, "TCP")
+            yield SocketConnection(sock, None, "TCP")
             return
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         pid, uid, _ = CREDENTIALS.unpack(credentials)
-        yield SocketLine(sock, uid, f"{name_of(uid)} (pid {pid})")
+        yield SocketConnection(sock, uid, f"{name_of(uid)} (pid {pid})")
 
     def close(self) -> None:
+        """Close the socket; remove its name unless it was inherited."""
         if self.inherited:
             self.socket.close()
         else:
@@ -299,69 +315,73 @@ class SocketAcceptor(Acceptor):
 
 
 class PipeAcceptor(Acceptor):
-    """A directory in which gateways make pipes, and the pipe that takes their notes. Raises StartError."""
+    """A directory in which gateways make pipes, and the pipe that receives their notes."""
 
     def __init__(self, path: str) -> None:
+        """Make the directory `path` and the pipe for notes in it. Raises StartError."""
         self.directory = path
-        self.door = os.path.join(path, DOOR)
-        self.notes = b""
+        self.note_pipe = os.path.join(path, NOTE_PIPE)
+        self.notes = b""  # the beginning of an incomplete note
         try:
             self.make_directory()
-            os.mkfifo(self.door)
-            os.chmod(self.door, 0o622)
-            # Open for writing, too: else it would be at its end when no gateway has it open
-            self.reader = os.open(self.door, os.O_RDWR | NO_LINK)
+            os.mkfifo(self.note_pipe)
+            os.chmod(self.note_pipe, 0o622)
+            # Open it for writing, too: otherwise it would be at its end while no gateway has it open
+            self.reader = os.open(self.note_pipe, os.O_RDWR | OPEN_FLAGS)
         except OSError as reason:
             raise StartError(f"fifo:{path}: {reason.strerror}") from None
 
     def make_directory(self) -> None:
-        """Make the directory, or take over what a demon that was killed has left. Raises OSError, StartError."""
+        """Make the directory, or take over that of a daemon that was killed. Raises OSError, StartError."""
         try:
             os.mkdir(self.directory)
         except FileExistsError:
-            about = os.lstat(self.directory)
-            left = os.listdir(self.directory) if stat.S_ISDIR(about.st_mode) else ["no directory"]
-            if about.st_uid != os.geteuid() or not all(is_of_ours(name) for name in left):
+            status = os.lstat(self.directory)
+            names_left = os.listdir(self.directory) if stat.S_ISDIR(status.st_mode) else ["no directory"]
+            if status.st_uid != os.geteuid() or not all(is_pipe_name(name) for name in names_left):
                 raise StartError(
-                    f"fifo:{self.directory} is there and is not a demon's; choose another path"
+                    f"fifo:{self.directory} is there and is not a daemon's; choose another path"
                 ) from None
             try:
-                os.close(os.open(self.door, os.O_WRONLY | NO_LINK))
+                os.close(os.open(self.note_pipe, os.O_WRONLY | OPEN_FLAGS))
             except OSError:  # no process reads it
-                for name in left:
+                for name in names_left:
                     os.unlink(os.path.join(self.directory, name))
             else:
                 raise StartError(
-                    f"fifo:{self.directory} is in use by another demon; choose another path"
+                    f"fifo:{self.directory} is in use by another daemon; choose another path"
                 ) from None
         os.chmod(self.directory, 0o1733)
 
     def fileno(self) -> int:
         return self.reader
 
-    def take(self) -> Iterator[Line]:
+    def take(self) -> Iterator[GatewayConnection]:
+        """Yield a connection for each complete note: the ID of a gateway's two pipes, and a line feed."""
         try:
-            data = os.read(self.reader, RECEIVE)
+            data = os.read(self.reader, RECEIVE_BYTES)
         except BlockingIOError:
             return
-        *notes, rest = (self.notes + data).split(b"\n")
-        self.notes = rest if len(rest) <= 32 else b"-"  # of a line that is too long only its end matters
+        *notes, incomplete_note = (self.notes + data).split(b"\n")
+        # Replace the beginning of a text longer than an ID by "-": its end, which is still to come, then cannot
+        # match NOTE
+        self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
-            if NOTE.fullmatch(note) and (line := self.line(note.decode())) is not None:
-                yield line
+            if NOTE.fullmatch(note) and (connection := self.open_connection(note.decode())) is not None:
+                yield connection
 
-    def line(self, name: str) -> PipeLine | None:
-        """Return the line of a gateway that has made two pipes; None if it has left, or they are not as needed."""
+    def open_connection(self, name: str) -> PipeConnection | None:
+        """Return the connection of a gateway that has made two pipes; None if it has left, or they are unfit."""
         paths = [os.path.join(self.directory, f"{name}.{part}") for part in ("request", "reply")]
         descriptors: list[int] = []
         try:
             for path, mode in zip(paths, (os.O_RDONLY, os.O_WRONLY), strict=True):
-                descriptors.append(os.open(path, mode | NO_LINK))
-            abouts = [os.fstat(each) for each in descriptors]
-            right = all(stat.S_ISFIFO(each.st_mode) and each.st_nlink == 1 for each in abouts)
-            if right and abouts[0].st_uid == abouts[1].st_uid:
+                descriptors.append(os.open(path, mode | OPEN_FLAGS))
+            statuses = [os.fstat(each) for each in descriptors]
+            is_fit = all(stat.S_ISFIFO(each.st_mode) and each.st_nlink == 1 for each in statuses)
+            if is_fit and statuses[0].st_uid == statuses[1].st_uid:
                 os.write(descriptors[1], b"\n")
-                return PipeLine(descriptors[0], descriptors[1], abouts[0].st_uid)
+                return PipeConnection(descriptors[0], descriptors[1], statuses[0].st_uid)
         except OSError as reason:
             if reason.errno in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -373,18 +393,19 @@ class PipeAcceptor(Acceptor):
         return None
 
     def close(self) -> None:
+        """Close the pipe for notes, and remove the directory with all pipes in it."""
         os.close(self.reader)
         for name in os.listdir(self.directory):
             remove(os.path.join(self.directory, name))
         try:
             os.rmdir(self.directory)
         except OSError:
-            pass  # a gateway has just made a pipe, or we may not; the next demon takes it over
+            pass  # a gateway has just made a pipe, or permission is missing; the next daemon takes it over
 
 
-def is_of_ours(name: str) -> bool:
+def is_pipe_name(name: str) -> bool:
     """Return whether a file of this name can be a pipe of this transport."""
-    return name == DOOR or re.fullmatch(r"[0-9a-f]{32}\.(request|reply)", name) is not None
+    return name == NOTE_PIPE or re.fullmatch(r"[0-9a-f]{32}\.(request|reply)", name) is not None
 
 
 def remove(path: str) -> None:
@@ -396,56 +417,64 @@ def remove(path: str) -> None:
 
 
 class QueueAcceptor(Acceptor):
-    """The queue that all gateways write to. Raises StartError."""
+    """The queue to which all gateways write."""
 
     def __init__(self, name: str) -> None:
+        """Make the queue, and lock it: gateways see by the lock that a daemon reads it. Raises StartError."""
         self.name = name
-        self.lines: dict[bytes, QueueLine] = {}
+        self.connections_by_token: dict[bytes, QueueConnection] = {}
         try:
-            module = queues()
+            module = posix_ipc_module()
             self.remove_old()
             self.queue = open_queue(
-                name, flags=module.O_CREX, max_messages=REQUESTS, max_message_size=MESSAGE
+                name, flags=module.O_CREX, max_messages=QUEUED_REQUESTS, max_message_size=MAX_MESSAGE_BYTES
             )
             lock(self.queue.mqd)
         except OSError as reason:
             raise StartError(f"mq:{name[1:]}: {reason.strerror or reason}") from None
 
     def remove_old(self) -> None:
-        """Remove a queue that a demon has left which was killed. Raises OSError, StartError."""
+        """Remove the queue of a daemon that was killed. Raises OSError, StartError."""
         try:
-            old = open_queue(self.name, write=False)
+            old_queue = open_queue(self.name, write=False)
         except OSError:
-            return  # there is none, or it cannot be read, which making ours tells
+            return  # there is none, or it cannot be read: making the new queue then reports that
         try:
-            lock(old.mqd)
+            lock(old_queue.mqd)
         except BlockingIOError:
-            raise StartError(f"mq:{self.name[1:]} is in use by another demon; choose another name") from None
+            raise StartError(f"mq:{self.name[1:]} is in use by another daemon; choose another name") from None
         finally:
-            old.close()
-        queues().unlink_message_queue(self.name)
+            old_queue.close()
+        posix_ipc_module().unlink_message_queue(self.name)
 
     def fileno(self) -> int:
         return int(self.queue.mqd)
 
-    def take(self) -> Iterator[Line]:
-        for _ in range(REQUESTS):
+    def take(self) -> Iterator[GatewayConnection]:
+        """Put the bytes of the messages into the inboxes of their connections, and yield those connections.
+
+        A message begins with its kind (OPENS, HAS_DATA, CLOSES) and the token of a connection.
+        """
+        for _ in range(QUEUED_REQUESTS):
             try:
                 message = receive_message(self.queue)
             except BlockingIOError:
                 return
-            kind, token, data = message[:1], message[1 : 1 + SECRET], message[1 + SECRET :]
-            known = self.lines.get(token)
-            if kind == b"O":
-                if (new := self.line(message)) is not None:
-                    yield new
-            elif known is not None and kind in (b"D", b"C"):
-                known.inbox += data
-                known.closed = known.closed or kind == b"C"
-                yield known
+            kind, token, data = message[:1], message[1 : 1 + SECRET_BYTES], message[1 + SECRET_BYTES :]
+            connection = self.connections_by_token.get(token)
+            if kind == OPENS:
+                if (new_connection := self.open_connection(message)) is not None:
+                    yield new_connection
+            elif connection is not None and kind in (HAS_DATA, CLOSES):
+                connection.inbox += data
+                connection.closed = connection.closed or kind == CLOSES
+                yield connection
 
-    def line(self, message: bytes) -> QueueLine | None:
-        """Return the line of a gateway that has made a queue for replies; None if it cannot be."""
+    def open_connection(self, message: bytes) -> QueueConnection | None:
+        """Return the connection of a gateway that has made a queue for replies; None if it cannot be made.
+
+        message: "O", the ID of the queue, the gateway's secret, the pid of its process (transports.py).
+        """
         match = OPEN.fullmatch(message)
         if match is None:
             return None
@@ -456,10 +485,11 @@ class QueueAcceptor(Acceptor):
             queue.close()
             uid = os.fstat(copy).st_uid
             process = os.pidfd_open(int(match[3]))
+            # The connection ends with this process, which must belong to the owner of the queue or to root
             if os.stat(f"/proc/{int(match[3])}").st_uid not in (uid, 0):
                 raise PermissionError("the process is another account's")
-            line = QueueLine(process, copy, uid, match[2], os.urandom(SECRET))
-            send_message(copy, line.secret + line.token)
+            connection = QueueConnection(process, copy, uid, match[2], os.urandom(SECRET_BYTES))
+            send_message(copy, connection.secret + connection.token)
         except OSError as reason:
             for each in (process, copy):
                 if each >= 0:
@@ -467,16 +497,16 @@ class QueueAcceptor(Acceptor):
             if reason.errno in (errno.EMFILE, errno.ENFILE):
                 raise
             return None
-        self.lines[line.token] = line
-        return line
+        self.connections_by_token[connection.token] = connection
+        return connection
 
-    def forget(self, line: Line) -> None:
-        if isinstance(line, QueueLine):
-            self.lines.pop(line.token, None)
+    def forget(self, connection: GatewayConnection) -> None:
+        if isinstance(connection, QueueConnection):
+            self.connections_by_token.pop(connection.token, None)
 
     def close(self) -> None:
         self.queue.close()
-        queues().unlink_message_queue(self.name)
+        posix_ipc_module().unlink_message_queue(self.name)
 
 
 def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Acceptor]:
@@ -509,5 +539,5 @@ def name_of(uid: int) -> str:
 
 @lru_cache(1000)
 def known_name(uid: int) -> str:
-    """Return the name of an account: a lookup opens a file, which each connection would pay. Raises KeyError."""
+    """Return the name of an account. Cached: a lookup opens a file for each connection. Raises KeyError."""
     return pwd.getpwuid(uid).pw_name

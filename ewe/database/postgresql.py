@@ -1,15 +1,16 @@
-"""The driver of PostgreSQL, by psycopg, which the extra `database` installs. See drivers.py.
+"""The driver for PostgreSQL, with psycopg, which the extra `database` installs. See drivers.py.
 
-Rows are taken from the connection as they come (libpq's single-row mode), so that a result of any size needs
-constant memory. This mode uses the extended protocol, which refuses two statements in one request.
+Rows are read from the connection as they come (libpq's single-row mode), so a result of any size needs constant
+memory. This mode uses the extended protocol, which refuses two statements in one request.
 
-What a statement sets (search_path, set_config()) would stay for the next request. A database that is only read is
-therefore rolled back after each statement, which undoes that, too. Some state outlives a rollback: PREPARE, LISTEN,
-locks of pg_advisory_lock(). DISCARD ALL ends it after every statement, so that each begins in a fresh session.
+A statement may change the session (search_path, set_config()), and the next request would find the change. On a
+connection that may only read, each statement is therefore rolled back, which undoes such changes. Some state
+outlives a commit or a rollback: PREPARE, LISTEN, locks of pg_advisory_lock(). DISCARD ALL after every statement
+ends it. Each statement thus begins in a fresh session.
 
-PostgreSQL reads a long row of operator characters, `/*/*/*...` or `+++...`, in a time that grows with the square of
-its length: half a minute for 100 KB. Neither a time limit nor the end of the connection ends that. Such a statement
-is therefore refused.
+PostgreSQL parses a long row of operator characters, `/*/*/*...` or `+++...`, in a time that grows with the square
+of its length: half a minute for 100 KB. Neither a time limit nor the end of the connection stops that. The driver
+therefore refuses such a statement.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import psycopg
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
-CONNECT = 10  # seconds
-MAX_OPERATORS = 500  # characters in a row
+CONNECT_TIMEOUT_S = 10  # seconds
+MAX_OPERATOR_CHARS = 500  # characters in a row
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
-OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATORS + 1}}}")
-# What may hold a character that looks like a parameter: strings, names, comments; then what is one, or is escaped
+OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
+# Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes
 TOKENS = re.compile(
     r"""
-      (?P<kept> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+      (?P<not_a_parameter> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
               | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
               | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
-    | \?(?P<question>\?)? | :(?P<name>[A-Za-z_]\w*)
+    | \?(?P<second_question_mark>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -42,51 +43,56 @@ class PostgreSQL:
     """A connection to PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
+        """Connect. Raises DatabaseError("UNAVAILABLE")."""
         self.write = database.write
         try:
-            place = psycopg.conninfo.make_conninfo(database.place, user=database.user or None)
-            self.connection = psycopg.connect(place, connect_timeout=CONNECT, prepare_threshold=None)
+            parameters = psycopg.conninfo.make_conninfo(database.source, user=database.user or None)
+            self.connection = psycopg.connect(
+                parameters, connect_timeout=CONNECT_TIMEOUT_S, prepare_threshold=None
+            )
         except psycopg.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
+        """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
         if OPERATORS.search(statement):
-            more = f"more than {MAX_OPERATORS} operator characters in a row"
+            more = f"more than {MAX_OPERATOR_CHARS} operator characters in a row"
             raise DatabaseError("STATEMENT", f"{more}: pass such a text as a parameter")
         query, values = psycopg_style(statement, parameters)
         cursor = self.connection.cursor()
         rows = self.rows(cursor, query, values)
-        # The first row, or the end, tells the names of the columns
-        first = next(rows, None)
+        # The names of the columns are known after the first row, or at the end
+        first_row = next(rows, None)
         columns = tuple(each.name for each in cursor.description or ())
-        return Result(columns, after(first, rows))
+        return Result(columns, prepend(first_row, rows))
 
     def rows(
         self, cursor: psycopg.Cursor, query: str, values: Parameters | None
     ) -> Generator[Sequence[Value], None, None]:
-        """Run a statement and yield its rows, each value as one that a message may hold."""
+        """Run a statement and yield its rows; convert each value to a type that a message can carry."""
         try:
             for row in cursor.stream(query.encode(), values):
                 yield tuple(each if isinstance(each, Value) else str(each) for each in row)
         except psycopg.ProgrammingError as reason:
-            # A statement without rows has been carried out when stream() says so; the server gives no SQLSTATE
-            if reason.sqlstate is not None or cursor.description is not None or self.failed_on_server():
-                raise self.failed(reason) from None
+            # stream() raises this after it has run a statement without rows; then the server gives no SQLSTATE
+            if reason.sqlstate is not None or cursor.description is not None or self.has_failed_on_server():
+                raise self.error_for_gateway(reason) from None
         except (psycopg.Error, UnicodeError) as reason:
-            raise self.failed(reason) from None
+            raise self.error_for_gateway(reason) from None
         finally:
             cursor.close()
 
-    def failed_on_server(self) -> bool:
-        """Return whether the transaction cannot go on."""
+    def has_failed_on_server(self) -> bool:
+        """Return whether the transaction has failed on the server."""
         return self.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
 
-    def failed(self, reason: Exception) -> DatabaseError:
+    def error_for_gateway(self, reason: Exception) -> DatabaseError:
         """Return the error for the gateway."""
         return DatabaseError("STATEMENT" if self.is_alive() else "UNAVAILABLE", str(reason))
 
     def end(self, commit: bool) -> None:
+        """End the transaction, and all state of the session (DISCARD ALL)."""
         try:
             if commit and self.write:
                 self.connection.commit()
@@ -94,15 +100,16 @@ class PostgreSQL:
                 self.connection.rollback()
             self.discard()
         except psycopg.Error as reason:
-            raise self.failed(reason) from None
+            raise self.error_for_gateway(reason) from None
 
     def discard(self) -> None:
-        """Forget the session's state; close a connection that cannot. Raises psycopg.Error."""
-        # Not by a cursor: that would begin a transaction, in which DISCARD ALL is refused
+        """Reset the session's state; close a connection that cannot be reset. Raises psycopg.Error."""
+        # Not with a cursor: that would begin a transaction, in which DISCARD ALL is refused
         if self.connection.pgconn.exec_(b"DISCARD ALL").status != psycopg.pq.ExecStatus.COMMAND_OK:
             self.connection.close()
 
     def cancel(self) -> None:
+        """Ask the server to cancel the running statement."""
         try:
             self.connection.cancel()
         except psycopg.Error:
@@ -115,38 +122,44 @@ class PostgreSQL:
         self.connection.close()
 
 
-def after(
-    first: Sequence[Value] | None, rows: Generator[Sequence[Value], None, None]
+def prepend(
+    first_row: Sequence[Value] | None, rows: Generator[Sequence[Value], None, None]
 ) -> Generator[Sequence[Value]]:
-    """Yield the first row, if there is one, and the others."""
-    if first is not None:
-        yield first
+    """Yield the first_row row, if there is one, and the others."""
+    if first_row is not None:
+        yield first_row
     yield from rows
 
 
 def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Parameters | None]:
     """Return a statement with psycopg's placeholders in place of ? and :name, and its parameters.
 
-    ?? stands for the operator ? of jsonb. A :name that is no parameter stays, as in the slice of an array [a:b].
+    The parameters are None if there are none. ?? stands for the operator ? of jsonb. A :name that is not a
+    parameter stays, as in the slice of an array [a:b].
     """
     named = isinstance(parameters, Mapping)
-    bound = len(parameters) > 0
+    has_parameters = len(parameters) > 0
 
-    def placeholder(match: re.Match[str]) -> str:
-        name = match["name"]
-        if match["kept"] is not None:
+    def converted(match: re.Match[str]) -> str:
+        """Return a token of the statement in the form of psycopg: quoted text, a comment, or a placeholder."""
+        if match["not_a_parameter"] is not None:
             return escaped(match[0])
-        if name is not None:
+        if (name := match["name"]) is not None:
             return f"%({name})s" if named and name in parameters else match[0]
-        return "?" if match["question"] or named or not bound else "%s"
+        if match["second_question_mark"]:
+            return "?"  # the operator, written ??
+        if named or not has_parameters:
+            return "?"  # no parameter has a position: leave the text as it is
+        return "%s"
 
     def escaped(text: str) -> str:
-        return text.replace("%", "%%") if bound else text
+        """Return a text in which psycopg sees no placeholder. Without parameters it looks for none."""
+        return text.replace("%", "%%") if has_parameters else text
 
     parts: list[str] = []
-    at = 0
+    position = 0
     for match in TOKENS.finditer(statement):
-        parts += (escaped(statement[at : match.start()]), placeholder(match))
-        at = match.end()
-    parts.append(escaped(statement[at:]))
-    return "".join(parts), parameters if bound else None
+        parts += (escaped(statement[position : match.start()]), converted(match))
+        position = match.end()
+    parts.append(escaped(statement[position:]))
+    return "".join(parts), parameters if has_parameters else None

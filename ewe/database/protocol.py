@@ -1,7 +1,7 @@
-"""The protocol between a gateway and the database demon: messages in frames, no I/O.
+"""The protocol between a gateway and the database daemon: messages in frames, no I/O.
 
-A gateway that connects to its database for each request pays for the connection more than for the query. The demon
-holds connections that stay open, and a gateway sends it the statement. Source: "Performance of RDBMS-WWW Interfaces
+A gateway that connects to its database for each request spends more time on the connection than on the query. The
+daemon keeps connections open, and a gateway sends it the statement. Source: "Performance of RDBMS-WWW Interfaces
 under Heavy Workload", section 3.2, which gives this grammar:
 
     ClientRequest    = DatabaseName SQLStatement [ClientIdentifier] ResultsLayout
@@ -10,27 +10,27 @@ under Heavy Workload", section 3.2, which gives this grammar:
 
 The paper does not say how a field ends. Here a message is a *frame*, and each field has a letter and a length:
 
-    frame = length (4 bytes, big-endian, of what follows)  field field ...
+    frame = length (4 bytes, big-endian, of all its fields)  field field ...
     field = letter (1 byte)  length (4 bytes)  content
 
-    gateway ──▶ demon   D log  S SELECT ... WHERE status = :status  P status NUL i200  L TABLE
-    demon ──▶ gateway   R <table>...<tr>...   C YES
-    demon ──▶ gateway   R ...</table>         C NO
+    gateway ──▶ daemon   D log  S SELECT ... WHERE status = :status  P status NUL i200  L TABLE
+    daemon ──▶ gateway   R <table>...<tr>...   C YES
+    daemon ──▶ gateway   R ...</table>         C NO
 
 A result of a million rows is a sequence of responses. Each fits into one frame, so neither end keeps more than one
-of them in memory; `ContinueFlow` says whether another follows. The paper introduced it for message queues, whose
+of them in memory. `ContinueFlow` says whether another follows. The paper introduced it for message queues: their
 messages have at most 8,192 bytes.
 
-Beyond the paper there are parameters (P), so that no gateway pastes a visitor's text into a statement, limits for
-rows (N) and time (T), the word READ (O) for a statement that may only read, also where the database may be changed,
-the key (K) that a demon asks for on TCP, and an error (E) in place of a result. The key stands behind the database,
-so that the demon need not take a long request from a peer without a key. A receiver refuses a letter that it does
-not know: it cannot tell whether the field may be ignored.
+There are fields that the paper does not have. Parameters (P): no gateway needs to paste a visitor's text into a
+statement. Limits for rows (N) and time (T). The word READ (O): the statement may only read, even if the gateway may
+change the database. The key (K) that a daemon asks for on TCP. An error (E) in place of a result. The key stands
+after the database: the daemon need not read a long request of a peer without a key. A receiver refuses an unknown
+letter, because it cannot tell whether the field may be ignored.
 
-A peer may send anything. Decoder therefore checks the length of a frame before its bytes arrive, and every error is
-a ProtocolError, after which the connection must be closed, because the next frame's beginning is unknown.
+A peer may send anything. FrameDecoder therefore checks the length of a frame before its bytes arrive. Every error
+is a ProtocolError. After it the connection must be closed, because the beginning of the next frame is unknown.
 
-Read next: demon.py for the one end, client.py for the other.
+Read next: daemon.py and client.py, the two ends.
 """
 
 from __future__ import annotations
@@ -41,26 +41,31 @@ from dataclasses import dataclass, field
 
 from ewe.config.messages import Failure
 
-MAX_FRAME = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
-MAX_FIELDS = 4096  # of one frame: a database takes no more parameters
-FRAGMENT = 32 * 1024  # bytes of a ResponseFragment of ours
+MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
+MAX_INTEGER_DIGITS = 19  # of a number of 64 bits
+MAX_FRAME_FIELDS = 4096  # of one frame: a database takes no more parameters
+FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
+NUMBER_BITS, PID_BITS = 32, 32  # of a connection's number and of ewe's pid, in a client identifier
+
+# The letters of the fields: D database, K key, S statement, L layout, P parameter, I client identifier, N rows,
+# T time limit, O read only; R fragment, C ContinueFlow, E error
 LENGTH = struct.Struct(">I")
 FIELD = struct.Struct(">cI")
 
-# What a parameter or a value of a result can be in every database that ewe knows
+# Types of a parameter, and of a value in a result, that every database of ewe has
 Value = None | int | float | str | bytes
 Parameters = Sequence[Value] | Mapping[str, Value]
 
-# Why there is no result. The HTTP status that a gateway should answer with stands beside it.
+# Why there is no result. The number is the HTTP status with which a gateway should answer.
 ERRORS = {
-    "MESSAGE": 500,  # the message breaks the protocol, or asks for what does not exist
+    "MESSAGE": 500,  # the message breaks the protocol, or names something that does not exist
     "FORBIDDEN": 403,  # this peer may not use this database, or not for writing
     "STATEMENT": 500,  # the database refuses the statement
     "TIMEOUT": 504,  # the statement ran longer than the limit, and was cancelled
-    "TOO MANY ROWS": 500,  # and `rows_cut` was not asked for
-    "UNAVAILABLE": 503,  # the database does not answer, or the demon has too much to do
+    "TOO MANY ROWS": 500,  # and the request did not set a lower limit of rows itself
+    "UNAVAILABLE": 503,  # the database does not answer, or the daemon is overloaded
 }
 
 
@@ -83,10 +88,11 @@ class DatabaseError(Failure):
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """What a gateway asks for.
+    """The request of a gateway.
 
-    client: the gateway's process id, for the log. parameters: bound to the statement by position or by name.
-    rows: the largest number of rows; time_limit: in seconds; None: the demon's own limit. Neither can raise it.
+    client: the gateway's process id, or the connection that ewe answers (client_identifier).
+    parameters: bound to the statement by position or by name.
+    rows: the largest number of rows; time_limit: in seconds; None: the daemon's own limit. Neither can raise it.
     read_only: the statement must not change the database, even if this gateway may: a visitor wrote it.
     """
 
@@ -103,11 +109,24 @@ class ClientRequest:
 
 @dataclass(frozen=True)
 class ServerResponse:
-    """One part of a result. more: another follows (ContinueFlow). error: the result ends here, and is not whole."""
+    """One part of a result. more: another follows (ContinueFlow). error: the result ends here, incomplete."""
 
     fragment: bytes
     more: bool
     error: DatabaseError | None = field(default=None, compare=False)
+
+
+def client_identifier(connection: str) -> int | None:
+    """Return the client identifier of a request: the name of ewe's connection, PID.NUMBER, as one number."""
+    process, _, number = connection.partition(".")
+    return int(process) << NUMBER_BITS | int(number) if number else None
+
+
+def connection_of(client: int | None) -> str:
+    """Return the name of ewe's connection in a client identifier; "" if another gateway asks."""
+    if client is None or not 0 < client >> NUMBER_BITS < 1 << PID_BITS:
+        return ""
+    return f"{client >> NUMBER_BITS}.{client & ((1 << NUMBER_BITS) - 1)}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -117,13 +136,13 @@ class ServerResponse:
 def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a frame with these fields: (letter, content). Raises ProtocolError if it is too long."""
     content = b"".join(FIELD.pack(letter, len(text)) + text for letter, text in fields)
-    if len(content) > MAX_FRAME:
-        raise ProtocolError(f"a message of {len(content)} bytes: at most {MAX_FRAME}")
+    if len(content) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a message of {len(content)} bytes: at most {MAX_FRAME_BYTES}")
     return LENGTH.pack(len(content)) + content
 
 
 def encode_request(request: ClientRequest) -> bytes:
-    """Return a ClientRequest as a frame. Raises ProtocolError for what a frame cannot hold."""
+    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
     fields = [(b"D", encoded(request.database))]
     if request.key:
         fields.append((b"K", encoded(request.key)))
@@ -145,7 +164,7 @@ def encode_response(response: ServerResponse) -> bytes:
 
 
 def encode_parameters(parameters: Parameters) -> Iterator[bytes]:
-    """Yield a field's content for each parameter: name (none by position), NUL, a letter for the type, value."""
+    """Yield a field's content for each parameter: name ("" by position), NUL, a letter for the type, value."""
     named = parameters.items() if isinstance(parameters, Mapping) else (("", each) for each in parameters)
     for name, value in named:
         if "\0" in name:
@@ -181,16 +200,16 @@ def encoded(text: str) -> bytes:
 # Bytes to messages
 
 
-class Decoder:
-    """Collects bytes, however they are cut, and yields the fields of each whole frame."""
+class FrameDecoder:
+    """Collects bytes in pieces of any size, and yields the fields of each complete frame."""
 
-    def __init__(self, limit: int = MAX_FRAME) -> None:
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         """limit: the bytes of the largest frame."""
         self.limit = limit
         self.data = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived. Raises ProtocolError as soon as a frame is known to be too long."""
+        """Add bytes that have arrived. Raises ProtocolError as soon as a frame is known to be too long."""
         self.data += data
         self.length()
 
@@ -203,8 +222,8 @@ class Decoder:
             raise ProtocolError(f"a frame of {length} bytes: at most {self.limit}")
         return length
 
-    def frame(self) -> list[tuple[bytes, bytes]] | None:
-        """Return the fields of the next frame, None if it is not whole yet. Raises ProtocolError."""
+    def next_frame(self) -> list[tuple[bytes, bytes]] | None:
+        """Return the fields of the next frame, None if it is not complete yet. Raises ProtocolError."""
         length = self.length()
         if length is None or len(self.data) < LENGTH.size + length:
             return None
@@ -214,16 +233,16 @@ class Decoder:
 
 
 def leading_fields(data: bytes | bytearray) -> tuple[str, str]:
-    """Return database and key of a frame that is not whole yet; "" unless they are its first fields, and whole."""
+    """Return database and key of an incomplete frame; "" unless they are its first fields, and complete."""
     found: dict[bytes, bytes] = {}
-    at = LENGTH.size
-    while len(found) < 2 and len(data) - at >= FIELD.size:
-        letter, length = FIELD.unpack_from(data, at)
-        at += FIELD.size
-        if letter not in b"DK" or length > len(data) - at:
+    position = LENGTH.size
+    while len(found) < 2 and len(data) - position >= FIELD.size:
+        letter, length = FIELD.unpack_from(data, position)
+        position += FIELD.size
+        if letter not in b"DK" or length > len(data) - position:
             break
-        found[letter] = bytes(data[at : at + length])
-        at += length
+        found[letter] = bytes(data[position : position + length])
+        position += length
     try:
         return found.get(b"D", b"").decode(), found.get(b"K", b"").decode()
     except UnicodeDecodeError:
@@ -233,73 +252,75 @@ def leading_fields(data: bytes | bytearray) -> tuple[str, str]:
 def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
     """Return the fields of a frame: (letter, content). Raises ProtocolError."""
     fields: list[tuple[bytes, bytes]] = []
-    at = 0
-    while at < len(content):
-        if len(content) - at < FIELD.size:
+    position = 0
+    while position < len(content):
+        if len(content) - position < FIELD.size:
             raise ProtocolError("the frame ends within a field")
-        letter, length = FIELD.unpack_from(content, at)
-        at += FIELD.size
-        if length > len(content) - at:
+        letter, length = FIELD.unpack_from(content, position)
+        position += FIELD.size
+        if length > len(content) - position:
             raise ProtocolError(f"field {letter!r} is longer than its frame")
-        if len(fields) == MAX_FIELDS:
-            raise ProtocolError(f"more than {MAX_FIELDS} fields")
-        fields.append((letter, content[at : at + length]))
-        at += length
+        if len(fields) == MAX_FRAME_FIELDS:
+            raise ProtocolError(f"more than {MAX_FRAME_FIELDS} fields")
+        fields.append((letter, content[position : position + length]))
+        position += length
     return fields
 
 
 def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
-    """Return the ClientRequest that a frame's fields make. Raises ProtocolError."""
-    single, parameters = split(fields, b"DSLINTKO")
+    """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
+    fields_by_letter, parameters = split_fields(fields, b"DSLINTKO")
     try:
-        layout = text_of(single.get(b"L", b"TABLE"))
+        layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
             raise ProtocolError(f"no layout {layout[:40]!r}: {', '.join(LAYOUTS)}")
-        if single.get(b"O", b"READ") != b"READ":
+        if fields_by_letter.get(b"O", b"READ") != b"READ":
             raise ProtocolError("field b'O' is not READ")
         return ClientRequest(
-            database=text_of(single[b"D"]),
-            statement=text_of(single[b"S"]),
+            database=text_of(fields_by_letter[b"D"]),
+            statement=text_of(fields_by_letter[b"S"]),
             layout=layout,
             parameters=decode_parameters(parameters),
-            client=number_of(single[b"I"]) if b"I" in single else None,
-            rows=number_of(single[b"N"]) if b"N" in single else None,
-            time_limit=seconds_of(single[b"T"]) if b"T" in single else None,
-            key=text_of(single.get(b"K", b"")),
-            read_only=b"O" in single,
+            client=number_of(fields_by_letter[b"I"]) if b"I" in fields_by_letter else None,
+            rows=number_of(fields_by_letter[b"N"]) if b"N" in fields_by_letter else None,
+            time_limit=seconds_of(fields_by_letter[b"T"]) if b"T" in fields_by_letter else None,
+            key=text_of(fields_by_letter.get(b"K", b"")),
+            read_only=b"O" in fields_by_letter,
         )
     except KeyError as missing:
         raise ProtocolError(f"the request has no field {missing.args[0]!r}") from None
 
 
 def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
-    """Return the ServerResponse that a frame's fields make. Raises ProtocolError."""
-    single, parameters = split(fields, b"RCE")
-    if parameters or single.get(b"C") not in (b"YES", b"NO"):
+    """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
+    fields_by_letter, parameters = split_fields(fields, b"RCE")
+    if parameters or fields_by_letter.get(b"C") not in (b"YES", b"NO"):
         raise ProtocolError("a response needs ContinueFlow, YES or NO, and has no parameters")
     error = None
-    if b"E" in single:
-        kind, _, text = text_of(single[b"E"]).partition("\0")
+    if b"E" in fields_by_letter:
+        kind, _, text = text_of(fields_by_letter[b"E"]).partition("\0")
         if kind not in ERRORS:
             raise ProtocolError(f"no error {kind[:40]!r}")
         error = DatabaseError(kind, text)
-    return ServerResponse(single.get(b"R", b""), single[b"C"] == b"YES", error)
+    return ServerResponse(fields_by_letter.get(b"R", b""), fields_by_letter[b"C"] == b"YES", error)
 
 
-def split(fields: Iterable[tuple[bytes, bytes]], known: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return the fields that may come once, by letter, and the parameters. Raises ProtocolError."""
-    single: dict[bytes, bytes] = {}
+def split_fields(
+    fields: Iterable[tuple[bytes, bytes]], known: bytes
+) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Return the fields that may occur once, by letter, and the parameters. Raises ProtocolError."""
+    fields_by_letter: dict[bytes, bytes] = {}
     parameters = []
     for letter, content in fields:
         if letter == b"P":
             parameters.append(content)
         elif letter not in known:
             raise ProtocolError(f"no field {letter!r}")
-        elif letter in single:
+        elif letter in fields_by_letter:
             raise ProtocolError(f"field {letter!r} comes twice")
         else:
-            single[letter] = content
-    return single, parameters
+            fields_by_letter[letter] = content
+    return fields_by_letter, parameters
 
 
 def decode_parameters(contents: Sequence[bytes]) -> Parameters:
@@ -307,8 +328,8 @@ def decode_parameters(contents: Sequence[bytes]) -> Parameters:
     named: dict[str, Value] = {}
     positions: list[Value] = []
     for content in contents:
-        name, found, value = content.partition(b"\0")
-        if not found:
+        name, nul, value = content.partition(b"\0")
+        if not nul:
             raise ProtocolError("a parameter without NUL after its name")
         if not name:
             positions.append(decode_value(value))
@@ -322,19 +343,19 @@ def decode_parameters(contents: Sequence[bytes]) -> Parameters:
 
 
 def decode_value(content: bytes) -> Value:
-    """Return the value of a letter for the type and what follows it. Raises ProtocolError."""
-    letter, rest = content[:1], content[1:]
+    """Return the value that a type letter and the bytes after it encode. Raises ProtocolError."""
+    letter, encoded = content[:1], content[1:]
     match letter:
-        case b"n" if not rest:
+        case b"n" if not encoded:
             return None
         case b"i":
-            return number_of(rest, signed=True)
+            return number_of(encoded, signed=True)
         case b"f":
-            return float_of(rest)
+            return float_of(encoded)
         case b"t":
-            return text_of(rest)
+            return text_of(encoded)
         case b"b":
-            return rest
+            return encoded
     raise ProtocolError(f"no value: {content[:40]!r}")
 
 
@@ -349,10 +370,10 @@ def text_of(content: bytes) -> str:
 def number_of(content: bytes, *, signed: bool = False) -> int:
     """Return a field's whole number, of at most 64 bits as in every database. Raises ProtocolError."""
     digits = content.removeprefix(b"-") if signed else content
-    number = int(content) if digits.isdigit() and len(digits) < 20 else 1 << 63
-    if not -(1 << 63) <= number < 1 << 63:
+    is_short = digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS
+    if not is_short or not -(1 << 63) <= int(content) < 1 << 63:
         raise ProtocolError(f"no number: {content[:40]!r}")
-    return number
+    return int(content)
 
 
 def float_of(content: bytes) -> float:

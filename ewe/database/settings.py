@@ -1,8 +1,8 @@
-"""The demon's settings: a TOML file. A short one:
+"""The daemon's settings: a TOML file. A short one:
 
 listen = ["unix:/run/ewe-dbd.sock"]
 [databases.log]
-place = "/srv/www/access.db"
+source = "/srv/www/access.db"
 users = ["alice", "www-data"]
 """
 
@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ewe.config.messages import ConfigError, nearest, one_line
-from ewe.config.setting_types import BOOL, Kind, duration, list_of, size, whole
-from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
+from ewe.config.setting import Key
+from ewe.config.setting_types import BOOL, Kind, duration, list_of, one_of, size, whole
+from ewe.config.table_kinds import TableKind
+from ewe.config.tables import by_field, keys_of, read_file, setting
 from ewe.database.drivers import DRIVERS, Database
 from ewe.database.transports import ADDRESS, parse_transport
 
@@ -25,10 +27,8 @@ def _text(raw: object) -> str:
     return raw
 
 
-def _driver(raw: object) -> str:
-    if raw not in DRIVERS:
-        raise ValueError(raw)
-    return str(raw)
+def _path(raw: object) -> str:
+    return "" if raw == "" else _text(raw)
 
 
 def _address(raw: object) -> str:
@@ -37,9 +37,10 @@ def _address(raw: object) -> str:
 
 
 TEXT = Kind("TEXT", "a text in one line", _text)
-TEXTS = list_of("TEXT", "texts", _text)
-ADDRESSES = list_of("ADDRESS", ADDRESS, _address)
-DRIVER = Kind("DRIVER", f"one of {', '.join(DRIVERS)}", _driver)
+PATH = Kind("FILE", 'a path in one line, or "" for none', _path)
+TEXTS = list_of("TEXT", "a list of texts", _text)
+LISTEN = Kind("ADDRESS", ADDRESS, _address)
+ADDRESSES = list_of("ADDRESS", f"a list of {ADDRESS}", _address)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
 
@@ -48,14 +49,19 @@ COUNT = whole(1, 1 << 31, "a whole number from 1")
 class DatabaseSettings:
     """One table [databases.NAME]."""
 
-    place: str = setting(
-        "", TEXT, "a file for SQLite, relative to the settings file; a connection string for PostgreSQL"
+    source: str = setting(
+        "",
+        TEXT,
+        "a file for SQLite, relative to the settings file; a connection string for PostgreSQL",
+        was="place",
     )
-    driver: str = setting("sqlite", DRIVER, "what speaks to the database")
+    driver: str = setting("sqlite", one_of(*DRIVERS), "the kind of the database")
     users: tuple[str, ...] = setting(
-        (), TEXTS, "accounts that may use it through a Unix socket; none: the demon's own"
+        (), TEXTS, "accounts that may use it through a Unix socket; none: the daemon's own"
     )
-    key: str = setting("", TEXT, "who knows it may use the database through TCP; none: nobody may")
+    key: str = setting(
+        "", TEXT, "the secret of gateways that use the database through TCP; empty: no gateway may"
+    )
     write: bool = setting(False, BOOL, "statements may change the database")
     per_user: bool = setting(
         False,
@@ -64,68 +70,73 @@ class DatabaseSettings:
     )
 
     def database(self, name: str, *, read_only: bool = False, user: str = "") -> Database:
-        """Return what a driver needs to know.
+        """Return the description of the database for a driver.
 
         read_only: for a statement that must not change anything. user: the account of the gateway's process.
         """
         write = self.write and not read_only
-        return Database(name, self.driver, self.place, write, user if self.per_user else "")
+        return Database(name, self.driver, self.source, write, user if self.per_user else "")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of the demon. Times are in seconds."""
+    """All settings of the daemon. Times are in seconds."""
 
-    listen: tuple[str, ...] = setting((), ADDRESSES, "where gateways connect")
+    listen: tuple[str, ...] = setting((), ADDRESSES, "the addresses at which gateways connect")
     connections: int = setting(
         4,
         whole(1, 1000, "1 to 1000"),
-        "connections to databases, and so statements at once, of all demons together",
+        "connections to databases, and so statements at once, of all daemons together",
     )
-    demons: int = setting(
+    daemons: int = setting(
         0,
         whole(0, 64, "0 to 64"),
         "processes that run statements; each gets its part of the connections; 0: one for each connection",
+        was="demons",
     )
-    memory: int = setting(
-        256 << 20, size(16 << 20), "that a process which runs statements may take beyond what it starts with"
-    )
+    memory: int = setting(256 << 20, size(16 << 20), "how much memory a process may take for its statements")
     queue: int = setting(1000, COUNT, "requests that may wait for a connection; above it UNAVAILABLE")
-    patience: float = setting(10.0, SECONDS, "how long a request waits for a connection; then UNAVAILABLE")
-    time_limit: float = setting(10.0, SECONDS, "of one statement; then it is cancelled: TIMEOUT")
+    queue_timeout: float = setting(
+        10.0, SECONDS, "how long a request waits for a connection; then UNAVAILABLE", was="patience"
+    )
+    time_limit: float = setting(10.0, SECONDS, "how long a statement may take; then it is cancelled: TIMEOUT")
     write_timeout: float = setting(
         10.0, SECONDS, "how long a gateway may read nothing of its result; then it is dropped"
     )
-    rows: int = setting(1_000_000, COUNT, "of one result; above it TOO MANY ROWS")
+    rows: int = setting(1_000_000, COUNT, "how many rows a result may have; above it TOO MANY ROWS")
+    trace: str = setting("", PATH, "a file, or a named pipe, that gets a line for each event of a statement")
     databases: Mapping[str, DatabaseSettings] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()  # a line for each key that the file calls by its former name
 
 
 DEFAULTS = Settings()
-GENERAL = described(Settings)
-DATABASE: dict[str, Described] = described(DatabaseSettings)
+GENERAL = keys_of(Settings)
+DATABASE = keys_of(DatabaseSettings)
+DATABASES = TableKind(
+    "tables: [databases.NAME]", others=(TEXT, TableKind("a table", DATABASE, needs=("source",)))
+)
+FILE_TABLE = TableKind("a table", {**GENERAL, "databases": Key(DATABASES, "The databases, by their names.")})
 
 
 def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS) -> Settings:
-    """Return the settings that a file's table makes. where: how an error begins. Raises ConfigError."""
-    general = {key: value for key, value in table.items() if key != "databases"}
-    settings = replace(base, **read_table(general, GENERAL, where))
+    """Convert a file's table to settings. where: how an error begins. Raises ConfigError."""
+    values = by_field(FILE_TABLE.read_at(f"{where}:", table))
     databases = dict(base.databases)
     directory = os.path.dirname(os.path.abspath(where))
-    for name, own in sub_table(table, "databases", where).items():
-        place = f"{where}: [databases.{name}]"
-        if not isinstance(own, dict):
-            raise ConfigError(f"{place} must be a table")
-        made = DatabaseSettings(**read_table(own, DATABASE, place))
-        if not made.place:
-            raise ConfigError(f"{place}: place is missing: where is the database?")
-        if made.per_user and made.driver != "postgresql":
-            raise ConfigError(f"{place}: per-user is for PostgreSQL: {made.driver} knows no users")
-        if made.driver == "sqlite":
-            made = replace(made, place=os.path.join(directory, made.place))
-        databases[name] = made
-    if settings.demons > settings.connections:
-        raise ConfigError(f"{where}: demons must not be more than connections: each needs one")
-    return replace(settings, databases=databases)
+    for name, subtable in values.pop("databases", {}).items():
+        database = DatabaseSettings(**by_field(subtable))
+        if database.per_user and database.driver != "postgresql":
+            raise ConfigError(
+                f"{where}: [databases.{name}]: per-user is for PostgreSQL: {database.driver} knows no users"
+            )
+        if database.driver == "sqlite":
+            database = replace(database, source=os.path.join(directory, database.source))
+        databases[name] = database
+    renamed = tuple(FILE_TABLE.renamed(f"{where}:", table))
+    settings = replace(base, databases=databases, renamed=renamed, **values)
+    if settings.daemons > settings.connections:
+        raise ConfigError(f"{where}: daemons must not be more than connections: each needs one")
+    return settings
 
 
 def load(file: str | None) -> Settings:
@@ -136,5 +147,5 @@ def load(file: str | None) -> Settings:
 
 
 def unknown(name: str, settings: Settings) -> str:
-    """Return the words for a database that the settings do not have."""
+    """Return the message about a database that the settings do not have."""
     return f"no database {name[:60]!r}{nearest(name, settings.databases)}"

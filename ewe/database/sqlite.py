@@ -1,4 +1,4 @@
-"""The driver of SQLite: a database that is one file, in the standard library. See drivers.py."""
+"""The driver for SQLite: a database that is one file, in the standard library. See drivers.py."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from urllib.parse import quote
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
-BUSY = 5.0  # seconds that SQLite waits for another process that writes
-# Bytes of one value or row. A single step of a statement, such as instr(), takes time that grows with the square of
-# them and hears no interrupt(). Who may only read is often a visitor
-LONGEST_READ = 16_000_000
-LONGEST_WRITTEN = 100_000_000
-AT_ONCE = 100  # rows that are fetched in one call
+BUSY_TIMEOUT_S = 5.0  # seconds that SQLite waits for another process that writes
+# Bytes of one value or row. The time of a single step, such as instr(), grows with the square of this size, and
+# interrupt() has no effect within a step. The limit for reading is lower, because a visitor may write the statement
+MAX_READ_BYTES = 16_000_000
+MAX_WRITTEN_BYTES = 100_000_000
+FETCHED_ROWS = 100  # rows that are fetched in one call
 
 
 class SQLite:
-    """A connection to a file of SQLite; one that may only read cannot be made to write by any statement.
+    """A connection to a file of SQLite. No statement can make a read-only connection write.
 
-    Two things protect it: the file is opened with mode=ro, and an authorizer refuses what reaches other files
-    (ATTACH, and functions that load or write files), since mode=ro is a property of one file only.
+    Two things protect it: the file is opened with mode=ro, and an authorizer refuses access to other files (ATTACH,
+    and functions that load or write files). The authorizer is needed because mode=ro protects one file only.
     """
 
     def __init__(self, database: Database) -> None:
+        """Open the file, which must exist. Raises DatabaseError("UNAVAILABLE")."""
         mode = "rw" if database.write else "ro"
         try:
             self.connection = sqlite3.connect(
-                f"file:{quote(database.place)}?mode={mode}",
+                f"file:{quote(database.source)}?mode={mode}",
                 uri=True,
-                timeout=BUSY,
+                timeout=BUSY_TIMEOUT_S,
                 isolation_level="DEFERRED" if database.write else None,
                 check_same_thread=False,
             )
             self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as reason:
-            raise DatabaseError("UNAVAILABLE", f"{database.place}: {reason}") from None
-        longest = LONGEST_WRITTEN if database.write else LONGEST_READ
-        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+            raise DatabaseError("UNAVAILABLE", f"{database.source}: {reason}") from None
+        max_bytes = MAX_WRITTEN_BYTES if database.write else MAX_READ_BYTES
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
         self.connection.set_authorizer(may_write if database.write else may_read)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
+        """Run a statement (DatabaseConnection.execute)."""
         try:
             cursor = self.connection.cursor()
-            cursor.arraysize = AT_ONCE
+            cursor.arraysize = FETCHED_ROWS
             cursor.execute(statement, parameters)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as reason:
-            raise self.failed(reason) from None
+            raise self.error_for_gateway(reason) from None
         columns = tuple(name for name, *_ in cursor.description or ())
         return Result(columns, self.rows(cursor))
 
@@ -56,16 +58,17 @@ class SQLite:
         try:
             yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as reason:
-            raise self.failed(reason) from None
+            raise self.error_for_gateway(reason) from None
         finally:
             cursor.close()
 
-    def failed(self, reason: Exception) -> DatabaseError:
+    def error_for_gateway(self, reason: Exception) -> DatabaseError:
         """Return the error for the gateway."""
-        gone = getattr(reason, "sqlite_errorname", "").startswith(UNAVAILABLE)
-        return DatabaseError("UNAVAILABLE" if gone else "STATEMENT", str(reason))
+        is_unavailable = getattr(reason, "sqlite_errorname", "").startswith(UNAVAILABLE)
+        return DatabaseError("UNAVAILABLE" if is_unavailable else "STATEMENT", str(reason))
 
     def end(self, commit: bool) -> None:
+        """Commit or roll back the transaction, if there is one. Raises DatabaseError if a commit fails."""
         if not self.connection.in_transaction:
             return
         try:
@@ -73,7 +76,7 @@ class SQLite:
                 self.connection.commit()
                 return
         except sqlite3.Error as reason:
-            raise self.failed(reason) from None
+            raise self.error_for_gateway(reason) from None
         finally:
             if self.connection.in_transaction:
                 self.connection.rollback()
@@ -97,10 +100,10 @@ UNAVAILABLE = (
     "SQLITE_CORRUPT",
 )
 # Actions of the authorizer that reach beyond the one file: sqlite.org/c3ref/c_alter_table.html
-BEYOND = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
-# Pragmas that only tell of tables
-TELLS = frozenset(
+OTHER_FILE_ACTIONS = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+READING_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+# Pragmas that only describe tables
+DESCRIBING_PRAGMAS = frozenset(
     {
         "table_info",
         "table_xinfo",
@@ -111,31 +114,37 @@ TELLS = frozenset(
         "data_version",
     }
 )
-# SQLite asks whether it may write these when it opens a virtual table, which a full-text index is, and so is
-# pragma_table_info(). It writes nothing then. A statement that would write them is refused by SQLite itself.
-CATALOGUE = frozenset({"sqlite_master", "sqlite_schema"})
-DANGEROUS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
+# When SQLite opens a virtual table, such as a full-text index or pragma_table_info(), it asks whether it may write
+# these. It writes nothing then. SQLite itself refuses a statement that would write them.
+SCHEMA_TABLES = frozenset({"sqlite_master", "sqlite_schema"})
+FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
 
 
 def may_read(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide what a statement may do that must not write: sqlite3_set_authorizer()."""
+    """Decide whether a read-only statement may do an action: sqlite3_set_authorizer().
+
+    first, second: the arguments of the action, such as the name of a table, a pragma or a function.
+    """
     if action == sqlite3.SQLITE_PRAGMA:
-        allowed = (first or "").lower() in TELLS
+        allowed = (first or "").lower() in DESCRIBING_PRAGMAS
     elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = (second or "").lower() not in DANGEROUS
+        allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
     elif action == sqlite3.SQLITE_UPDATE:
-        allowed = first in CATALOGUE
+        allowed = first in SCHEMA_TABLES
     else:
-        allowed = action in READS
+        allowed = action in READING_ACTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def may_write(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide what a statement may do that may write, in its own file only."""
+    """Decide whether a statement that may write may do an action: in its own file only.
+
+    first, second: see may_read().
+    """
     if action == sqlite3.SQLITE_PRAGMA:
-        allowed = (first or "").lower() in TELLS
+        allowed = (first or "").lower() in DESCRIBING_PRAGMAS
     elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = (second or "").lower() not in DANGEROUS
+        allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
     else:
-        allowed = action not in BEYOND
+        allowed = action not in OTHER_FILE_ACTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

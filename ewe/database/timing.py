@@ -1,7 +1,7 @@
-"""How long a statement takes: in process, and through the demon at each of its addresses.
+"""Measures the time of a statement: in process, and through the daemon at each of its addresses.
 
-A call is a request and its whole result. Calls are made in batches, and each address has its turn in each round, so
-that all of them see the same machine. The fastest batch counts: what else runs on the machine only ever adds time.
+A call is a request and its whole result. Calls are made in batches, and each address has its turn in each round.
+All of them therefore see the same machine. The fastest batch counts: other load on the machine only ever adds time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from ewe.database.protocol import ClientRequest
 ROUNDS = 100
 
 
-class Times(NamedTuple):
-    """Seconds of a call: over a kept connection, and with a new connection for it (None: in process)."""
+class CallTimes(NamedTuple):
+    """Seconds of a call at one place: an address, or "in process".
+
+    kept_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
+    """
 
     where: str
-    kept: float
-    new: float | None
+    kept_s: float
+    new_s: float | None
 
 
-def measure(database: Database, request: ClientRequest, addresses: Sequence[str], calls: int) -> list[Times]:
+def measure(
+    database: Database, request: ClientRequest, addresses: Sequence[str], calls: int
+) -> list[CallTimes]:
     """Return the times in process, then at each address. calls: of each kind. Raises DatabaseError."""
     batch = max(calls // ROUNDS, 1)
     connection = connect(database)
@@ -38,29 +43,29 @@ def measure(database: Database, request: ClientRequest, addresses: Sequence[str]
             consume(fragments(request.layout, result.columns, result.rows))
             connection.end(commit=False)
 
-        kept = [in_process, *(lambda client=client: consume(client.ask(request)) for client in clients)]
-        new = [lambda address=address: ask_once(address, request) for address in addresses]
-        best = fastest([*kept, *new], batch)
+        over_kept = [in_process, *(lambda client=client: consume(client.ask(request)) for client in clients)]
+        over_new = [lambda address=address: ask_once(address, request) for address in addresses]
+        best_s = fastest([*over_kept, *over_new], batch)
     finally:
         connection.close()
         for client in clients:
             client.close()
     return [
-        Times("in process", best[0], None),
-        *map(Times, addresses, best[1 : len(kept)], best[len(kept) :]),
+        CallTimes("in process", best_s[0], None),
+        *map(CallTimes, addresses, best_s[1 : len(over_kept)], best_s[len(over_kept) :]),
     ]
 
 
 def fastest(functions: Sequence[Callable[[], None]], batch: int) -> list[float]:
     """Return for each function the seconds of a call, in its fastest batch."""
-    best = [float("inf")] * len(functions)
+    best_s = [float("inf")] * len(functions)
     for _ in range(ROUNDS):
         for number, function in enumerate(functions):
             began = time.perf_counter()
             for _ in range(batch):
                 function()
-            best[number] = min(best[number], (time.perf_counter() - began) / batch)
-    return best
+            best_s[number] = min(best_s[number], (time.perf_counter() - began) / batch)
+    return best_s
 
 
 def ask_once(address: str, request: ClientRequest) -> None:
@@ -70,16 +75,16 @@ def ask_once(address: str, request: ClientRequest) -> None:
 
 
 def consume(pieces: Iterable[bytes]) -> None:
-    """Take all pieces of a result."""
+    """Read all pieces of a result."""
     for _ in pieces:
         pass
 
 
-def table(times: Sequence[Times]) -> Iterator[str]:
+def table(times: Sequence[CallTimes]) -> Iterator[str]:
     """Yield the lines of a table, in microseconds."""
     wide = max(len(each.where) for each in times)
     yield f"{'microseconds a call':{wide}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
     for each in times:
-        kept, added = each.kept * 1e6, (each.kept - times[0].kept) * 1e6
-        new = f"{each.new * 1e6:14.0f}" if each.new is not None else ""
-        yield f"{each.where:{wide}}  {kept:8.0f}  {added:8.0f}  {new}".rstrip()
+        kept_us, added_us = each.kept_s * 1e6, (each.kept_s - times[0].kept_s) * 1e6
+        new_us = f"{each.new_s * 1e6:14.0f}" if each.new_s is not None else ""
+        yield f"{each.where:{wide}}  {kept_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()

@@ -1,40 +1,41 @@
-"""Transports: what carries the frames of the protocol between a gateway and the demon.
+"""Transports: the ways to carry the protocol's frames between a gateway and the daemon.
 
-The paper compares message queues, sockets and named pipes (section 3.2). Here all four are a *line*: bytes in order
-in both directions, and an end that the other side sees. protocol.py cuts the bytes into frames, and is the same for
-all. What differs is how a line begins, and how the demon knows the account at its other end:
+The paper compares message queues, sockets and named pipes (section 3.2). Here all four carry a connection: bytes in
+order in both directions, and an end that the other side sees. protocol.py cuts the bytes into frames, and is the
+same for all. The transports differ in how a connection begins, and in how the daemon learns the account at the
+other end:
 
-    unix:PATH    connect()                                  the kernel says who connected (SO_PEERCRED)
-    HOST:PORT    connect()                                  nothing says it, so a key is asked for
+    unix:PATH    connect()                                  the kernel tells its uid (SO_PEERCRED)
+    HOST:PORT    connect()                                  no proof, so the daemon asks for a key
     fifo:PATH    two pipes, and a note through a third      the owner of the pipes
     mq:NAME      two queues, and a token                    the owner of the queue for replies
 
-**Named pipes.** A pipe that several programs read would give a reply to any of them, so each gateway makes two
-pipes for itself. PATH is a directory with mode 1733: every account may make a file in it, none may list them.
+**Named pipes.** If several programs read one pipe, any of them could get a reply. Each gateway therefore makes two
+pipes for itself. PATH is a directory with mode 1733: every account may make a file in it, none may list the files.
 
-    gateway                                      PATH/                     demon
+    gateway                                      PATH/                     daemon
     mkfifo, twice, with a random name            ID.request  ID.reply
-    writes "ID\\n", less than PIPE_BUF, so whole  demon ──────────────────▶ opens both, looks who owns them,
+    writes "ID\\n", less than PIPE_BUF, so whole  demon ──────────────────▶ opens both, checks the owner,
     reads "\\n"            ◀────────────────────  ID.reply                  removes the names
     writes frames          ────────────────────▶ (ID.request)
     reads frames           ◀────────────────────  (ID.reply)               either side ends: the other reads the end
 
-The pipes are writable by every account, since the demon may have another than the gateway. Their names are secret:
-32 random digits in a directory that nobody else can list, and they are gone when the first frame is written.
+The pipes are writable by every account, because the daemon may have another account than the gateway. Their names
+are secret: 32 random digits in a directory that no other account can list. They are removed before the first frame.
 
-**Message queues.** A message has at most 8,192 bytes. The demon reads one queue, NAME, that every account may write
-to; a gateway makes NAME.ID for its replies. The names of queues are public, so nothing that a message says of its
-sender is believed before the sender has shown that it can read the queue it names:
+**Message queues.** A message has at most 8,192 bytes. The daemon reads one queue, NAME, to which every account may
+write. A gateway makes NAME.ID for its replies. The names of queues are public. The daemon therefore does not
+believe what a message says about its sender before the sender has shown that it can read the queue it names:
 
     gateway ── O ID secret pid ──▶ NAME          ID's owner is the account
             ◀── secret token ────── NAME.ID      only the owner can read it
-            ── D token data ──────▶ NAME         the token proves who writes
-            ◀── secret data ─────── NAME.ID      the secret proves that the demon writes
+            ── D token data ──────▶ NAME         the token identifies the writer
+            ◀── secret data ─────── NAME.ID      the secret proves that the daemon writes
 
-A queue has no end that its reader would see. The demon therefore watches the process `pid` by a pidfd, and a
-gateway looks whether the demon still holds its lock (flock) on NAME.
+The reader of a queue cannot see an end. The daemon therefore watches the process `pid` by a pidfd, and a gateway
+checks whether the daemon still has its lock (flock) on NAME.
 
-Read next: lines.py, the demon's side; dialing.py, the gateway's.
+Read next: lines.py, the daemon's side; dialing.py, the gateway's.
 """
 
 from __future__ import annotations
@@ -55,39 +56,44 @@ from ewe.config.setting_types import parse_address
 if TYPE_CHECKING:
     Queue = Any  # posix_ipc.MessageQueue, which has no types
 
-MESSAGE = 8192  # bytes of a message, the default limit of Linux
-SECRET = 16  # bytes of a token, and of a gateway's secret
-PAYLOAD = MESSAGE - SECRET - 1  # bytes of a message that are the line's
-REQUESTS = 10  # messages that the demon's queue holds, the default limit of Linux
-REPLIES = 2  # messages that a queue for replies holds: RLIMIT_MSGQUEUE is 800 KB for all queues of an account
-DOOR = "demon"  # the name of the pipe that takes the notes
+MAX_MESSAGE_BYTES = 8192  # bytes of a message, the default limit of Linux
+LOCK_ATTEMPTS, RETRY_LOCK_S = 20, 0.01  # attempts to lock a queue, and seconds between them
+# The first byte of a message to the daemon: it opens a connection, has data for one, or closes one
+OPENS, HAS_DATA, CLOSES = b"O", b"D", b"C"
+ID_CHARS = 32  # of the name of a pipe or queue
+SECRET_BYTES = 16  # bytes of a token, and of a gateway's secret
+PAYLOAD = MAX_MESSAGE_BYTES - SECRET_BYTES - 1  # bytes of a message that carry data
+QUEUED_REQUESTS = 10  # messages that the daemon's queue can hold, the default limit of Linux
+# Messages that a queue for replies can hold: RLIMIT_MSGQUEUE is 800 KB for all queues of an account
+QUEUED_REPLIES = 2
+NOTE_PIPE = "demon"  # the pipe that receives the notes; by the paper's spelling, which gateways know
 ADDRESS = "unix:PATH, HOST:PORT, fifo:PATH or mq:NAME"
 
 
 def parse_transport(text: str) -> tuple[str, str, int]:
-    """Return an address as parse_address() does; ("fifo", path, 0) and ("mq", name, 0) besides. Raises ValueError.
+    """Parse an address as parse_address() does, and also ("fifo", path, 0) and ("mq", name, 0). Raises ValueError.
 
     >>> parse_transport("mq:ewe")
     ('mq', '/ewe', 0)
     """
-    kind, colon, rest = text.partition(":")
+    kind, colon, name = text.partition(":")
     if kind == "fifo" and colon:
-        if not rest or not rest.isprintable():
+        if not name or not name.isprintable():
             raise ValueError(text)
-        return "fifo", rest, 0
+        return "fifo", name, 0
     if kind == "mq" and colon:
-        if re.fullmatch(r"/?[\w.-]{1,200}", rest, re.ASCII) is None or rest.strip("/.") == "":
+        if re.fullmatch(r"/?[\w.-]{1,200}", name, re.ASCII) is None or name.strip("/.") == "":
             raise ValueError(text)
-        return "mq", "/" + rest.removeprefix("/"), 0
+        return "mq", "/" + name.removeprefix("/"), 0
     return parse_address(text)
 
 
 def new_id() -> str:
-    """Return the name of a line, which cannot be guessed."""
-    return secrets.token_hex(16)
+    """Return a name for pipes or queues that cannot be guessed."""
+    return secrets.token_hex(ID_CHARS // 2)
 
 
-def queues() -> Any:
+def posix_ipc_module() -> Any:
     """Return the module of message queues. Raises OSError if it is not installed."""
     try:
         return importlib.import_module("posix_ipc")
@@ -95,15 +101,18 @@ def queues() -> Any:
         raise OSError("message queues need posix_ipc: pip install 'ewe-server[queues]'") from None
 
 
-def open_queue(name: str, **how: Any) -> Queue:
-    """Open a queue as posix_ipc.MessageQueue() does, never to block, nor to be inherited. Raises OSError."""
-    module = queues()
+def open_queue(name: str, **arguments: Any) -> Queue:
+    """Open a queue as posix_ipc.MessageQueue() does, or make one; non-blocking and not inheritable. Raises OSError.
+
+    arguments: those of MessageQueue(). With `flags` (O_CREX) it makes the queue.
+    """
+    module = posix_ipc_module()
     try:
-        queue = module.MessageQueue(name, **how)
+        queue = module.MessageQueue(name, **arguments)
     except (module.Error, OSError, ValueError) as reason:
         raise OSError(f"mq:{name[1:]}: {reason}") from None
-    if "flags" in how:
-        os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read it
+    if "flags" in arguments:  # the queue is new
+        os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read the queue
     queue.block = False
     os.set_inheritable(queue.mqd, False)
     return queue
@@ -113,7 +122,7 @@ def receive_message(queue: Queue) -> bytes:
     """Return the next message of a queue. Raises BlockingIOError if there is none."""
     try:
         return bytes(queue.receive()[0])
-    except queues().BusyError:
+    except posix_ipc_module().BusyError:
         raise BlockingIOError from None
 
 
@@ -128,14 +137,14 @@ def send_message(descriptor: int, data: bytes) -> None:
 
 
 def find_mq_send() -> Any:
-    """Return the C function mq_send(), which older versions of glibc keep in librt."""
+    """Return the C function mq_send(), which older versions of glibc keep in librt; None if the system has none."""
     for library in (None, "librt.so.1"):
         try:
-            found = ctypes.CDLL(library, use_errno=True).mq_send
+            function = ctypes.CDLL(library, use_errno=True).mq_send
         except (OSError, AttributeError):
             continue
-        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
-        return found
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
+        return function
     return None
 
 
@@ -143,17 +152,17 @@ mq_send = find_mq_send()
 
 
 def lock(descriptor: int) -> None:
-    """Lock the demon's queue for as long as it is open. Raises BlockingIOError if another demon has it."""
-    for _ in range(20):  # a gateway may just be looking: is_locked()
+    """Lock the daemon's queue for as long as it is open. Raises BlockingIOError if another daemon has the lock."""
+    for _ in range(LOCK_ATTEMPTS):  # a gateway may just be checking the lock: is_locked()
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.01)
+            time.sleep(RETRY_LOCK_S)
     raise BlockingIOError
 
 
 def is_locked(descriptor: int) -> bool:
-    """Return whether a demon holds the lock of its queue, and so still reads it."""
+    """Return whether a daemon has the lock of its queue, and thus still reads it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -163,7 +172,7 @@ def is_locked(descriptor: int) -> bool:
 
 
 def write_all(write: Callable[[memoryview], int], descriptor: int, data: bytes, timeout_s: float) -> None:
-    """Write all, and wait for room at a descriptor: at most `timeout_s` each time. Raises OSError."""
+    """Write all bytes. Wait for room at a descriptor, at most `timeout_s` each time. Raises OSError."""
     view = memoryview(data)
     while view:
         try:

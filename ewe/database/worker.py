@@ -1,11 +1,11 @@
 """A worker: one thread with one permanent connection, which runs one statement at a time.
 
 The paper's Figure 4: a connection is used again if it fits the request's database, else another replaces it. The
-demon prefers a worker whose connection fits (demon.py), so with as many workers as databases in use, no connection
+daemon prefers a worker whose connection fits (daemon.py). With as many workers as databases in use, no connection
 is ever replaced.
 
-The demon kills the process if a statement cannot be cancelled. It then answers the gateway in the worker's place,
-unless the worker was within an answer. `mark` tells it: a byte in memory that both processes share.
+The daemon kills the process if a statement cannot be cancelled. It then answers the gateway in the worker's place,
+unless the worker was within an answer. `error_flag` shows that: a byte in memory that both processes share.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ewe.database.drivers import Connection, Database, Result, connect
+from ewe.database.drivers import Database, DatabaseConnection, Result, connect
 from ewe.database.layouts import Row, fragments
-from ewe.database.lines import Line
+from ewe.database.lines import GatewayConnection
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -28,94 +28,103 @@ from ewe.database.protocol import (
     encode_response,
 )
 from ewe.logger import ErrorLog
+from ewe.trace import Trace
 
 
 class Job(NamedTuple):
-    """A request that a worker is to answer. expires, by time.monotonic(): its statement is then cancelled."""
+    """A request for a worker.
+
+    gateway_connection: for the answer. rows: the daemon's limit for the rows of the result. time_limit: seconds
+    after which the statement is cancelled. write_timeout: seconds that the gateway may read nothing. name: in the
+    trace.
+    """
 
     request: ClientRequest
     database: Database
-    line: Line
+    gateway_connection: GatewayConnection
     rows: int
     time_limit: float
     write_timeout: float
+    name: str = ""
 
 
-class Mark:
+class ErrorFlag:
     """One byte of shared memory: whether another process may still send an error as the answer to a job."""
 
     def __init__(self, memory: mmap.mmap, number: int) -> None:
         self.memory = memory
         self.number = number
 
-    def open(self) -> None:
-        """Say that an error may follow: nothing was sent, or a part of the answer after which more comes."""
+    def allow(self) -> None:
+        """Note that an error may follow: nothing was sent, or a part of the answer that is not the last."""
         self.memory[self.number] = 1
 
-    def close(self) -> None:
-        """Say that no error may follow: a part is being sent, or the last one was."""
+    def forbid(self) -> None:
+        """Note that no error may follow: a part is being sent, or the last one was sent."""
         self.memory[self.number] = 0
 
-    def is_open(self) -> bool:
+    def is_allowed(self) -> bool:
         """Return whether an error may follow."""
         return self.memory[self.number] == 1
 
 
-class Worker:
-    """A thread and its connection. database: the one that it is connected to."""
+class WorkerThread:
+    """A thread and its connection. database: the one that the connection leads to. trace: for its events."""
 
-    def __init__(self, log: ErrorLog, mark: Mark, done: Callable[[Worker], None]) -> None:
-        """done: called in the worker's thread after each job."""
+    trace: Trace | None = None
+
+    def __init__(self, log: ErrorLog, error_flag: ErrorFlag, on_done: Callable[[WorkerThread], None]) -> None:
+        """on_done: called in the worker's thread after each job."""
         self.log = log
-        self.mark = mark
-        self.done = done
+        self.error_flag = error_flag
+        self.on_done = on_done
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.database: Database | None = None
-        self.connection: Connection | None = None
-        self.identity: tuple[int, int] | None = None
-        self.gone = False  # the gateway of the last job cannot be used any more
-        # The lock holds the job and its cancellation together, so that no cancellation hits the next job
+        self.connection: DatabaseConnection | None = None
+        self.identity: tuple[int, int] | None = None  # identity_of() the database's file
+        self.connection_lost = False  # the connection of the last job's gateway cannot be used any more
+        # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()
         self.job: Job | None = None
-        self.expires = 0.0
-        self.cancelled: DatabaseError | None = None
+        self.expires_at = 0.0  # monotonic time at which the time limit of the job ends
+        self.cancel_error: DatabaseError | None = None  # of the job, if it was cancelled
         self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
 
     def start(self, job: Job) -> None:
-        """Have the worker answer a request; the demon gives it one at a time."""
+        """Make the worker answer a request; the daemon gives it one at a time."""
         with self.lock:
-            self.job, self.cancelled = job, None
-            self.expires = time.monotonic() + job.time_limit
+            self.job, self.cancel_error = job, None
+            self.expires_at = time.monotonic() + job.time_limit
         self.jobs.put(job)
 
     def stop(self) -> None:
-        """End the thread, and its connection, after the statement that runs."""
+        """End the thread and its connection, after the running statement."""
         self.jobs.put(None)
 
     def cancel(self, error: DatabaseError) -> None:
-        """Cancel the statement that runs now. error: the gateway's; any thread may call this."""
+        """Cancel the running statement. error: for the gateway. Any thread may call this."""
         with self.lock:
             if self.job is not None:
-                self.cancelled = self.cancelled or error
+                self.cancel_error = self.cancel_error or error
                 if self.connection is not None:
                     self.connection.cancel()
 
     def work(self) -> None:
         """Answer one request after the other, until the queue yields None."""
         while (job := self.jobs.get()) is not None:
-            self.gone = False
+            self.connection_lost = False
             try:
                 self.answer(job)
             except OSError:
-                self.gone = True
+                self.connection_lost = True
             except Exception as bug:
-                self.log.write("error", f"{job.line.who}: {type(bug).__name__}: {bug}")
-                self.gone = True
+                self.log.write("error", f"{job.gateway_connection.peer_name}: {type(bug).__name__}: {bug}")
+                self.connection_lost = True
                 self.disconnect()
             with self.lock:
                 self.job = None
-            self.done(self)
+            self.on_done(self)
         self.disconnect()
 
     def answer(self, job: Job) -> None:
@@ -123,69 +132,71 @@ class Worker:
         try:
             self.run(job)
         except (DatabaseError, MemoryError) as error:
-            failed = self.cancelled or in_words(error)
+            failed = self.cancel_error or as_database_error(error)
             if isinstance(error, MemoryError):
-                self.disconnect()  # it holds what the statement has taken
-            self.log.write(
-                "warning", f"{job.line.who}: database {job.database.name}: {failed.kind}: {failed}"
-            )
+                self.disconnect()  # frees the memory that the statement has taken
+            peer = job.gateway_connection.peer_name
+            self.log.write("warning", f"{peer}: database {job.database.name}: {failed.kind}: {failed}")
             self.send(job, ServerResponse(b"", False, failed))
 
     def run(self, job: Job) -> None:
         """Run the statement and send its result. The transaction is committed before the last part leaves."""
-        whole = False
+        committed = False
         result: Result | None = None
         try:
             result = self.execute(job)
             connection = self.connection
             assert connection is not None
-            rows = self.limited(result.rows, job)
-            last: bytes | None = None
-            for piece in fragments(job.request.layout, result.columns, rows, job.line.fragment):
-                if last is not None:
-                    self.send(job, ServerResponse(last, True))
-                last = piece
-            result.rows.close()  # a limit may have ended it
-            self.mark.close()  # from here on the statement may have changed the database
+            rows = self.limited_rows(result.rows, job)
+            last_piece: bytes | None = None
+            for piece in fragments(
+                job.request.layout, result.columns, rows, job.gateway_connection.fragment_bytes
+            ):
+                if last_piece is not None:
+                    self.send(job, ServerResponse(last_piece, True))
+                last_piece = piece
+            result.rows.close()  # a limit may have ended it early
+            # After the commit an error would be wrong: the statement may have changed the database
+            self.error_flag.forbid()
             connection.end(commit=True)
-            whole = True
+            committed = True
         finally:
-            if not whole:
+            if not committed:
                 self.roll_back(result)
-        self.send(job, ServerResponse(last or b"", False))
+        self.send(job, ServerResponse(last_piece or b"", False))
 
     def send(self, job: Job, response: ServerResponse) -> None:
         """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing."""
-        self.mark.close()
-        job.line.send(encode_response(response), job.write_timeout)
+        self.error_flag.forbid()
+        job.gateway_connection.send(encode_response(response), job.write_timeout)
         if response.more:
-            self.mark.open()
+            self.error_flag.allow()
 
-    def limited(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
-        """Yield the rows that may be sent. Raises DatabaseError at a limit of the demon's."""
+    def limited_rows(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
+        """Yield the rows that may be sent. Raises DatabaseError at a limit of the daemon's."""
         wanted = job.request.rows
         for number, row in enumerate(rows):
             if number == wanted:
                 return
             if number == job.rows:
                 raise DatabaseError("TOO MANY ROWS", f"more than {job.rows} rows (rows)")
-            if self.cancelled:  # between two rows there was no statement to cancel
-                raise self.cancelled
+            if self.cancel_error:  # the cancellation came between two rows, where no statement ran
+                raise self.cancel_error
             yield row
 
     def execute(self, job: Job) -> Result:
-        """Run the statement. A connection that the database has closed since the last one is made again, once."""
-        known = self.connection
-        connection = self.fitting(job.database)
+        """Run the statement. If the database has closed the connection meanwhile, connect once more."""
+        connection_before = self.connection
+        connection = self.connection_to(job.database)
         try:
             return connection.execute(job.request.statement, job.request.parameters)
         except DatabaseError:
-            if connection is not known or connection.is_alive():
+            if connection is not connection_before or connection.is_alive():
                 raise
-        return self.fitting(job.database).execute(job.request.statement, job.request.parameters)
+        return self.connection_to(job.database).execute(job.request.statement, job.request.parameters)
 
     def roll_back(self, result: Result | None) -> None:
-        """Forget what a statement did that failed; a connection that cannot do it is closed."""
+        """Roll back a failed statement; close a connection that cannot roll back."""
         try:
             if result is not None:
                 result.rows.close()
@@ -194,9 +205,9 @@ class Worker:
         except (DatabaseError, MemoryError):
             self.disconnect()
 
-    def fitting(self, database: Database) -> Connection:
+    def connection_to(self, database: Database) -> DatabaseConnection:
         """Return a connection to the database: the worker's own if it fits, else a new one in its place."""
-        identity = identity_of(database.place)
+        identity = identity_of(database.source)
         fits = database == self.database and identity == self.identity
         if not fits or self.connection is None or not self.connection.is_alive():
             self.disconnect()
@@ -214,17 +225,20 @@ class Worker:
             connection.close()
 
 
-def in_words(error: DatabaseError | MemoryError) -> DatabaseError:
-    """Return the error for the gateway."""
+def as_database_error(error: DatabaseError | MemoryError) -> DatabaseError:
+    """Return the error in the form that a gateway gets."""
     if isinstance(error, DatabaseError):
         return error
-    return DatabaseError("STATEMENT", "the statement needs more memory than the demon gives it (memory)")
+    return DatabaseError("STATEMENT", "the statement needs more memory than the daemon gives it (memory)")
 
 
-def identity_of(place: str) -> tuple[int, int] | None:
-    """Return which file this is: a new file may have taken the place of the one that is open."""
+def identity_of(source: str) -> tuple[int, int] | None:
+    """Return the identity of a file: a new file may have replaced the open one.
+
+    None if `source` is not the path of a file.
+    """
     try:
-        about = os.stat(place)
+        file_status = os.stat(source)
     except OSError:
         return None
-    return about.st_dev, about.st_ino
+    return file_status.st_dev, file_status.st_ino

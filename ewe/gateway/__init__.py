@@ -1,1 +1,1 @@
-"""What stands behind a feature: the variables and output of CGI programs, FastCGI records, processes, servers."""
+"""The side of a feature that talks to programs: CGI variables and output, FastCGI records, processes, upstreams."""

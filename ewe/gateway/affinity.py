@@ -1,20 +1,20 @@
-"""Affinity: a client goes again to the address of a responder that has answered it before.
+"""Affinity: a client goes again to the responder address that answered it before.
 
-A responder that keeps what it knows of a user in its memory (a session, a cache, an open transaction) needs the
-user's next request, too. If it runs at several addresses, taking them in turn leads elsewhere. ewe tells the client
-in a cookie which of them has answered:
+A responder that keeps a user's data in its memory (a session, a cache, an open transaction) needs the
+user's next request, too. If the responder runs at several addresses, taking them in turn leads elsewhere. ewe
+tells the client in a cookie which address has answered:
 
     request without cookie ──▶ in turn: 10.0.0.2:9000 ──▶ answer + Set-Cookie: NAME=2
     request, NAME=2        ──▶ 10.0.0.2:9000, if it is not left out; it waits there for room
     10.0.0.2:9000 is dead  ──▶ in turn: 10.0.0.3:9000 ──▶ answer + Set-Cookie: NAME=3
 
-The value is the place of the address in the settings. It says nothing about the address, and means the same after a
-restart of ewe, and to another ewe with the same settings.
+The value is the position of the address in the settings. It says nothing about the address itself. It means the
+same after a restart of ewe, and to another ewe with the same settings.
 
-What can go wrong:
+Possible failures:
 
-- A client sends a value that ewe has not set. A number that has an address leads there, as a turn would; anything
-  else counts as no cookie.
+- A client sends a value that ewe has not set. If an address has this number, the request goes there, as it could
+  in turn. Any other value counts as no cookie.
 - Two responders use the same name. Their cookies have different paths; browsers send the longest path first
   (RFC 6265 section 5.4), and the first one counts. A responder for an extension has no path, so its cookie has the
   extension in its name.
@@ -31,29 +31,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ewe.gateway.upstream import Place
+    from ewe.gateway.upstream import UpstreamAddress
     from ewe.http.messages import Request
 
 
 class Affinity:
-    """The cookie of one responder. name: the setting. where: the extension or the path that it answers for."""
+    """The cookie of one responder. name: the setting. where: the extension or path that the responder answers."""
 
-    def __init__(self, name: str, where: str, places: Sequence[Place]) -> None:
+    def __init__(self, name: str, where: str, addresses: Sequence[UpstreamAddress]) -> None:
         self.name = name if where.startswith("/") else name + where
         self.path = where if where.startswith("/") else "/"
-        self.places = places
+        self.addresses = addresses
 
-    def preferred(self, request: Request) -> Place | None:
-        """Return the place that the client's cookie names; None if it names none."""
+    def preferred(self, request: Request) -> UpstreamAddress | None:
+        """Return the address that the client's cookie names; None if it names none."""
         for pair in request.values.get("cookie", "").split(";"):
             name, _, value = pair.strip(" ").partition("=")
             if name == self.name and value.isascii() and value.isdigit() and len(value) < 6:
                 number = int(value)
-                return self.places[number - 1] if 0 < number <= len(self.places) else None
+                return self.addresses[number - 1] if 0 < number <= len(self.addresses) else None
         return None
 
-    def field(self, place: Place, scheme: str) -> tuple[str, str]:
-        """Return the field that tells the client which place has answered."""
+    def field(self, address: UpstreamAddress, scheme: str) -> tuple[str, str]:
+        """Return the field that tells the client which address has answered."""
         secure = "; Secure" if scheme == "https" else ""
-        value = f"{self.name}={self.places.index(place) + 1}"
+        value = f"{self.name}={self.addresses.index(address) + 1}"
         return "Set-Cookie", f"{value}; Path={self.path}; HttpOnly; SameSite=Lax{secure}"

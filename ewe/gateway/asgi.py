@@ -7,31 +7,32 @@ An application is a coroutine function that the server calls once for each reque
         await send({"type": "http.response.start", "status": 200, ...})       the head of the response
         await send({"type": "http.response.body", "body": b"hello"})          its body, piece by piece
 
-It awaits asyncio's futures, and so it runs as a Task of an event loop. The conversation awaits its stream. A Call
-is one request to the application; its two halves work through a Meeting (ewe.streams.loops), and touch nothing
-else of each other:
+The application awaits asyncio's futures, and so it runs as a Task of an event loop. The conversation awaits its
+stream. An ApplicationCall is one request to the application. Its two halves communicate only through a CallChannel
+(ewe.streams.loops):
 
-    application ── receive() ──▶ post(ASK)       ─▶ conversation reads the client's next piece ─▶ call(deliver)
-                ── send()    ──▶ post(Head)      ─▶ conversation makes a Response of it
-                             ──▶ post((piece, more)) ─▶ conversation sends it to the client     ─▶ call(taken)
-                ── raises    ──▶ post(FAULT)     ─▶ conversation answers 500, or cuts the response
-                                                    the client has left                         ─▶ call(leave)
+    application ── receive() ─▶ post(ASK)             ─▶ conversation reads the client's next piece ─▶ call(deliver)
+                ── send()    ─▶ post(ApplicationHead) ─▶ conversation makes a Response of it
+                             ─▶ post((piece, more))   ─▶ conversation sends it to the client        ─▶ call(taken)
+                ── raises    ─▶ post(FAULT)           ─▶ conversation answers 500, or aborts the response
+                                                         the client has left                        ─▶ call(leave)
 
 - **The head waits for the first piece.** A response that is complete in one piece becomes bytes with a known
   length: one system call, and no chunks. A fault before the first piece is still a 500.
 - **Back-pressure, both ways.** The client's next piece is read when the application asks. send() waits while more
-  than HIGH bytes are on their way to the client. Neither direction fills memory.
+  than MAX_QUEUED_BYTES are on their way to the client. Neither direction fills memory.
 - **The client leaves.** receive() returns http.disconnect, and send() raises ClientLeft, an OSError (ASGI 2.4).
-- **After the response** the application may go on (background tasks); the conversation does not wait for it.
+- **After the response** the application may continue (background tasks); the conversation does not wait for it.
 
-Lifespan: one more call of the application in each process, for as long as the process answers. It is told to start
-before the first request, and to stop after the last. An application that does not know lifespan raises an exception
-at once; that is no fault. What it notes in scope["state"] is in the scope of each request.
+Lifespan: one more call of the application in each process. It lasts as long as the process answers requests. The
+application gets a startup message before the first request, and a shutdown message after the last one. An
+application without lifespan support raises an exception at once; that is no fault. Entries that the application
+makes in scope["state"] are in the scope of each request.
 
-What can go wrong: an application that is silent longer than program-timeout (504, or the response is cut); one that
-returns without a complete response (500, or cut); a piece longer or shorter than Content-Length promised (the
-conversation checks it, as for every feature). While an application waits in receive() for the client's next piece,
-what it sends from another task goes out after that piece.
+Possible failures: an application is silent longer than program-timeout (504, or the response is aborted). It
+returns without a complete response (500, or aborted). A piece is longer or shorter than Content-Length promised
+(the conversation checks the length, as for every feature). While an application waits in receive() for the
+client's next piece, data that it sends from another task goes out after that piece.
 
 Source: https://asgi.readthedocs.io/en/latest/specs/ (HTTP 2.4, lifespan 2.0).
 Read next: ewe/features/asgi.py, which makes the Response; ewe/streams/loops.py.
@@ -47,15 +48,15 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.gateway.cgi import SHORT_HEAD
+from ewe.gateway.cgi import MAX_CACHED_HEAD_BYTES
 from ewe.http.messages import NO_BODY
-from ewe.streams.base import CALL
+from ewe.streams.base import CALL_COST_BYTES
 from ewe.streams.flag import Flag
 from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
-    from ewe.streams.loops import Meeting
+    from ewe.streams.loops import CallChannel
 
 Message = dict[str, Any]
 Scope = dict[str, Any]
@@ -63,15 +64,14 @@ Program = Callable[
     [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
-HIGH = (
-    64 * 1024
-)  # bytes that may be on their way from the application to the conversation; CALL more for each piece
-LAST_SECONDS = 0.5  # that calls may take to end once they are cancelled
-DISCARDED = 64 * 1024  # bytes that an application may send for a response without a body
+# Bytes that may be on their way from the application to the conversation; each piece counts CALL_COST_BYTES more
+MAX_QUEUED_BYTES = 64 * 1024
+CANCEL_TIMEOUT_S = 0.5  # seconds that cancelled calls may take to end
+MAX_DISCARDED_BYTES = 64 * 1024  # bytes that an application may send for a response without a body
 ASK = object()  # the application asks for the next piece of the request's body
 FAULT = object()  # the application failed before its response was complete
 DISCONNECT: Message = {"type": "http.disconnect"}
-# Fields that the server answers for
+# Fields that only the server may set
 SERVERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
      b"date", b"server")
@@ -79,17 +79,17 @@ SERVERS = frozenset(
 
 
 class ClientLeft(OSError):
-    """The client has left: raised by send(), as ASGI 2.4 wants it."""
+    """The client has left. send() raises this exception, as ASGI 2.4 requires."""
 
 
-class NotStarted(Exception):
+class StartupFailed(Exception):
     """The application's startup failed. The text is one line."""
 
 
-class Head:
-    """The head of a response, and what was sent together with it.
+class ApplicationHead:
+    """The head of a response, and the first piece of its body if the application sent both together.
 
-    length: the application's Content-Length, None without one. more: pieces follow. path: of a file that is the
+    length: the application's Content-Length, None without one. more: pieces follow. path: of the file that is the
     whole body (the extension http.response.pathsend).
     """
 
@@ -104,8 +104,8 @@ class Head:
         self.piece = b""
         self.path: str | None = None
         headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
-        # Fast path, same meaning: most applications send few different heads, so what they mean is remembered.
-        short = sum([len(value) for _, value in headers]) <= SHORT_HEAD
+        # Fast path, same meaning: most applications send few different heads, so parsed heads are cached.
+        short = sum([len(value) for _, value in headers]) <= MAX_CACHED_HEAD_BYTES
         self.fields, self.length = (parsed_fields if short else parsed_fields.__wrapped__)(headers)
 
 
@@ -125,29 +125,47 @@ def parsed_fields(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[tuple
     return tuple(fields), length
 
 
-class Call:
-    """One request to an application. receive() and send() are the application's, on the loop.
+class ApplicationCall:
+    """One request to an application. The application calls receive() and send() on the loop.
 
-    request: whose body the conversation reads. meeting: where both halves meet.
+    request: the conversation reads its body. channel: connects the two halves.
     """
 
     __slots__ = (
-        "application", "asked", "bodiless", "complete", "discarded", "fault", "head", "incoming", "left",
-        "meeting", "read_to_end", "request", "room", "scope", "sending", "task", "unsent", "waiting",
+        "application",
+        "asked",
+        "bodiless",
+        "channel",
+        "client_left",
+        "complete",
+        "discarded_bytes",
+        "fault",
+        "head",
+        "incoming",
+        "read_to_end",
+        "request",
+        "room",
+        "scope",
+        "sending",
+        "task",
+        "unsent",
+        "waiting",
     )  # fmt: skip
 
-    def __init__(self, application: Application, request: Request, scope: Scope, meeting: Meeting) -> None:
+    def __init__(
+        self, application: Application, request: Request, scope: Scope, channel: CallChannel
+    ) -> None:
         self.application = application
         self.request = request
         self.scope = scope
-        self.meeting = meeting
+        self.channel = channel
         self.task: Any = None
-        self.head: Head | None = None  # sent by the application, and not posted yet
+        self.head: ApplicationHead | None = None  # sent by the application, and not posted yet
         self.sending = False  # the head is posted
         self.complete = False  # the application has sent all of its response
-        self.left = False  # the client has left
+        self.client_left = False
         self.bodiless = False  # the head alone goes to the client
-        self.discarded = 0
+        self.discarded_bytes = 0  # of pieces of a body that no client gets
         self.fault = ""  # the traceback of a fault before the response was complete
         self.read_to_end = request.body is NO_BODY
         self.incoming: Message | None = None
@@ -163,40 +181,40 @@ class Call:
     def start(self) -> None:
         """Start the application."""
         self.application.calls.add(self)
-        task = start_task(self.meeting.loop, self.run(), self.application.context.copy())
+        task = start_task(self.channel.loop, self.run(), self.application.context.copy())
         if self in self.application.calls:
             self.task = task
 
     async def run(self) -> None:
-        """Run the application to its end."""
+        """Run the application until it returns or raises."""
         application = self.application
         try:
             if application.process != os.getpid():
                 await application.start()
                 self.scope["state"] = dict(application.state)
             await application.program(self.scope, self.receive, self.send)
-            if not self.complete and not self.left:
+            if not self.complete and not self.client_left:
                 raise RuntimeError("the application returned without a complete response")
         except BaseException as reason:
-            self.failed(reason)
+            self.fail(reason)
         finally:
             application.calls.discard(self)
             if application.idle is not None and not application.calls:
                 application.idle.set()
 
-    def failed(self, reason: BaseException) -> None:
-        """Log a fault, and have the conversation answer 500 or cut the response."""
-        stops = isinstance(reason, Cancelled) and self.left
-        if not stops and not (self.left and is_because_client_left(reason)):
-            if isinstance(reason, NotStarted):
+    def fail(self, reason: BaseException) -> None:
+        """Log a fault, and make the conversation answer 500 or abort the response."""
+        stops = isinstance(reason, Cancelled) and self.client_left
+        if not stops and not (self.client_left and is_because_client_left(reason)):
+            if isinstance(reason, StartupFailed):
                 logger.errors.error(str(reason))
             else:
                 logger.errors.exception(f"{self.request.line[:200]!r}: {self.application.text} failed")
         if not self.complete:
-            if not isinstance(reason, NotStarted):
+            if not isinstance(reason, StartupFailed):
                 self.fault = traceback.format_exc()
             self.complete = True
-            self.meeting.post(FAULT)
+            self.channel.post(FAULT)
 
     async def receive(self) -> Message:
         """Return the next message about the request: http.request, or http.disconnect when the exchange is over."""
@@ -204,23 +222,23 @@ class Call:
             if self.incoming is not None:
                 message, self.incoming = self.incoming, None
                 return message
-            if self.left or self.complete:
+            if self.client_left or self.complete:
                 return dict(DISCONNECT)
             if not self.read_to_end and not self.asked:
                 self.asked = True
-                self.meeting.post(ASK)
+                self.channel.post(ASK)
                 continue  # the piece may have come already
             if self.waiting is None or self.waiting.done():
-                self.waiting = self.meeting.loop.create_future()
+                self.waiting = self.channel.loop.create_future()
             await self.waiting
 
     async def send(self, message: Message) -> None:
-        """Take a message of the response. Raises ClientLeft; ValueError, RuntimeError for a wrong message."""
+        """Accept a message of the response. Raises ClientLeft; ValueError, RuntimeError for a wrong message."""
         kind = message["type"]
         if kind == "http.response.start":
             if self.head is not None or self.sending or self.complete:
                 raise RuntimeError("http.response.start was sent twice")
-            self.head = Head(message)
+            self.head = ApplicationHead(message)
         elif kind == "http.response.body":
             await self.send_piece(bytes(message.get("body", b"")), message.get("more_body", False))
         elif kind == "http.response.pathsend":
@@ -232,8 +250,8 @@ class Call:
             raise RuntimeError(f"{kind!r} is no message of a response")
 
     async def send_piece(self, piece: bytes, more: bool) -> None:
-        """Take a piece of the response's body, and wait while too much is on its way."""
-        if self.left:
+        """Accept a piece of the response's body, and wait while more than MAX_QUEUED_BYTES are on their way."""
+        if self.client_left:
             raise ClientLeft("the client has left")
         if self.complete:
             raise RuntimeError("http.response.body was sent after the response was complete")
@@ -246,7 +264,7 @@ class Call:
             head.piece = piece
             head.more = more
             if not more:
-                self.meeting.post(head)
+                self.channel.post(head)
                 return
             item: Any = head
         elif not self.sending:
@@ -257,23 +275,23 @@ class Call:
             return
         else:
             item = piece, more
-        self.unsent += len(piece) + CALL
-        self.meeting.post_soon(item)
-        while more and self.unsent > HIGH and not self.bodiless:
-            self.room = self.meeting.loop.create_future()
+        self.unsent += len(piece) + CALL_COST_BYTES
+        self.channel.post_soon(item)
+        while more and self.unsent > MAX_QUEUED_BYTES and not self.bodiless:
+            self.room = self.channel.loop.create_future()
             await self.room
-            if self.left:
+            if self.client_left:
                 raise ClientLeft("the client has left")
 
     async def discard(self, piece: bytes) -> None:
-        """Drop a piece of a body that no client gets. An endless body ends here."""
-        self.discarded += len(piece) + CALL
-        if self.discarded > DISCARDED:
-            self.left = True
+        """Drop a piece of a body that no client gets. Raises ClientLeft after MAX_DISCARDED_BYTES."""
+        self.discarded_bytes += len(piece) + CALL_COST_BYTES
+        if self.discarded_bytes > MAX_DISCARDED_BYTES:
+            self.client_left = True
             wake(self.waiting)
             raise ClientLeft("the response has no body")
 
-    # What the conversation calls, by the meeting
+    # The conversation calls these methods through the channel
 
     def deliver(self, piece: bytes, more: bool) -> None:
         """Give the application a piece of the request's body."""
@@ -283,9 +301,9 @@ class Call:
         wake(self.waiting)
 
     def taken(self, size: int) -> None:
-        """Note that pieces were taken."""
+        """Note that the conversation took pieces of `size` bytes."""
         self.unsent -= size
-        if self.unsent <= HIGH:
+        if self.unsent <= MAX_QUEUED_BYTES:
             wake(self.room)
 
     def send_no_body(self) -> None:
@@ -295,7 +313,7 @@ class Call:
 
     def leave(self, cancel: bool = False) -> None:
         """Note that the client has left, or that the conversation gives up; cancel: end the application, too."""
-        self.left = True
+        self.client_left = True
         wake(self.waiting)
         wake(self.room)
         if cancel and self.task is not None:
@@ -304,21 +322,22 @@ class Call:
     # The conversation's half
 
     async def next(self) -> Any:
-        """Return what the application sends next: a Head, (piece, more) or FAULT. Serves its receive() meanwhile.
+        """Return the application's next item: an ApplicationHead, (piece, more) or FAULT. Serve its receive()
+        meanwhile.
 
         Raises Timeout, Disconnected, and HTTPError for a request's body that cannot be read.
         """
-        meeting, seconds = self.meeting, self.application.timeout_s
-        while (item := await meeting.take(seconds)) is ASK:
+        channel, seconds = self.channel, self.application.timeout_s
+        while (item := await channel.take(seconds)) is ASK:
             body = self.request.body
             piece = await body.receive()
-            meeting.call(self.deliver, piece, not body.finished)
+            channel.call(self.deliver, piece, not body.finished)
         return item
 
     def give_up(self, cancel: bool = False) -> None:
         """Tell the application that the client has left; cancel: end it, too."""
-        self.meeting.call(self.leave, cancel)
-        self.meeting.close()
+        self.channel.call(self.leave, cancel)
+        self.channel.close()
 
 
 def wake(future: Any) -> None:
@@ -328,7 +347,7 @@ def wake(future: Any) -> None:
 
 
 def is_because_client_left(reason: BaseException | None) -> bool:
-    """Return whether an exception is ClientLeft, or follows from one."""
+    """Return whether an exception is ClientLeft, or was caused by one."""
     seen = 0
     while reason is not None and seen < 100:
         if isinstance(reason, ClientLeft):
@@ -339,13 +358,14 @@ def is_because_client_left(reason: BaseException | None) -> bool:
 
 
 class Application:
-    """One application. In each process it starts once, and answers then.
+    """One application. It starts once in each process, and then answers requests.
 
-    text: "module:app", from the setting. timeout_s: how long it may be silent. process: the process in which
-    it has started, 0 before. state: what its lifespan noted for the requests. calls: the requests that run.
+    text: "module:app", from the setting. timeout_s: how long the application may be silent. process: the process
+    in which it has started, 0 before. state: entries that its lifespan made for the requests. calls: the requests
+    that run.
     """
 
-    # An application is the same under two paths, and after the settings were read again.
+    # The same Application serves two paths, and stays after the settings were read again.
     known: dict[str, Application] = {}
 
     def __init__(self, text: str, program: Program, timeout_s: float) -> None:
@@ -355,13 +375,13 @@ class Application:
         self.process = 0
         self.context = Context()
         self.state: dict[str, Any] = {}
-        self.calls: set[Call] = set()
+        self.calls: set[ApplicationCall] = set()
         self.lifespan: Lifespan | None = None
         self.idle: Event | None = None  # while it is being stopped: set once no call runs
 
     @classmethod
     def of(cls, text: str, program: Program, timeout_s: float) -> Application:
-        """Return the application of this name."""
+        """Return the application of this name; make it if there is none."""
         found = cls.known.get(text)
         if found is None or found.program is not program:
             found = cls.known[text] = cls(text, program, timeout_s)
@@ -369,7 +389,7 @@ class Application:
         return found
 
     async def start(self) -> None:
-        """Start the application in this process, if it has not started; on its loop. Raises NotStarted."""
+        """Start the application in this process, if it has not started. Runs on its loop. Raises StartupFailed."""
         process = os.getpid()
         if self.process == process:
             return
@@ -381,7 +401,7 @@ class Application:
         await lifespan.started.wait()
         if lifespan.failure:
             self.lifespan = None  # the next request tries again
-            raise NotStarted(f"application {self.text!r} cannot start: {lifespan.failure} (asgi)")
+            raise StartupFailed(f"application {self.text!r} cannot start: {lifespan.failure} (asgi)")
         self.process = process
 
     async def stop(self, seconds: float, aborting: Flag) -> None:
@@ -396,19 +416,21 @@ class Application:
         if not self.calls:
             self.idle.set()
         if not await until(self.idle, seconds, aborting):
-            logger.errors.warning(f"application {self.text!r}: {len(self.calls)} calls are cut by the stop")
+            logger.errors.warning(
+                f"application {self.text!r}: {len(self.calls)} calls are aborted by the stop"
+            )
             for call in list(self.calls):
                 call.leave(cancel=True)
-            await until(self.idle, LAST_SECONDS, Flag())
+            await until(self.idle, CANCEL_TIMEOUT_S, Flag())
         self.idle = None
         self.process = 0
         await lifespan.stop(seconds, aborting)
 
 
 class Lifespan:
-    """The call of an application that lasts as long as its process answers. Made on the loop; it begins at once.
+    """The call of an application that lasts as long as its process answers. Make it on the loop; it begins at once.
 
-    started: an asyncio.Event, set when the startup is over. failure: why it failed, "" if it did not.
+    started: an asyncio.Event, set when the startup is over. failure: why the startup failed, or "".
     """
 
     def __init__(self, application: Application, process: int) -> None:
@@ -422,7 +444,7 @@ class Lifespan:
         self.task = start_task(get_running_loop(), self.run(), application.context)
 
     async def run(self) -> None:
-        """Call the application."""
+        """Call the application until its lifespan ends."""
         text = self.application.text
         scope = {
             "type": "lifespan",
@@ -452,29 +474,31 @@ class Lifespan:
         return {"type": "lifespan.shutdown"}
 
     async def send(self, message: Message) -> None:
-        """Take the application's answer to a startup or a shutdown."""
+        """Accept the application's answer to a startup or a shutdown."""
         kind = message["type"]
-        said = str(message.get("message", ""))
+        reason = str(message.get("message", ""))
         if kind == "lifespan.startup.complete":
             self.started.set()
         elif kind == "lifespan.startup.failed":
-            self.failure = last_line(said) or "it does not say why"
-            logger.errors.debug(f"application {self.application.text!r}: {said}")
+            self.failure = last_line(reason) or "it does not say why"
+            logger.errors.debug(f"application {self.application.text!r}: {reason}")
             self.started.set()
         elif kind in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             if kind.endswith("failed"):
                 logger.errors.error(
-                    f"application {self.application.text!r}: its shutdown failed: {last_line(said)}"
+                    f"application {self.application.text!r}: its shutdown failed: {last_line(reason)}"
                 )
             self.over.set()
         else:
             raise RuntimeError(f"{kind!r} is no message of a lifespan")
 
     async def stop(self, seconds: float, aborting: Flag) -> None:
-        """Tell the application to stop, and wait until it has."""
+        """Tell the application to stop, and wait up to `seconds` until it has stopped."""
         self.stopping.set()
         if not await until(self.over, seconds, aborting):
-            logger.errors.warning(f"application {self.application.text!r}: its shutdown is cut by the stop")
+            logger.errors.warning(
+                f"application {self.application.text!r}: its shutdown is aborted by the stop"
+            )
         if not self.task.done():
             self.task.cancel()
 
@@ -491,11 +515,11 @@ def last_line(text: str) -> str:
 
 
 async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
-    """Start applications in this process, on their loop; return in one line why one cannot start, or ""."""
+    """Start applications in this process, on their loop. Return "", or one line about the one that cannot start."""
     try:
         for application in applications:
             await unless(application.start(), given_up)
-    except NotStarted as reason:
+    except StartupFailed as reason:
         return str(reason)
     return ""
 

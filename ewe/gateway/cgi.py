@@ -1,8 +1,8 @@
 """CGI/1.1 (RFC 3875): the variables that a program gets, and how its output becomes a response.
 
 CGI is a contract between two programs that know nothing of each other: a web server, and a script in any language.
-The server tells the request in environment variables and sends the request's body to standard input. The script
-writes a short head, an empty line and a body to standard output:
+The server describes the request in environment variables and sends the request's body to standard input. The
+script writes a short head, an empty line and a body to standard output:
 
     request ─▶ variables()  REQUEST_METHOD=POST           script ─▶ Content-Type: text/html
                arguments()  PATH_INFO=/add/3                        Status: 201 Created
@@ -10,25 +10,27 @@ writes a short head, an empty line and a body to standard output:
                                                                     <!DOCTYPE html>...   ─▶ response()
 
 The contract is the same if the program is not started for the request but waits for it behind a socket, as with
-FastCGI and X-Switch. Only the transport differs, and so this module knows a GatewaySource and no pipe or socket:
+FastCGI and X-Switch. Only the transport differs. This module therefore works on a GatewaySource, not on a pipe or
+a socket:
 
-    features/cgi/programs.py      ─▶ Program (programs.py): a GatewaySource over pipes          ┐
-    responder.py         ─▶ ResponderSource: a GatewaySource over FastCGI's records    ├─▶ response() reads its head
-    features/xswitch.py  ─▶ the same, to X-Switch                                      ┘
+    features/cgi/programs.py ─▶ RunningProgram (programs.py): a GatewaySource over pipes ┐
+    responder.py             ─▶ ResponderSource: a GatewaySource over a socket           ├─▶ response()
+    features/xswitch.py      ─▶ the same, to X-Switch                                    ┘
 
-The head decides what the response is: a document, a redirect for the client, a local redirect ("Location: /path"
-without a status, which the server answers itself: section 6.2.2), or, from a script named nph-*, a whole HTTP
-response that is passed on unparsed (section 5).
+The head decides the kind of the response: a document, a redirect for the client, a local redirect ("Location:
+/path" without a status: the server answers that path itself, section 6.2.2), or the whole HTTP response of a script
+named nph-*, which is passed on unparsed (section 5).
 
-What can go wrong, and what we do:
+Possible failures, and ewe's reaction:
 
-- A script frames its response itself, or splits it with a stray line end. Length and connection are the server's
-  business: what frames a response is checked or dropped (NOT_PASSED_ON), what could split it is refused with 502.
-- A script writes what RFC 3875 forbids but every server understands: no Content-Type, two of them, an HTTP status
-  line. Where the meaning is not in doubt ewe understands it too (parsed_head).
-- A client sends the field "Proxy", which would become HTTP_PROXY, a setting of many libraries. WITHHELD has the
+- A script frames its response itself, or splits it with a stray line end. Only the server decides about length and
+  connection. Fields that frame a response are checked or dropped (NOT_PASSED_ON). A head that could split the
+  response is refused with 502.
+- A script writes a head that RFC 3875 forbids but every server understands: no Content-Type, two of them, an HTTP
+  status line. If the meaning is clear, ewe accepts the head too (parsed_head).
+- A client sends the field "Proxy", which would become HTTP_PROXY, a setting of many libraries. WITHHELD lists the
   fields that no program sees.
-- A script dies within its body. The response has begun, and only a cut connection can tell the client.
+- A script dies within its body. The response has begun, so only an aborted connection can tell the client.
 
 Read next: scripts.py (which file a URL names), programs.py, records.py.
 """
@@ -48,11 +50,11 @@ from ewe.http.target import unescape
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
-MAX_HEAD = 64 * 1024  # bytes of a program's head
-SHORT_HEAD = 512  # bytes; longer heads are not cached
+MAX_HEAD_BYTES = 64 * 1024  # bytes of a program's head
+MAX_CACHED_HEAD_BYTES = 512  # bytes; longer heads are not cached
 HEAD_END = re.compile(rb"\n\r?\n")
 FIRST_END = re.compile(rb"\A\r?\n")  # the end of an empty head
 STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
@@ -63,8 +65,8 @@ LOCAL = re.compile(r"/[\x21\x22\x24-\x7e]*")  # not with "#": a fragment is for 
 NOT_IN_URLS = re.compile(r"[^\x21-\x7e]")
 ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_END = "it must print an empty line between its fields and its document"
-DISCARD = 1024 * 1024  # bytes that are read of a body that is not sent, before the program is ended
-# Fields of a program's head that the server answers for (RFC 3875 section 6.3). Content-Length becomes the length
+MAX_DISCARDED_BYTES = 1024 * 1024  # bytes of an unwanted body that are read before the program is ended
+# Fields of a program's head that only the server may set (RFC 3875 section 6.3). Content-Length becomes the length
 # of the Source.
 NOT_PASSED_ON = frozenset({
     "status", "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
@@ -75,7 +77,7 @@ NOT_PASSED_ON = frozenset({
 WITHHELD = frozenset({
     "content-length", "content-type", "authorization", "proxy-authorization", "proxy", "transfer-encoding",
 })  # fmt: skip
-MAX_REMEMBERED = 64  # characters; longer names of fields are not cached, or strangers could fill the memory
+MAX_CACHED_NAME_CHARS = 64  # characters; longer field names are not cached, or clients could fill the memory
 FIELD_NAME = re.compile(r"[a-z0-9-]+")  # no "_": Content_Length would become CONTENT_LENGTH, too
 
 
@@ -129,9 +131,13 @@ def of_request(
         values["CONTENT_TYPE"] = kind
     environment = {name.encode(): value.encode("latin-1", "replace") for name, value in values.items()}
     for field, text in request.values.items():
-        if variable := remembered(field) if len(field) <= MAX_REMEMBERED else variable_of(field):
+        if (
+            variable := cached_variable_of(field)
+            if len(field) <= MAX_CACHED_NAME_CHARS
+            else variable_of(field)
+        ):
             environment[variable] = text.encode("latin-1", "replace")
-    if request.host:  # the target's, where it has one: RFC 9112 section 3.2.2
+    if request.host:  # the host of the target, if it has one: RFC 9112 section 3.2.2
         environment[b"HTTP_HOST"] = request.host.encode("latin-1", "replace")
     paths = {
         "SCRIPT_NAME": script.name,
@@ -152,11 +158,14 @@ def variable_of(field: str) -> bytes:
     return b"HTTP_" + field.upper().replace("-", "_").encode()
 
 
-remembered = functools.lru_cache(maxsize=1024)(variable_of)
+cached_variable_of = functools.lru_cache(maxsize=1024)(variable_of)
 
 
 def arguments(request: Request) -> list[bytes]:
-    """Return the arguments of a query without "=", such as "?blue+green": section 4.4."""
+    """Return the command-line arguments of the script: the words of a query without "=", such as "?blue+green".
+
+    Source: RFC 3875 section 4.4.
+    """
     query = request.query
     if not query or "=" in query or request.method not in ("GET", "HEAD"):
         return []
@@ -180,8 +189,10 @@ def split_host(host: str) -> tuple[str, str]:
 # The response: section 6
 
 
-async def response(request: Request, script: Script, source: GatewaySource, limits: Limits) -> Response:
-    """Return the response that a source brings. Raises HTTPError: 502, and those of receive()."""
+async def response(
+    request: Request, script: Script, source: GatewaySource, limits: RequestLimits
+) -> Response:
+    """Return the response that a source delivers. Raises HTTPError: 502, and those of receive()."""
     if is_nph(script):
         return await non_parsed(source)
     head = parse_head(await source.read_head(), script.name, limits)
@@ -197,17 +208,17 @@ async def response(request: Request, script: Script, source: GatewaySource, limi
         await source.close()
         return Response(number, head.fields, reason=head.reason)
     if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
-        whole = source.take_left_over()  # the whole body came with the head: its length is known
+        whole = source.take_left_over()  # the whole body came with the head, so its length is known
         return Response(number, head.fields, whole, reason=head.reason, head=head.encoded)
     found = Response(number, head.fields, source, reason=head.reason)
     source.unwanted = request.method == "HEAD" or number in BODILESS
     return found
 
 
-class Head(NamedTuple):
+class ProgramHead(NamedTuple):
     """A program's head, parsed. target: of a local redirect. length: in bytes. fields: for the client.
 
-    encoded: status line and fields as they are sent; b"" if they were not encoded yet.
+    encoded: status line and fields as they are sent; b"" if they are not encoded yet.
     """
 
     status: int
@@ -218,21 +229,21 @@ class Head(NamedTuple):
     encoded: bytes = b""
 
 
-def parse_head(head: bytes, name: str, limits: Limits) -> Head:
-    """Parse a program's head, whose lines end in LF or CRLF (section 6.2). Raises HTTPError(502)."""
+def parse_head(head: bytes, name: str, limits: RequestLimits) -> ProgramHead:
+    """Parse a program's head (section 6.2). Its lines end in LF or CRLF. Raises HTTPError(502)."""
     try:
-        return (parsed_head if len(head) <= SHORT_HEAD else parsed_head.__wrapped__)(head, limits)
+        return (parsed_head if len(head) <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__)(head, limits)
     except HTTPError as refused:
         raise HTTPError(502, f"{name}: {refused.cause}") from None
 
 
 @functools.lru_cache(maxsize=512)  # most programs write the same head for every request
-def parsed_head(head: bytes, limits: Limits) -> Head:
+def parsed_head(head: bytes, limits: RequestLimits) -> ProgramHead:
     """Parse a head. Raises HTTPError.
 
-    Old programs write heads that RFC 3875 does not allow. If the meaning is not in doubt, ewe accepts them as other
-    servers do: no Content-Type, two of them, a status line of HTTP, a relative Location. A head that could frame or
-    split the response in two ways, or that servers read differently, is refused.
+    Old programs write heads that RFC 3875 does not allow. If the meaning is clear, ewe accepts them as other
+    servers do: no Content-Type, two of them, a status line of HTTP, a relative Location. ewe refuses a head that
+    could frame or split the response in two ways, or that servers read differently.
     """
     text = head.decode("latin-1").replace("\r\n", "\n").replace("\n", "\r\n")
     line, _, rest = text.partition("\r\n")
@@ -262,12 +273,12 @@ def parsed_head(head: bytes, limits: Limits) -> Head:
     if status is None and first is not None:
         status = f"{first[1]} {first[2] or ''}".strip()
     if location is not None and status is None and LOCAL.fullmatch(location):
-        return Head(200, None, location, None, ())
+        return ProgramHead(200, None, location, None, ())
     passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
     length = content_length(values["content-length"]) if "content-length" in values else None
     number, reason = response_status(status, location)
     reason = REASONS.get(number, "Unknown") if reason is None else reason
-    return Head(number, reason, None, length, passed, encode_head(number, reason, passed))
+    return ProgramHead(number, reason, None, length, passed, encode_head(number, reason, passed))
 
 
 def advice(text: str) -> str:
@@ -309,7 +320,7 @@ def is_nph(script: Script) -> bool:
 
 
 async def non_parsed(source: GatewaySource) -> Response:
-    """Return the response of an nph- script, which is passed on as it is: section 5. Raises HTTPError(502)."""
+    """Return the unparsed response of an nph- script: section 5. Raises HTTPError(502)."""
     start = await source.first()
     match = NPH_STATUS.match(start)
     if match is None:
@@ -324,7 +335,7 @@ class GatewaySource(Source):
     """The output of a program: read_head() first, then receive() until the body's end.
 
     name: the script's, for the log. left_over: body bytes that were read with the head. finished: the output has
-    ended. unwanted: the body is not sent, but the program may write it to its end.
+    ended. unwanted: the client does not get the body, but the program may write it to its end.
     """
 
     unwanted = False
@@ -335,7 +346,7 @@ class GatewaySource(Source):
         self.finished = False
 
     async def receive(self) -> bytes:
-        """Return left_over, if there is any, else the next output, b"" at its end.
+        """Return left_over, if there is any, else the next output; b"" at the end of the output.
 
         Raises HTTPError: 504 for silence, 502 for a crash.
         """
@@ -346,11 +357,11 @@ class GatewaySource(Source):
         raise NotImplementedError
 
     def end(self) -> None:
-        """End a program that still writes."""
+        """End a program that is still writing."""
         raise NotImplementedError
 
     async def first(self) -> bytes:
-        """Return the first 16 bytes or more, which stay for receive(). Raises HTTPError(502, 504)."""
+        """Return the first 16 bytes or more, and keep them for receive(). Raises HTTPError(502, 504)."""
         start = b""
         while len(start) < 16 and (data := await self.receive()):
             start += data
@@ -370,22 +381,23 @@ class GatewaySource(Source):
             if match is not None:
                 self.left_over = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""
-            if len(head) > MAX_HEAD:
-                raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD} bytes")
+            if len(head) > MAX_HEAD_BYTES:
+                raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
 
     def take_left_over(self) -> bytes:
-        """Return the bytes that were read with the head, once."""
+        """Return the bytes that were read with the head; b"" on a second call."""
         data, self.left_over = self.left_over, b""
         return data
 
     async def discard(self) -> None:
-        """Read and drop a body that is not sent, up to DISCARD bytes, so that the program can finish."""
+        """Read and drop an unwanted body, up to MAX_DISCARDED_BYTES, so that the program can finish."""
         count = len(self.left_over)
         self.left_over = b""
-        while count <= DISCARD and (data := await self.receive()):
+        while count <= MAX_DISCARDED_BYTES and (data := await self.receive()):
             count += len(data)
 
     async def close(self) -> None:
+        """End the program; read its unwanted output before, so that it can finish."""
         try:
             if self.unwanted:
                 await self.discard()

@@ -1,36 +1,40 @@
-"""Connections: to which address of a responder a request goes, and when.
+"""Connections: the address of an upstream to which a request goes, and when it goes there.
 
-A responder may run several times, on several machines. Its addresses are used in turn:
+An upstream (a FastCGI responder, an HTTP server) may run several times, on several machines. Its addresses are
+used in turn:
 
     request 1 ──▶ open() ──▶ 10.0.0.1:9000
     request 2 ──▶ open() ──▶ 10.0.0.2:9000     refuses: left out for `retry` seconds
                        └───▶ 10.0.0.3:9000     the next one takes the request
     request 3 ──▶ open() ──▶ 10.0.0.3:9000
 
-An address that cannot be reached is left out for a while. Then one request tries it again; the others leave it out
-until that request has reached it. If every address is left out, each of them is tried: one may be back.
+ewe leaves out an address that cannot be reached for a while. Then one request tries it again; the others leave it
+out until that request has reached it. If every address is left out, a request tries each of them.
 
-A responder serves a certain number of requests at once. Further connections wait in its backlog, and ewe cannot see
+An upstream serves a limited number of requests at once. Further connections wait in its backlog, and ewe cannot see
 for how long. With a `limit`, ewe opens at most so many connections to each address. Further requests wait in a
-queue, first come, first served:
+queue, first come, first served. `queue_timeout` is the longest wait in it, in seconds:
 
     open() ── room? ──yes──▶ connection ──▶ request ──▶ release()
                 └──no──▶ queue ◀── the first in the queue gets the room ──┘
-                           └─ after `patience` seconds: 503
+                           └─ after `queue_timeout` seconds: 503
 
-What can go wrong:
+Possible failures:
 
-- A request runs twice. Only a request that reached no responder goes to the next address: the connection failed, or
-  the responder refused the request unread (FCGI_OVERLOADED). Beyond that, ResponderSource.lost() decides.
+- A request runs twice. A request goes to the next address only if it reached no upstream: the connection failed, or
+  the responder refused the request unread (FCGI_OVERLOADED). In all other cases the lost() of the exchange decides
+  (responder.py, proxy.py).
 - A request overtakes the queue. While others wait, open() joins the queue even if there is room.
-- A request waits for the place that its client was at (affinity.py). It does not hold up those behind it: admit().
-- A client leaves just when its request gets room. leave() passes the room on.
-- The children of the fork model begin with the same state, and each would begin at the same address. A process
-  therefore begins anywhere in the circle. What such a child learns of an address is lost with its connection.
-- Processes know nothing of each other: the limit is for each process. A process that has one conversation at a time
+- A request waits for the address that answered its client before (affinity.py). It does not block the requests
+  behind it: admit().
+- A client leaves just when its request gets room. give_back_room() gives the room to the next request.
+- The children of the fork model begin with the same state, and each would begin at the same address. Each process
+  therefore begins at a random position. Such a child forgets which addresses are dead when its connection ends.
+- Processes share no state: the limit applies to each process. A process that has one conversation at a time
   (serial, fork, prefork) has one connection at most, and its requests never wait.
 
-Read next: streams/bells.py (how a request waits), upstream.py (one connection), responder.py (what it carries).
+Read next: streams/wake_events.py (how a request waits), upstream.py (one connection), responder.py (a FastCGI
+exchange).
 """
 
 from __future__ import annotations
@@ -44,55 +48,67 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway.records import Requester
-from ewe.gateway.upstream import Place, Upstream
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import MadeOfRequests
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
     from ewe.streams.base import Poller, Stream
-    from ewe.streams.bells import Bell
+    from ewe.streams.wake_events import WakeEvent
 
     Codec = type[Requester] | type[scgi.Requester] | type[uwsgi.Requester]
 
-CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
-IDLE = 32  # connections to one address kept for later requests
-RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
+CONNECT_TIMEOUT_S = 5.0  # seconds within which an upstream must accept a connection
+MAX_IDLE = 32  # connections to one address kept for later requests
+RETRY = (("Retry-After", "1"),)  # the field of a 503: after how many seconds the client may ask again
 
-# Room for one connection to a place: the kept connection to use, or None if one has to be made
-Room = tuple[Place, Upstream | None]
+# Room for one connection to an address: the kept connection to use, or None if one has to be made
+Room = tuple[UpstreamAddress, Upstream | None]
 
 
 class HTTP:
-    """What stands in the place of a codec for a server that speaks HTTP (proxy.py): a connection may be kept."""
+    """Stands in for a codec if the upstream speaks HTTP (proxy.py): its connections may be kept."""
 
     ends_with_close = False
 
 
-class Waiting:
-    """A request in the queue. tried, new, preferred: as for open(). room: once it has got some."""
+class QueuedRequest:
+    """A request in the queue.
 
-    __slots__ = ("bell", "new", "preferred", "room", "tried")
+    tried: addresses that have failed for it. must_be_new: it does not take a kept connection. preferred: the only
+    address that it takes; None: any. room: None until it gets some.
+    """
 
-    def __init__(self, bell: Bell, tried: Collection[Place], new: bool, preferred: Place | None) -> None:
-        self.bell = bell
+    __slots__ = ("event", "must_be_new", "preferred", "room", "tried")
+
+    def __init__(
+        self,
+        event: WakeEvent,
+        tried: Collection[UpstreamAddress],
+        must_be_new: bool,
+        preferred: UpstreamAddress | None,
+    ) -> None:
+        self.event = event
         self.preferred = preferred
         self.tried = tried
-        self.new = new
+        self.must_be_new = must_be_new
         self.room: Room | None = None
 
 
 class Connections:
-    """The connections to one responder, at one address or several. Raises ValueError for an address that is none.
+    """The connections to one upstream, at one address or several. Raises ValueError for a malformed address.
 
     keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
-    child of php-fpm does, is held by one that is kept, and others wait for it.
-    retry: seconds for which an address that cannot be reached is left out, if there are others.
-    limit: open connections to each address, kept ones included; 0: no limit. patience: seconds that a request waits
-    for one of them. codec: of the protocol that the responder speaks. parks: a request that waits for the responder
-    holds no thread, where the model can do that.
+    child of php-fpm does, is occupied by a kept connection, and other clients wait for it. retry: seconds for which
+    an address that cannot be reached is left out, if there are others. limit: open connections to each address,
+    kept ones included; 0: no limit. queue_timeout: the longest wait for one of them in seconds; without a limit no
+    request waits. codec: of the protocol that the upstream speaks. parks: a request that waits for the upstream
+    occupies no thread, if the model can do that. connect_timeout: seconds within which an address must accept a
+    connection.
     """
 
     def __init__(
@@ -101,197 +117,227 @@ class Connections:
         keeps: bool,
         retry: float = 0.0,
         limit: int = 0,
-        patience: float = 0.0,
+        queue_timeout: float = 0.0,
         codec: Codec | type[HTTP] = Requester,
         parks: bool = False,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
     ) -> None:
+        self.connect_timeout = connect_timeout
         self.parks = parks
-        self.places = [Place(address) for address in addresses]
+        self.addresses = [UpstreamAddress(address) for address in addresses]
         self.codec: Codec = codec  # type: ignore[assignment]
         self.keeps = keeps and not codec.ends_with_close
         self.retry = retry
         self.limit = limit
-        self.patience = patience
-        self.counts = keeps or limit > 0  # how many connections there are, which nobody asks otherwise
-        self.process = 0  # the process that `turn` is for
-        self.turn = 0
-        # For the queue, and for what is kept and counted of each place. No conversation pauses while it has it.
+        self.queue_timeout = queue_timeout
+        self.counts = keeps or limit > 0  # whether connections are counted; otherwise no code needs the count
+        self.process = 0  # the process that has begun at a random `turn`; 0: none yet
+        self.turn = 0  # the number of requests, which gives the address that is tried first
+        # Protects the queue, and the kept connections and counters of each address. No conversation pauses under
+        # it.
         self.lock = allocate_lock()
-        self.queue: deque[Waiting] = deque()
-        # What a responder was told of a request without a body, by what else that depends on
+        self.queue: deque[QueuedRequest] = deque()
+        # The encoded variables of a request without a body, with the other values that they depend on
         self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
 
     async def open(
         self,
         io: Stream,
-        refused_by: Collection[Place] = (),
-        new: bool = False,
-        preferred: Place | None = None,
+        refused_by: Collection[UpstreamAddress] = (),
+        must_be_new: bool = False,
+        preferred: UpstreamAddress | None = None,
     ) -> Upstream:
-        """Return a connection that carries no request: a kept one, unless it must be `new`, or one made now.
+        """Return a connection that carries no request: a kept one, unless it must be new, or a new one.
 
-        refused_by: places that have refused the request. preferred: the place to ask, and to wait for, unless it is
-        left out. Raises HTTPError(503) if no other place can be reached, or has room within the patience: the
-        responder may be back, or less busy, soon.
+        refused_by: addresses that have refused the request. preferred: the address to ask, and to wait for, unless
+        it is left out; None: any. Raises HTTPError(503) if no other address can be reached, or has room within the
+        queue timeout. The 503 asks the client to try again soon.
         """
         tried = list(refused_by)
         cause = "the responder is overloaded"
         expires = 0.0
-        while len(tried) < len(self.places):
-            room = self.enter(tried, new, preferred)
+        while len(tried) < len(self.addresses):
+            room = self.take_room(tried, must_be_new, preferred)
             if room is None:
-                expires = expires or time.monotonic() + self.patience
-                room = await self.wait(io, tried, new, preferred, expires)
-            place, upstream = room
+                expires = expires or time.monotonic() + self.queue_timeout
+                room = await self.wait(io, tried, must_be_new, preferred, expires)
+            address, upstream = room
             try:
                 if upstream is None:
-                    upstream = await place.connect(self.poller_of(io), CONNECTS_IN)
-                    place.left_out_until = 0.0
+                    upstream = await address.connect(self.poller_of(io), self.connect_timeout)
+                    address.left_out_until = 0.0
                     return upstream
                 if upstream.is_open():
                     upstream.poller = self.poller_of(io)
                     return upstream
             except Timeout:
-                cause = f"{place.address} takes no connection in {CONNECTS_IN:g} s"
+                timed_out("upstream")
+                cause = f"{address.text} takes no connection in {self.connect_timeout:g} s"
             except OSError as reason:
                 if reason.errno in EXHAUSTED:  # this process is at fault, not the responder
-                    self.leave(place)
+                    self.give_back_room(address)
                     raise
-                cause = f"{place.address} cannot be reached: {reason.strerror}"
+                cause = f"{address.text} cannot be reached: {reason.strerror}"
             except BaseException:
-                self.leave(place)
+                self.give_back_room(address)
                 raise
             else:  # the kept connection has ended
                 upstream.close()
-                self.leave(place)
+                self.give_back_room(address)
                 continue
-            self.leave_out(place, cause)
-            self.leave(place)
-            tried.append(place)
+            self.leave_out(address, cause)
+            self.give_back_room(address)
+            tried.append(address)
         raise HTTPError(503, cause, RETRY)
 
     def poller_of(self, io: Stream) -> Poller:
-        """Return how a request waits for the responder."""
+        """Return the poller with which a request waits for the upstream."""
         return io.upstream_poller() if self.parks else io.poller()
 
     # Room, and the queue for it
 
-    def enter(self, tried: Collection[Place], new: bool, preferred: Place | None) -> Room | None:
-        """Return room for a connection; None if there is none, or if others wait for it."""
-        if not self.counts:
-            return self.in_turn(tried, preferred)[0], None
-        with self.lock:
-            return None if self.queue and not tried else self.find(tried, new, preferred)
+    def take_room(
+        self, tried: Collection[UpstreamAddress], must_be_new: bool, preferred: UpstreamAddress | None
+    ) -> Room | None:
+        """Return room for a connection; None if there is none, or if other requests wait for it.
 
-    def find(self, tried: Collection[Place], new: bool, preferred: Place | None) -> Room | None:
-        """Return room at the next place in turn that has some. The lock is held."""
-        for place in self.in_turn(tried, preferred):
-            if place.kept and not new:
-                return place, place.kept.pop()
-            if not self.limit or place.open < self.limit:
-                place.open += 1
-            elif place.kept:
-                place.kept.pop().close()  # a new connection takes its room
+        tried: addresses that have failed for this request. must_be_new: no kept connection is taken. preferred: the
+        only address, unless it is left out; None: any.
+        """
+        if not self.counts:
+            return self.take_turn(tried, preferred)[0], None
+        with self.lock:
+            return None if self.queue and not tried else self.find_room(tried, must_be_new, preferred)
+
+    def find_room(
+        self, tried: Collection[UpstreamAddress], must_be_new: bool, preferred: UpstreamAddress | None
+    ) -> Room | None:
+        """Return room at the next address in turn that has some. The caller holds the lock.
+
+        Return None if no address has room. The arguments are those of take_room().
+        """
+        for address in self.take_turn(tried, preferred):
+            if address.idle_connections and not must_be_new:
+                return address, address.idle_connections.pop()
+            if not self.limit or address.open_count < self.limit:
+                address.open_count += 1
+            elif address.idle_connections:
+                address.idle_connections.pop().close()  # a new connection takes its room
             else:
                 continue
-            return place, None
+            return address, None
         return None
 
     async def wait(
-        self, io: Stream, tried: Collection[Place], new: bool, preferred: Place | None, expires: float
+        self,
+        io: Stream,
+        tried: Collection[UpstreamAddress],
+        must_be_new: bool,
+        preferred: UpstreamAddress | None,
+        expires: float,
     ) -> Room:
-        """Return room once it is this request's turn. Raises HTTPError(503) after its patience, Disconnected."""
-        waiting = Waiting(io.bell(), tried, new, preferred)
+        """Return room once it is this request's turn. Raises HTTPError(503) after `queue_timeout`, Disconnected."""
+        waiting = QueuedRequest(io.wake_event(), tried, must_be_new, preferred)
         try:
             with self.lock:
-                # A request that waited before, and found a dead address, does not begin at the end again.
+                # A request that waited before, and then found a dead address, returns to the front of the queue.
                 (self.queue.appendleft if tried else self.queue.append)(waiting)
                 self.admit()
             try:
-                await waiting.bell.heard(max(expires - time.monotonic(), 0.0))
+                await waiting.event.wait(max(expires - time.monotonic(), 0.0))
             except BaseException:
                 self.give_up(waiting)
                 if waiting.room is not None:
-                    self.leave(*waiting.room)
+                    self.give_back_room(*waiting.room)
                 raise
             self.give_up(waiting)
         finally:
-            waiting.bell.close()
+            waiting.event.close()
         if waiting.room is None:
-            cause = f"no connection to the responder was free for {self.patience:g} s (fastcgi-patience)"
+            timed_out("queue")
+            cause = f"no connection to the responder was free for {self.queue_timeout:g} s (fastcgi-queue-timeout)"
             raise HTTPError(503, cause, RETRY)
         return waiting.room
 
-    def give_up(self, waiting: Waiting) -> None:
-        """Leave the queue, if the request is still in it: its bell is not rung any more."""
+    def give_up(self, waiting: QueuedRequest) -> None:
+        """Leave the queue, if the request is still in it: its event will not be set."""
         with self.lock:
             if waiting.room is None:
                 self.queue.remove(waiting)
 
     def admit(self) -> None:
-        """Give the room that there is to those who wait, first come, first served. The lock is held.
+        """Give free room to the waiting requests, first come, first served. The caller holds the lock.
 
-        One that waits for its preferred place lets the others pass, who may find room at another one.
+        A request that waits for its preferred address lets the others pass: they may find room at another address.
         """
-        passed: list[Waiting] = []
+        passed: list[QueuedRequest] = []
         while self.queue:
             first = self.queue[0]
-            first.room = self.find(first.tried, first.new, first.preferred)
+            first.room = self.find_room(first.tried, first.must_be_new, first.preferred)
             if first.room is None and first.preferred is None:
                 break
             self.queue.popleft()
             if first.room is None:
                 passed.append(first)
             else:
-                first.bell.ring()
+                first.event.set()
         self.queue.extendleft(reversed(passed))
 
-    def leave(self, place: Place, kept: Upstream | None = None) -> None:
-        """Give back room that is not needed any more. kept: the idle connection that it holds, if it does."""
+    def give_back_room(self, address: UpstreamAddress, kept: Upstream | None = None) -> None:
+        """Give back the room of one connection to an address: it has ended, or nothing needs it any more.
+
+        kept: the connection, if it stays open and idle; then it still occupies the room, but the next request may
+        use it. None: it has ended, or was never made.
+        """
         if not self.counts:
             return
         with self.lock:
             if kept is None:
-                place.open -= 1
+                address.open_count -= 1
             else:
-                place.kept.append(kept)
+                address.idle_connections.append(kept)
             if self.queue:
                 self.admit()
 
     def release(self, upstream: Upstream, reusable: bool = False) -> None:
-        """Take a connection back. reusable: its request has ended as it should, and another may follow."""
-        if reusable and self.keeps and len(upstream.place.kept) < IDLE:
-            self.leave(upstream.place, upstream)
+        """Take a connection back. reusable: its request has ended well, and another may follow."""
+        if reusable and self.keeps and len(upstream.address.idle_connections) < MAX_IDLE:
+            self.give_back_room(upstream.address, upstream)
         else:
             upstream.close()
-            self.leave(upstream.place)
+            self.give_back_room(upstream.address)
 
     # Places
 
-    def in_turn(self, tried: Collection[Place] = (), preferred: Place | None = None) -> list[Place]:
-        """Return the places to try: the preferred one, unless it is left out, or all, the next in turn first.
+    def take_turn(
+        self, tried: Collection[UpstreamAddress] = (), preferred: UpstreamAddress | None = None
+    ) -> list[UpstreamAddress]:
+        """Return the addresses to try: the preferred one, unless it is left out, or all, the next in turn first.
 
-        Those that are left out are only tried if all are.
+        Addresses that are left out are tried only if all addresses are left out. Those in `tried` are not returned.
+        preferred: None for none.
         """
-        if len(self.places) == 1:
-            return [] if tried else self.places
+        if len(self.addresses) == 1:
+            return [] if tried else self.addresses
         process = os.getpid()
         if self.process != process:
             self.process = process
             self.turn = int.from_bytes(os.urandom(2), "big")
         self.turn += 1
-        first = self.turn % len(self.places)
+        first = self.turn % len(self.addresses)
         now = time.monotonic()
-        places = [place for place in self.places[first:] + self.places[:first] if place not in tried]
-        alive = [place for place in places if place.left_out_until <= now]
+        addresses = [
+            address for address in self.addresses[first:] + self.addresses[:first] if address not in tried
+        ]
+        alive = [address for address in addresses if address.left_out_until <= now]
         if preferred in alive:
             alive = [preferred]
         if alive and alive[0].left_out_until:
             alive[0].left_out_until = now + self.retry  # this request tries it, and the others do not
-        return alive or places
+        return alive or addresses
 
-    def leave_out(self, place: Place, cause: str) -> None:
-        """Leave a place out for a while that cannot be reached, if there are others."""
-        if len(self.places) > 1:
-            place.left_out_until = time.monotonic() + self.retry
+    def leave_out(self, address: UpstreamAddress, cause: str) -> None:
+        """Leave an unreachable address out for `retry` seconds, if there are others."""
+        if len(self.addresses) > 1:
+            address.left_out_until = time.monotonic() + self.retry
             logger.errors.warning(f"{cause}; left out for {self.retry:g} s (fastcgi-retry)")

@@ -1,33 +1,34 @@
-"""The content cache: what programs answer is kept, if their Cache-Control allows it (setting content-cache).
+"""The content cache: ewe keeps responses of programs, if their Cache-Control allows it (setting content-cache).
 
     request ─▶ kept? ──fresh──────────────────────────────────────────────▶ the copy, with its Age
                  │───stale, with ETag or Last-Modified─▶ program: 304 ─────▶ the copy, fresh again
                  └───none──────────────────────────────▶ program: 200 ─────▶ the client, and the cache
 
-It is a shared cache inside the origin server. Which responses it may keep, and for whom, is RFC 9111, in
-ewe.http.caching. This file has the memory and the order of events.
+It is a shared cache inside the origin server. RFC 9111 says which responses it may keep, and for which clients;
+ewe.http.caching has these rules. This file has the memory and the order of events.
 
-**Where it stands**: around each feature that runs programs, behind authorizers and the guards of a location. What
-they refuse never reaches it. Files are not its business: they have their own cache.
+**Where it stands**: around each feature that runs programs, behind authorizers and the guards of a location. A
+request that they refuse never reaches the cache. Files are not cached here: they have their own cache.
 
-**The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, the feature,
-what an authorizer or an error page has said (REDIRECT_STATUS), and the version of HTTP; then the values of the
-fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
+**The key** is the scheme, the host, the target exactly as it was sent, the path after a rewrite, the feature, the
+variables that an authorizer or an error page has set (REDIRECT_STATUS), and the version of HTTP; then the values of
+the fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
-**A copy is made by a plain request only**: one with no field by which a program might choose its response, apart
-from those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They
-may get a copy: it says what each plain visitor is told. And a stranger cannot run the program more often by adding
-a field.
+**Only a plain request makes a copy**: one with no field by which a program might choose its response, apart from
+those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They may get
+a copy: it has the content that each plain visitor gets. Thus a stranger cannot run the program more often by
+adding a field.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
-program, and the others wait for its copy (a bell each). They do not wait for its client: if that reads slowly, one
-of them runs the program again. A response that must not be kept lets all of them go on.
-ewe remembers its key for a while, so that such requests do not wait for each other again.
+program, and the others wait for its copy, each for an event. This is an InFlightRequest. The others
+do not wait for its client: if that client reads slowly, one of them runs the program again. If the response must
+not be kept, all of them go on, and ewe remembers the key for a while: later requests for it do not wait for each
+other.
 
-**Memory** is bounded by the setting, for each process. What was not asked for the longest time goes first. A model
+**Memory** is bounded by the setting, for each process. The least recently used copies are dropped first. A model
 with a process for each connection (fork) has a cache for each connection, which is of little use.
 
-What can go wrong: a program is changed, and its old output is sent until its lifetime ends. A POST, PUT or DELETE
+Possible failure: a program is changed, and its old output is sent until its lifetime ends. A POST, PUT or DELETE
 that succeeds drops the copies of its URL, and of the URL in its Location, in its own process only (section 4.4).
 
 Read next: content_copies.py (one copy), ewe.http.caching (the rules).
@@ -62,45 +63,50 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
-    from ewe.streams.bells import Bell
+    from ewe.streams.wake_events import WakeEvent
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH"})
 PART_OF_ROOM = 8  # no copy takes more than this part of the memory
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
-PATIENCE = 10.0  # seconds that a request waits for the program that another one runs
-SLOW = 0.5  # seconds that its client may take for the body, if others wait
-NOT_KEPT_S = 60.0  # for which a key is remembered whose response must not be kept
-MAX_NOT_KEPT = 1024
+SHARED_WAIT_S = 10.0  # seconds that a request waits for a program that another request runs
+SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while other requests wait for it
+NOT_KEPT_S = 60.0  # how long a key is remembered if its response must not be kept
+MAX_NOT_KEPT = 1024  # such keys in memory
 OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 Ask = Callable[[Request], Awaitable["Response | None"]]
 
 
-class Flight:
-    """A program that runs for one request. waiting: the bells of those that want its output too.
+class InFlightRequest:
+    """An in-flight request: a program runs for it. waiting: the events that wake other requests, which want its
+    output too.
 
-    recorder: the body that is being sent; None while the program has not answered. handed: when its client was
-    given the last piece, 0.0 while the program is asked for the next one. taken: seconds that the client took for
-    the pieces before.
+    recorder: the body that is being sent; None while the program has not answered. handed_at: when the client was
+    given the last piece, 0.0 while the program is asked for the next one. client_s: seconds that the client took
+    for the earlier pieces.
     """
 
     def __init__(self) -> None:
-        self.waiting: list[Bell] = []
-        self.recorder: Recorder | None = None
-        self.handed = 0.0
-        self.taken = 0.0
+        self.waiting: list[WakeEvent] = []
+        self.recorder: RecordedBody | None = None
+        self.handed_at = 0.0
+        self.client_s = 0.0
 
-    def mark(self, handed: float) -> None:
-        """Note when the client is given a piece; 0.0: it has taken the piece."""
-        if self.handed:
-            self.taken += time.monotonic() - self.handed
-        self.handed = handed
+    def mark(self, handed_at: float) -> None:
+        """Note when the client is given a piece; 0.0: the client has taken the piece."""
+        if self.handed_at:
+            self.client_s += time.monotonic() - self.handed_at
+        self.handed_at = handed_at
 
-    def taken_over(self) -> bool:
-        """Return whether the client reads too slowly for those that wait; the caller then runs the program."""
+    def take_over(self) -> bool:
+        """Return whether the client reads too slowly for the waiting requests. Then the caller has to run the
+        program.
+
+        The times of the slow client are forgotten: those of the caller's client begin.
+        """
         now = time.monotonic()
-        if self.taken + now - (self.handed or now) < SLOW:
+        if self.client_s + now - (self.handed_at or now) < SLOW_CLIENT_S:
             return False
-        self.recorder, self.handed, self.taken = None, 0.0, 0.0
+        self.recorder, self.handed_at, self.client_s = None, 0.0, 0.0
         return True
 
 
@@ -108,25 +114,26 @@ class ContentCache:
     """Keeps responses of programs, in at most `room` bytes."""
 
     def __init__(self, room: int) -> None:
+        """room: bytes of memory (setting content-cache)."""
         self.room = room
-        self.most = room // PART_OF_ROOM
-        self.taken = 0
-        self.copies: dict[URL, list[Copy]] = {}  # those that were asked for last come last
-        self.flights: dict[Key, Flight] = {}
+        self.max_copy_bytes = room // PART_OF_ROOM
+        self.used_bytes = 0
+        self.copies: dict[URL, list[Copy]] = {}  # the most recently used come last
+        self.in_flight: dict[Key, InFlightRequest] = {}
         self.not_kept: TimedCache[Key, bool] = TimedCache(MAX_NOT_KEPT, NOT_KEPT_S)
         self.lock = allocate_lock()
 
     # An answer
 
-    async def answer(self, place: object, request: Request, io: Stream, ask: Ask) -> Response | None:
-        """Return a copy, or what `ask` returns; None if that passes the request on. Raises what `ask` raises.
+    async def answer(self, feature: object, request: Request, io: Stream, ask: Ask) -> Response | None:
+        """Return a copy, or the response of `ask`; None if that passes the request on. Raises what `ask` raises.
 
-        place: the feature that answers; each has its own copies.
+        feature: the feature that answers; each has its own copies.
         """
-        if "upgrade" in request.values:  # a WebSocket, perhaps: its answer takes as long as the connection
+        if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(place), said_by_others(io.variables), request.version)
+        key = (url, request.path, request.query, id(feature), said_by_others(io.variables), request.version)
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
@@ -148,7 +155,7 @@ class ContentCache:
             why = "request"
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
-        flight = None
+        in_flight = None
         odd = unkeyed(request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted)
         if (
             why in ("uri-miss", "stale")
@@ -156,24 +163,24 @@ class ContentCache:
             and not personal
             and (not odd or (copy is not None and odd.issubset(copy.names)))
         ):
-            flight = self.begun(key)
-            if flight is None:
-                landed, flight = await self.waited(key, io)
-                found = self.find(key, request) if landed else None
+            in_flight = self.begin_request(key)
+            if in_flight is None:
+                has_ended, in_flight = await self.waited(key, io)
+                found = self.find(key, request) if has_ended else None
                 if found is not None and is_fresh(found, wishes) and may_use(found, personal=personal):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
         recorder = None
         try:
             response = await self.forward(key, request, copy, why, ask, odd, personal=personal)
-            if response is not None and isinstance(response.body, Recorder):
+            if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
-                recorder.flight = flight
-                if flight is not None:
-                    flight.recorder = recorder
+                recorder.in_flight = in_flight
+                if in_flight is not None:
+                    in_flight.recorder = recorder
             return response
         finally:
             if recorder is None:
-                self.land(key, flight)
+                self.end_request(key, in_flight)
 
     async def forward(
         self,
@@ -188,9 +195,10 @@ class ContentCache:
     ) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        why: as in Cache-Status. personal: the request says who asks. odd: fields of the request that forbid to keep
-        the response, unless Vary names them. A 304 changes the fields of a copy, so a request with such a field
-        does not validate one.
+        why: the request was not answered from a copy, in the words of Cache-Status (RFC 9211 section 2.2):
+        uri-miss, vary-miss, stale, request or bypass. personal: the request identifies its user. odd: fields of the
+        request that forbid keeping the response, unless Vary names them. A 304 changes the fields of a copy, so a
+        request with such a field does not validate one.
         """
         asked = request
         if (
@@ -233,90 +241,98 @@ class ContentCache:
         *,
         personal: bool,
     ) -> Response:
-        """Return a program's response with Cache-Status, and keep it if that is allowed, once it is complete.
+        """Return a program's response with Cache-Status, and keep it once it is complete, if that is allowed.
 
-        odd, personal: as in forward().
+        key: under which it is kept. status: for Cache-Status. odd: fields of the request that forbid keeping the
+        response, unless Vary names them. personal: the request identifies its user.
         """
         if request.method != "GET":
             return with_status(response, status)
-        told = directives_of(response)
-        usable = lifetime(told, response, time.time())
+        cache_control = directives_of(response)
+        # Seconds for which a copy may be used unasked; 0: only once the program has confirmed it by a 304
+        usable = lifetime(cache_control, response, time.time())
         if usable == 0 and not (response.get("etag") or response.get("last-modified")):
-            usable = None  # it could never be used
+            usable = None  # a kept copy could never be used
         size, body = response.length, response.body
         if (
             usable is None
-            or (size or 0) > self.most
-            or not may_store(request, response, told, personal=personal)
+            or (size or 0) > self.max_copy_bytes
+            or not may_store(request, response, cache_control, personal=personal)
         ):
             if response.status < 500 and not odd:
-                self.pass_on(key)
+                self.remember_not_kept(key)
             return with_status(response, status)
         names = selecting(response) or ()
         if unnamed := odd.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
         if isinstance(body, Source):
-            # The fields are kept as the program has said them.
+            # Keep the fields as the program has sent them.
             plain = Response(response.status, response.fields, reason=response.reason)
-            response.body = Recorder(self, key, request, plain, body, names)
+            response.body = RecordedBody(self, key, request, plain, body, names)
         elif isinstance(body, bytes) and size == len(body):
-            stored = self.store(Copy(key, request, response, body, names, told))
+            stored = self.store(Copy(key, request, response, body, names, cache_control))
             status += "; stored" if stored else ""
         return with_status(response, status)
 
-    # Programs that run: the others wait
+    # In-flight requests: the others wait
 
-    def begun(self, key: Key) -> Flight | None:
-        """Return the flight of a request that is the first to have the program run; None if another one has."""
+    def begin_request(self, key: Key) -> InFlightRequest | None:
+        """Return the InFlightRequest of the first request that runs the program; None if another request runs it.
+
+        If the response of this key must not be kept, each request gets an InFlightRequest for which no other
+        request waits.
+        """
         with self.lock:
             if self.not_kept.get(key, False):
-                return Flight()
-            if key in self.flights:
+                return InFlightRequest()
+            if key in self.in_flight:
                 return None
-            flight = self.flights[key] = Flight()
-            return flight
+            in_flight = self.in_flight[key] = InFlightRequest()
+            return in_flight
 
-    async def waited(self, key: Key, io: Stream) -> tuple[bool, Flight | None]:
-        """Wait for the program that another request has run; return whether it has ended.
+    async def waited(self, key: Key, io: Stream) -> tuple[bool, InFlightRequest | None]:
+        """Wait for a program that another request runs; return whether it has ended.
 
-        If its client reads so slowly that the others would wait for the client, one of them takes the flight over:
-        return it.
+        If the client of that request reads so slowly that the others would wait for the client, one of them takes
+        the InFlightRequest over: return it.
         """
-        bell = io.bell()
+        event = io.wake_event()
         try:
             with self.lock:
-                flight = self.flights.get(key)
-                if flight is None:
+                in_flight = self.in_flight.get(key)
+                if in_flight is None:
                     return True, None
-                flight.waiting.append(bell)
+                in_flight.waiting.append(event)
             try:
-                until = time.monotonic() + PATIENCE
+                until = time.monotonic() + SHARED_WAIT_S
                 while (left := until - time.monotonic()) > 0:
-                    if await bell.heard(min(left, SLOW)):
+                    if await event.wait(min(left, SLOW_CLIENT_S)):
                         return True, None
                     with self.lock:
-                        if flight.taken_over():
-                            return False, flight
+                        if in_flight.take_over():
+                            return False, in_flight
                 return False, None
             finally:
                 with self.lock:
-                    if bell in flight.waiting:
-                        flight.waiting.remove(bell)
+                    if event in in_flight.waiting:
+                        in_flight.waiting.remove(event)
         finally:
-            bell.close()
+            event.close()
 
-    def land(self, key: Key, flight: Flight | None) -> None:
-        """Wake those that wait for a program's output."""
-        if flight is None:
+    def end_request(self, key: Key, in_flight: InFlightRequest | None) -> None:
+        """End an in-flight request, and wake the requests that wait for its output."""
+        if in_flight is None:
             return
         with self.lock:
-            if self.flights.get(key) is flight:
-                del self.flights[key]
-            while flight.waiting:
-                flight.waiting.pop().ring()
+            if self.in_flight.get(key) is in_flight:
+                del self.in_flight[key]
+            while in_flight.waiting:
+                in_flight.waiting.pop().set()
 
-    def pass_on(self, key: Key) -> None:
-        """Remember that a response must not be kept, so that requests do not wait for each other."""
+    def remember_not_kept(self, key: Key) -> None:
+        """Remember for NOT_KEPT_S that this key's response must not be kept: its requests do not wait for each
+        other.
+        """
         with self.lock:
             self.not_kept[key] = True
 
@@ -336,11 +352,11 @@ class ContentCache:
         return None
 
     def store(self, copy: Copy) -> bool:
-        """Keep a copy in place of the one that the same fields select; return whether it is not too large.
+        """Keep a copy in place of the one that the same fields select; return whether it is small enough.
 
         The least recently used copies make room.
         """
-        if copy.cost > self.most:
+        if copy.cost > self.max_copy_bytes:
             return False
         url = copy.key[0]
         same = (copy.key, copy.names, copy.values)
@@ -349,21 +365,21 @@ class ContentCache:
             copies = [copy, *(each for each in old if (each.key, each.names, each.values) != same)]
             del copies[MAX_COPIES:]
             self.copies[url] = copies
-            self.taken += sum(each.cost for each in copies) - sum(each.cost for each in old)
+            self.used_bytes += sum(each.cost for each in copies) - sum(each.cost for each in old)
             self.not_kept.forget(copy.key)
-            while self.taken > self.room:
+            while self.used_bytes > self.room:
                 oldest = next(iter(self.copies))
-                self.taken -= sum(each.cost for each in self.copies.pop(oldest))
+                self.used_bytes -= sum(each.cost for each in self.copies.pop(oldest))
         return True
 
     def drop(self, urls: Iterable[URL]) -> None:
         """Drop all copies of some URLs."""
         with self.lock:
             for url in urls:
-                self.taken -= sum(each.cost for each in self.copies.pop(url, ()))
+                self.used_bytes -= sum(each.cost for each in self.copies.pop(url, ()))
 
     def invalidate(self, url: URL, response: Response) -> None:
-        """Drop what is kept of a URL that was changed, and of the one in Location on the same host: section 4.4."""
+        """Drop the copies of a changed URL, and of the URL in Location on the same host: section 4.4."""
         scheme, host, server, target = url
         targets = {target}
         for name in ("location", "content-location"):
@@ -378,7 +394,7 @@ class ContentCache:
 def said_by_others(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """Return the variables that an authorizer, a location or an error page has added, without those of a visitor.
 
-    A page may depend on each of them. With a visitor's, is_personal() decides.
+    A page may depend on each of them. If it depends on a visitor's variable, is_personal() decides.
     """
     if not variables:
         return ()
@@ -386,19 +402,19 @@ def said_by_others(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes
 
 
 def may_use(copy: Copy | None, *, personal: bool) -> bool:
-    """Return whether this client may get a copy. One who says who asks gets only copies that are for everybody."""
+    """Return whether this client may get `copy`. A request with credentials gets only a copy for all users."""
     return copy is None or copy.shared or not personal
 
 
 def with_status(response: Response, status: str) -> Response:
-    """Return a response with Cache-Status (RFC 9211); a cache in front of a program has said its own before."""
+    """Return a response with Cache-Status (RFC 9211), after the entry of a cache in front of the program."""
     return response.with_fields((*response.fields, ("Cache-Status", status)))
 
 
-class Recorder(Source):
-    """The body of a response that is kept once all of it has been sent. flight: of the request, if others wait."""
+class RecordedBody(Source):
+    """The body of a response that is kept once all of it was sent. in_flight: its request, if others wait."""
 
-    flight: Flight | None = None
+    in_flight: InFlightRequest | None = None
 
     def __init__(
         self,
@@ -409,46 +425,59 @@ class Recorder(Source):
         body: Source,
         names: tuple[str, ...],
     ) -> None:
-        """response: status and fields to keep."""
+        """cache, key: where the copy is stored. request: selects it (Vary). response: the status and the fields to
+        keep.
+
+        body: the program's own, whose pieces are collected. names: the fields of the request that Vary names.
+        """
         self.cache, self.key, self.request, self.response = cache, key, request, response
         self.body, self.names = body, names
         self.length = body.length
         self.pieces: list[bytes] = []
-        self.size = 0
-        self.keeps = True
+        self.size = 0  # bytes in `pieces`
+        self.recording = True  # the pieces are collected; False once they are stored, or must not be
 
     async def receive(self) -> bytes:
+        """Return the next piece of the body, b"" at the end, and record it; store the copy at the end of a complete
+        body.
+
+        Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
+        """
         self.mark(0.0)
         piece = await self.body.receive()
-        if not self.keeps:
+        if not self.recording:
             return piece
         self.mark(time.monotonic())
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
-            if self.size > self.cache.most:
-                self.cache.pass_on(self.key)
+            if self.size > self.cache.max_copy_bytes:
+                self.cache.remember_not_kept(self.key)
                 self.forget()
         else:
             if self.length in (None, self.size):
-                told = directives_of(self.response)
-                copy = Copy(self.key, self.request, self.response, b"".join(self.pieces), self.names, told)
+                cache_control = directives_of(self.response)
+                copy = Copy(
+                    self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control
+                )
                 self.cache.store(copy)
             self.forget()
         return piece
 
-    def mark(self, handed: float) -> None:
-        """Note for those that wait when the client is given a piece; 0.0: it has taken the piece."""
-        if self.flight is not None and self.flight.recorder is self:
-            self.flight.mark(handed)
+    def mark(self, handed_at: float) -> None:
+        """Note for the waiting requests when the client is given a piece; 0.0: the client has taken the piece."""
+        # Another request may have taken the InFlightRequest over: this client's times count no longer.
+        if self.in_flight is not None and self.in_flight.recorder is self:
+            self.in_flight.mark(handed_at)
 
     def forget(self) -> None:
-        """Keep nothing more, and let those go on that wait."""
-        self.keeps = False
+        """Drop the recorded pieces, and wake the waiting requests."""
+        self.recording = False
         self.pieces = []
-        if self.flight is not None and self.flight.recorder is self:
-            self.cache.land(self.key, self.flight)
+        if self.in_flight is not None and self.in_flight.recorder is self:
+            self.cache.end_request(self.key, self.in_flight)
 
     async def close(self) -> None:
+        """Drop what was recorded, and release the program's body."""
         self.forget()
         await self.body.close()

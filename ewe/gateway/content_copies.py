@@ -1,4 +1,4 @@
-"""Copies of responses, as the content cache keeps them: their age, their lifetime, what a client gets of them."""
+"""Copies of responses in the content cache: their age, their lifetime, and the response that a client gets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ewe.http.caching import directives, is_shared, lifetime, may_store, seconds
 from ewe.http.dates import parse_date
 from ewe.http.messages import CONDITIONS, KeptResponse, Request, Response, with_fields
 
-COST = 2048  # bytes that a copy takes besides its body and its fields
+COPY_OVERHEAD_BYTES = 2048  # bytes that a copy takes besides its body and its fields
 # Fields of a 304: RFC 9110 section 15.4.5
 OF_304 = frozenset({"etag", "cache-control", "content-location", "expires", "vary", "last-modified"})
 STRICT = frozenset({"must-revalidate", "proxy-revalidate", "s-maxage", "no-cache"})  # RFC 9111 section 4.2.4
-# A 304 says nothing of the body, and has none.
+# A 304 has no body, so it cannot change these fields of the copy.
 NOT_OF_304 = frozenset({"content-encoding", "content-range", "content-type", "content-length"})
-# Scheme, host, the server's address and the target; then what a rewrite made of it, the feature, variables, the
+# Scheme, host, the server's address and the target; then the path after a rewrite, the feature, variables, the
 # version of HTTP
 URL = tuple[str, str, tuple[str, int], str]
 Key = tuple[URL, str, str | None, int, tuple[tuple[bytes, bytes], ...], tuple[int, int]]
@@ -31,67 +31,74 @@ class Copy:
         response: Response,
         body: bytes,
         names: tuple[str, ...],
-        told: dict[str, str],
+        cache_control: dict[str, str],
     ) -> None:
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
         self.names, self.values = names, selected(names, request)
-        self.began = time.monotonic()
+        self.made_at = time.monotonic()
         self.fields = tuple(
             each for each in response.fields if each[0].lower() not in ("age", "cache-status")
         )
-        self.cost = COST + 2 * len(body) + sum(len(name) + len(value) for name, value in self.fields)
+        self.cost = (
+            COPY_OVERHEAD_BYTES + 2 * len(body) + sum(len(name) + len(value) for name, value in self.fields)
+        )
         self.age_before = seconds(response.get("age"))
-        self.lifetime = lifetime(told, response, time.time()) or 0
-        self.shared = is_shared(told)
-        strict = not STRICT.isdisjoint(told)
-        self.grace = 0 if strict else seconds(told.get("stale-if-error"))  # RFC 5861 section 4
+        self.lifetime = lifetime(cache_control, response, time.time()) or 0
+        self.shared = is_shared(cache_control)
+        strict = not STRICT.isdisjoint(cache_control)
+        self.grace = 0 if strict else seconds(cache_control.get("stale-if-error"))  # RFC 5861 section 4
         self.etag = response.get("etag") or ""
         self.modified = parse_date(response.get("last-modified") or "")
-        self.made: tuple[str, KeptResponse] | None = None
+        self.last_response: tuple[str, KeptResponse] | None = None
 
     def age(self) -> int:
         """Return how old the response is, in seconds: section 4.2.3."""
-        return self.age_before + int(time.monotonic() - self.began)
+        return self.age_before + int(time.monotonic() - self.made_at)
 
     def freshened(self, request: Request, response: Response, *, personal: bool) -> Copy | None:
         """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
 
-        None if the 304 says that the response may not be kept any more. personal: the request says who asks.
+        None if the 304 forbids keeping the response. personal: the request identifies its user.
         """
         new = {name.lower() for name, _ in response.fields} - NOT_OF_304
         fields = [field for field in self.fields if field[0].lower() not in new]
         fields += [field for field in response.fields if field[0].lower() in new]
         whole = Response(self.status, fields, self.body, reason=self.reason)
-        told = directives_of(whole)
-        if not may_store(request, whole, told, personal=personal):
+        cache_control = directives_of(whole)
+        if not may_store(request, whole, cache_control, personal=personal):
             return None
-        return Copy(self.key, request, whole, self.body, self.names, told)
+        return Copy(self.key, request, whole, self.body, self.names, cache_control)
 
     def respond(self, request: Request, status: str) -> Response:
-        """Return the response that a client gets; 304 if it has it already. status: for Cache-Status."""
+        """Return the response for a client; a 304 if the client has the copy already. status: for Cache-Status."""
         more = (("Age", str(self.age())), ("Cache-Status", status))
         if request.conditional and self.status == 200:
             modified = float("inf") if self.modified is None else self.modified
             if conditional.outcome(request, self.etag.removeprefix("W/"), modified) == 304:
                 return Response(304, (*(each for each in self.fields if each[0].lower() in OF_304), *more))
-        said = more[0][1] + status
-        if self.made is None or self.made[0] != said:
+        age_and_status = more[0][1] + status
+        if self.last_response is None or self.last_response[0] != age_and_status:
             response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.variants, response.keep = {}, self.has_room
-            self.left = len(self.body)
-            self.made = said, response
-        return self.made[1]
+            response.variants, response.keep = {}, self.take_room
+            self.room_left_bytes = len(self.body)
+            self.last_response = age_and_status, response
+        return self.last_response[1]
 
-    def has_room(self, size: int) -> bool:
-        """Return whether a compressed body may be kept beside this one; the cost of a copy counts them together."""
-        self.left -= size
-        return self.left >= 0
+    def take_room(self, size: int) -> bool:
+        """Take room for a compressed body beside this one; return whether there was enough.
+
+        The cost of a copy includes both bodies.
+        """
+        self.room_left_bytes -= size
+        return self.room_left_bytes >= 0
 
 
 def directives_of(response: Response) -> dict[str, str]:
-    """Return the directives of a response."""
-    return directives(", ".join(value for own, value in response.fields if own.lower() == "cache-control"))
+    """Return the Cache-Control directives of a response."""
+    return directives(
+        ", ".join(value for field_name, value in response.fields if field_name.lower() == "cache-control")
+    )
 
 
 def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
@@ -103,7 +110,7 @@ def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
 
 
 def validating(request: Request, copy: Copy) -> Request:
-    """Return the request that asks whether a copy is still true: section 4.3.1."""
+    """Return the request that asks whether a copy is still valid: section 4.3.1."""
     fields = [field for field in request.fields if field[0] not in CONDITIONS]
     if copy.etag:
         fields.append(("if-none-match", copy.etag))

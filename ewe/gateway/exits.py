@@ -3,13 +3,14 @@
     Linux       pidfd_open(2)                 the kernel has such a descriptor
     elsewhere   a pipe, and one more thread   the thread waits for the program, and then closes the pipe
 
-The number of a process that has exited stays its own until somebody reads its exit status. Until then a signal
-cannot reach another process. The thread therefore only looks, by waitid(2) with WNOWAIT. Python offers waitid() on
-macOS from 3.13 on. Before, the thread must read the status itself: from the exit until status() is called, another
-process group could get the number. The kernel gives numbers out in turn, so that all others come first.
+An exited process keeps its process id until its parent reads its exit status. Until then a signal cannot reach a
+wrong process. The thread therefore only watches for the exit, by waitid(2) with WNOWAIT. Python offers
+waitid() on macOS from 3.13 on. In older versions the thread must read the status itself: from the exit until
+status() is called, another process group could get the number. The kernel assigns numbers in turn, so all others
+are used first.
 
-What can go wrong: the system gives a signal of the process to the waiting thread. Python handles it in the main
-thread, which may sleep in poll(2) and would not wake. The thread therefore blocks all signals.
+Possible failure: the system gives a signal of the process to the waiting thread. Python handles it in the main
+thread, which may sleep in poll(2) and would not wake up. The thread therefore blocks all signals.
 
 Read next: programs.py.
 """
@@ -22,7 +23,7 @@ from _thread import allocate_lock, start_new_thread
 
 
 class PidfdExit:
-    """The exit of a child process, on Linux. descriptor: can be read once it has exited."""
+    """The exit of a child process, on Linux. descriptor: can be read once the process has exited."""
 
     __slots__ = ("descriptor", "pid")
 
@@ -31,7 +32,7 @@ class PidfdExit:
         self.descriptor = descriptor
 
     def status(self) -> int:
-        """Wait for the process, and return its exit status; -N: signal N has ended it."""
+        """Wait for the process, and return its exit status; -N: signal N ended it."""
         return exit_status(self.pid)
 
     def close(self) -> None:
@@ -40,7 +41,7 @@ class PidfdExit:
 
 
 class ThreadExit:
-    """The exit of a child process, for which a thread waits. descriptor: can be read once it has exited."""
+    """The exit of a child process; a thread waits for it. descriptor: can be read once the process has exited."""
 
     __slots__ = ("descriptor", "ended", "found", "pid", "writer")
 
@@ -74,7 +75,7 @@ class ThreadExit:
         self.ended.release()
 
     def status(self) -> int:
-        """Wait for the process, and return its exit status; -N: signal N has ended it."""
+        """Wait for the process, and return its exit status; -N: signal N ended it."""
         if hasattr(os, "waitid"):
             return exit_status(self.pid)
         with self.ended:
@@ -91,7 +92,7 @@ def watched_exit(pid: int) -> PidfdExit | ThreadExit:
 
 
 def exit_status(pid: int) -> int:
-    """Wait for a child process, and return its exit status; -N: signal N has ended it."""
+    """Wait for a child process, and return its exit status; -N: signal N ended it."""
     try:
         while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # it has made this process its tracer
             os.kill(pid, signal.SIGKILL)

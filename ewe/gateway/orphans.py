@@ -1,7 +1,7 @@
 """Orphans: programs that outlive their worker because the worker was killed.
 
-A worker ends its programs itself. A worker that is killed (SIGKILL, out of memory) cannot: its programs become
-orphans, and the kernel gives them to the nearest process above that has asked for them:
+A worker ends its programs itself. A worker that is killed (SIGKILL, out of memory) cannot do that: its programs
+become orphans. The kernel gives orphans to the nearest ancestor process that has asked for them:
 
     supervisor (or the parent of the fork model): PR_SET_CHILD_SUBREAPER
       └── worker, killed                              adopt() asks for orphans
@@ -24,8 +24,9 @@ PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 def adopt() -> None:
     """Ask the kernel to make orphans below this process its children, if this server starts programs at all.
 
-    On a system without this call they become children of the first process (init).
+    On a system without this call, orphans become children of the first process (init).
     """
+    # A site with a feature that starts programs has imported this module when it was built.
     if "ewe.gateway.programs" not in sys.modules:
         return
     try:
@@ -37,7 +38,7 @@ def adopt() -> None:
 
 
 def end(own: Collection[int]) -> None:
-    """Kill the adopted children of this process, each with its process group. own: those that it has started."""
+    """Kill the adopted children of this process, each with its process group. own: the children it has started."""
     for pid in children():
         try:
             group = os.getpgid(pid)
@@ -50,8 +51,8 @@ def end(own: Collection[int]) -> None:
 def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
     """Read the status of every child that has ended; yield process id and wait status of those in `own`.
 
-    Adopted children, which end() has killed, are reaped without being reported. A child that has made this process
-    its tracer (PTRACE_TRACEME) and stops would wait for it without a limit: it is killed.
+    Adopted children that end() has killed are reaped without a report. A child that makes this process its tracer
+    (PTRACE_TRACEME) and stops would wait for this process without a limit: it is killed.
     """
     while True:
         try:
@@ -61,14 +62,14 @@ def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
         if pid == 0:
             return  # none has ended
         if os.WIFSTOPPED(status):
-            with suppress(PermissionError):  # it has become another account
+            with suppress(PermissionError):  # the child runs as another account now
                 os.kill(pid, signal.SIGKILL)
         elif pid in own:
             yield pid, status
 
 
 def children() -> list[int]:
-    """Return the children of this process; none if /proc does not tell."""
+    """Return the children of this process; none if /proc does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(word) for word in file.read().split()]

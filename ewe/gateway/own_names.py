@@ -1,21 +1,21 @@
-"""DNS rebinding: a page of a stranger must not read what a server on loopback shows to this machine alone.
+"""DNS rebinding: a stranger's page must not read pages that a server on loopback shows to this machine alone.
 
-A browser lets the scripts of a page read what comes from the page's own origin: scheme, name and port. The owner of
-a name decides where it leads, and may change that at any moment:
+A browser lets the scripts of a page read resources of the page's own origin: scheme, name and port. The owner of
+a name decides which address it has, and may change that at any moment:
 
-    1. a visitor opens http://evil.example:4000/, whose address is the stranger's
+    1. a visitor opens http://evil.example:4000/ (the name has the stranger's address)
     2. the stranger's name server now says: evil.example is 127.0.0.1
     3. the page asks for http://evil.example:4000/-/databases/, and the browser connects to ewe on this machine
 
 The browser takes the answer for one of evil.example's, and hands it to the page. No password, address or Origin
-tells this request from the visitor's own. Its Host field does: it has the stranger's name. Pages that reveal or
-change something without asking for a password therefore answer a connection over loopback only if Host is
+distinguishes this request from the visitor's own. Only the Host field does: it has the stranger's name. Therefore a
+page that reveals or changes something without a password answers a connection over loopback only if Host is
 
 - an IP address: a browser connects to an address without asking a name server;
 - localhost or a name below it, which browsers do not look up either (RFC 6761 section 6.3);
 - a name of a [[site]]: the administrator has chosen it.
 
-Read next: docs/security.md, for what this does not protect.
+Read next: docs/security.md, for the limits of this protection.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TEXT = "This server does not show this page under this name. On its own machine,
 
 
 def misdirected(request: Request, io: Stream, names: Collection[str]) -> Response | None:
-    """Return the 421 for a request over loopback whose Host is no name of this server, None for any other request.
+    """Return the 421 for a request over loopback if its Host is no name of this server; None for any other request.
 
-    names: those of all sites. A Unix socket cannot be reached by a browser, so its requests may have any Host.
+    names: those of all sites. A browser cannot reach a Unix socket, so requests over one may have any Host.
     """
     server = io.server if io.connected is None else io.connected.server
     if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
@@ -48,10 +48,10 @@ def misdirected(request: Request, io: Stream, names: Collection[str]) -> Respons
 
 
 def foreign(request: Request, names: Collection[str]) -> Response | None:
-    """Return the 421 for a request whose Host is no name of this server, None for any other request.
+    """Return the 421 for a request if its Host is no name of this server; None for any other request.
 
-    The field itself counts. A script of a page can set X-Forwarded-Host, as a trusted proxy on this machine would,
-    but no script can set Host.
+    The Host field itself counts. A page's script can set X-Forwarded-Host, as a trusted proxy on this machine
+    would, but no script can set Host.
     """
     host = request.values.get("host", "")
     if is_own(host, names):

@@ -1,4 +1,4 @@
-"""Programs: starting one for a request, reading its output, ending it with all that it started.
+"""Programs: start one for a request, read its output, and end it with all processes that it started.
 
     start() ─▶ spawn.py (vfork) ──▶ program, leader of a process group
                                        │ standard output ──▶ receive(): the response's body
@@ -6,25 +6,26 @@
                                        └ pidfd           ──▶ "the program has exited" (exits.py)
     all three are waited for at once, with the poller of the client's stream
 
-A Program is the source of its response (GatewaySource): the conversation reads from it directly.
+A RunningProgram is the source of its response (GatewaySource): the conversation reads from it directly.
 
-Programs are started with posix_spawn(3), never with a plain fork(2), so a start costs the same for a small server
-and for a large one. Each program leads its own process group: Ctrl-C in the server's terminal
-does not reach it, and killpg(2) ends it with every process that it started. A process that calls setsid(2) leaves
-the group on purpose.
+ewe starts programs with posix_spawn(3), never with a plain fork(2). A start therefore costs the same for a small
+server and for a large one. Each program leads its own process group: Ctrl-C in the server's terminal does not reach
+it, and killpg(2) ends it with every process that it started. A process that calls setsid(2) leaves the group on
+purpose.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
 - The program exits, but a child that it left behind keeps its output open: the end of the output never comes. The
-  pidfd tells of the exit, and after it the output may be silent for EXIT seconds only.
-- The program closes its output and does not exit. It has EXIT seconds, then its group is killed (wait).
-- The program writes to standard error without end. MAX_LINES lines are logged, the others counted (ErrorLog).
-- The client leaves. The poller raises Disconnected, and the group gets SIGTERM, FAREWELL seconds later SIGKILL.
+  pidfd reports the exit. After the exit, the output may be silent for EXIT_TIMEOUT_S only.
+- The program closes its output and does not exit. It has EXIT_TIMEOUT_S, then its group is killed (wait).
+- The program writes to standard error without end. MAX_ERROR_LINES lines are logged, the others counted
+  (StderrLog).
+- The client leaves. The poller raises Disconnected. The group gets SIGTERM, and SIGKILL after TERM_TO_KILL_S.
 - A signal goes to a process id that was reaped, and belongs to another process now. signal() sends only until the
-  leader is reaped; until then the kernel keeps its number.
+  leader is reaped; until then the kernel reserves its process id.
 
-Read next: spawn.py for the start; cgi.py for what a program is told; streams/poller.py; orphans.py for programs
-whose worker was killed.
+Read next: spawn.py for the start; cgi.py for the variables of a program; streams/poller.py; orphans.py for programs
+that outlive a killed worker.
 """
 
 from __future__ import annotations
@@ -44,21 +45,22 @@ from ewe.http.status import HTTPError
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
     from ewe.streams.base import Stream
+from ewe.timeouts import timed_out
 
-RECEIVE = 64 * 1024  # bytes read at once
-FAREWELL = 0.3  # seconds between SIGTERM and SIGKILL
-EXIT = 2.0  # seconds that a program may take to exit after its output has ended
-MAX_LINES = 1000  # lines of one program's standard error that go to the log; the rest is counted
-MAX_LINE = 2000  # characters of such a line
+RECEIVE_BYTES = 64 * 1024  # bytes read at once
+TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
+EXIT_TIMEOUT_S = 2.0  # seconds that a program may take to exit after its output has ended
+MAX_ERROR_LINES = 1000  # lines of one program's standard error that go to the log; further lines are counted
+MAX_LINE_CHARS = 2000  # characters of such a line
 NO_COMMAND = 127  # exit status of env and of shells when a command does not exist
 LAST_ERRORS = 32  # reads of standard error after the end; a pipe may hold 1 MB
 
-running: set[Program] = set()  # every program of this process that is not reaped yet
+running: set[RunningProgram] = set()  # every program of this process that is not reaped yet
 
 
 def prepare() -> None:
-    """Import what start() needs, before the server forks, so that its children need not."""
-    import ewe.gateway.spawn  # noqa: F401 - not above: a feature that only wants an ErrorLog starts no program
+    """Import the modules that start() needs before the server forks: its children then need not import them."""
+    import ewe.gateway.spawn  # noqa: F401 - not above: a feature that only wants a StderrLog starts no program
 
 
 def start(
@@ -69,11 +71,13 @@ def start(
     stdin: int,
     script: Script,
     timeout: float,
-) -> Program:
-    """Start a command for the client behind `io`; return the program that runs. Raises OSError, ValueError.
+) -> RunningProgram:
+    """Start a command for the client behind `io`; return the running program.
 
-    directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that it may be
-    silent. The program is in io.programs until it is reaped, so that it ends when the connection is aborted.
+    Raises OSError; ValueError for a NUL in an argument; RuntimeError if the exit needs a thread and none starts.
+
+    directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that the program may
+    be silent. The program is in io.programs until it is reaped: it ends when the connection is aborted.
     """
     from ewe.gateway.spawn import start as spawn
 
@@ -84,8 +88,8 @@ def start(
         output, its_output, error, its_error = ends
         pid = spawn(command, environment, directory, (stdin, its_output, its_error))
         try:
-            program = Program(io, pid, output, error, script, timeout)
-        except (OSError, RuntimeError):  # there is no descriptor left for the pidfd, or no thread instead
+            program = RunningProgram(io, pid, output, error, script, timeout)
+        except (OSError, RuntimeError):  # out of descriptors, or of threads (exits.py)
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -98,51 +102,55 @@ def start(
     return program
 
 
-class ErrorLog:
-    """Copies a program's standard error to the log: MAX_LINES lines, MAX_LINE characters of each."""
+class StderrLog:
+    """Copies a program's standard error to the log: MAX_ERROR_LINES lines, MAX_LINE_CHARS characters of each."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.begun = b""  # a line whose end has not come
+        self.line_begin = b""  # a line whose end has not come
         self.lines = 0
 
     def take(self, data: bytes) -> None:
         """Log the lines in `data`; b"" is the end."""
-        if self.lines > MAX_LINES and data:  # further lines are only counted
+        if self.lines > MAX_ERROR_LINES and data:  # further lines are only counted
             self.lines += data.count(b"\n")
-            self.begun = data.rpartition(b"\n")[2][:1]
+            self.line_begin = data.rpartition(b"\n")[2][:1]
             return
-        *lines, self.begun = (self.begun + data).split(b"\n")
-        if self.begun and (not data or len(self.begun) > MAX_LINE):
-            lines.append(self.begun)
-            self.begun = b""
+        *lines, self.line_begin = (self.line_begin + data).split(b"\n")
+        if self.line_begin and (not data or len(self.line_begin) > MAX_LINE_CHARS):
+            lines.append(self.line_begin)
+            self.line_begin = b""
         for line in lines:
             self.lines += 1
-            if self.lines <= MAX_LINES:
-                logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
+            if self.lines <= MAX_ERROR_LINES:
+                logger.errors.warning(
+                    f"{self.name}: {line[:MAX_LINE_CHARS].decode('utf-8', 'surrogateescape')}"
+                )
 
     def end(self) -> None:
         """Log a last line without an end, and how many lines were not logged."""
-        if self.begun:
+        if self.line_begin:
             self.take(b"")
-        if self.lines > MAX_LINES:
-            logger.errors.warning(f"{self.name}: {self.lines - MAX_LINES} more lines of standard error")
+        if self.lines > MAX_ERROR_LINES:
+            logger.errors.warning(f"{self.name}: {self.lines - MAX_ERROR_LINES} more lines of standard error")
 
 
-class Program(GatewaySource):
-    """A program that runs, and at the same time the body of its response: receive() reads its standard output.
+class RunningProgram(GatewaySource):
+    """A running program, which is the body of its response: receive() reads its standard output.
 
     Its standard error goes to the log meanwhile.
     """
 
     def __init__(self, io: Stream, pid: int, output: int, error: int, script: Script, timeout: float) -> None:
-        """output, error: the pipes to read, which are the program's from now on. timeout: seconds that it may be
-        silent. Raises OSError if no descriptor is left.
+        """io: the client's connection. pid: the leader of the program's process group. script: names the program.
+
+        output, error: the pipes to read; the RunningProgram owns them now. timeout: seconds that the program may be
+        silent. Raises OSError if no descriptor is left, RuntimeError if the exit needs a thread and none starts.
         """
         super().__init__(script.name)
         self.exit = watched_exit(pid)
-        self.exited = self.exit.descriptor
-        self.owned = io.programs
+        self.exit_descriptor = self.exit.descriptor  # can be read once the leader has exited
+        self.programs_of_stream = io.programs
         self.poller = io.poller()
         self.pid = pid
         self.script = script
@@ -150,46 +158,48 @@ class Program(GatewaySource):
         self.output = output
         self.error = error
         self.error_open = True
-        self.errors = ErrorLog(script.name)
-        self.gone = False  # the program itself has exited
-        self.over = False  # it was reaped, or is about to be
+        self.errors = StderrLog(script.name)
+        self.leader_exited = False  # processes that the program started may still run
+        self.reaped = False  # reap() was called
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
         os.set_blocking(self.output, False)
         os.set_blocking(self.error, False)
         running.add(self)
-        self.owned.add(self)
+        self.programs_of_stream.add(self)
 
     async def receive(self) -> bytes:
         """Return the next output, b"" at its end. Raises HTTPError(502, 504), Disconnected.
 
-        Once the program itself has exited, processes that it left behind may be silent for EXIT seconds.
+        Once the program itself has exited, processes that it left behind may be silent for EXIT_TIMEOUT_S.
         """
         if self.left_over:
             return self.take_left_over()
         since = time.monotonic()
         while not self.finished:
             try:
-                data = os.read(self.output, RECEIVE)
+                data = os.read(self.output, RECEIVE_BYTES)
             except BlockingIOError:
-                patience = min(self.timeout, EXIT) if self.gone else self.timeout
-                if await self.ready(self.output, since, patience):
+                wait_limit = min(self.timeout, EXIT_TIMEOUT_S) if self.leader_exited else self.timeout
+                if await self.ready(self.output, since, wait_limit):
                     continue
-                if not self.gone:
+                if not self.leader_exited:
                     self.end()
+                    timed_out("program")
                     raise HTTPError(
                         504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                     ) from None
-                data = b""  # processes that the program left behind are not waited for any longer
+                data = b""  # stop waiting for processes that the program left behind
             if data:
                 await self.poller.share(len(data))
                 return data
             self.finished = True
             status = await self.wait()
-            if status is not None and status < 0:  # an incomplete body must not pass for the whole
+            if status is not None and status < 0:  # an incomplete body must not look complete
                 raise HTTPError(502, f"{self.name}: ended by signal {-status}")
         return b""
 
     def how_it_ended(self) -> str:
+        """Return the exit status for a message; for 127 also the reason why the script could not run."""
         fault = fault_of(self.script.file) if self.status == NO_COMMAND else ""
         return f"exit status {self.status}{fault and '; ' + fault}"
 
@@ -202,18 +212,18 @@ class Program(GatewaySource):
         if left <= 0:
             return []
         watched = [descriptor, self.error] if self.error_open else [descriptor]
-        if not self.gone and descriptor != self.exited:
-            watched.append(self.exited)
+        if not self.leader_exited and descriptor != self.exit_descriptor:
+            watched.append(self.exit_descriptor)
         ready = await self.poller.wait(watched, since, left)
-        self.gone = self.gone or self.exited in ready
+        self.leader_exited = self.leader_exited or self.exit_descriptor in ready
         if self.error in ready:
             self.read_errors()
         return ready
 
     def read_errors(self) -> bool:
-        """Log the lines that have come on standard error; return whether more may follow."""
+        """Log the lines that have arrived on standard error; return whether more may follow."""
         try:
-            data = os.read(self.error, RECEIVE)
+            data = os.read(self.error, RECEIVE_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -224,32 +234,34 @@ class Program(GatewaySource):
         return self.error_open
 
     async def wait(self) -> int | None:
-        """Wait up to EXIT seconds for the exit, after the output has ended; then kill the rest of the group.
+        """Wait up to EXIT_TIMEOUT_S for the exit, after the output has ended; then kill the rest of the group.
 
         Return the exit status (-N: signal N), None if the program itself had to be killed.
         """
         since = time.monotonic()
-        while self.exited not in (ready := await self.ready(self.exited, since, EXIT)):
+        while self.exit_descriptor not in (
+            ready := await self.ready(self.exit_descriptor, since, EXIT_TIMEOUT_S)
+        ):
             if not ready:
-                logger.errors.warning(f"{self.name}: ended {EXIT:g} s after it closed its output")
+                logger.errors.warning(f"{self.name}: ended {EXIT_TIMEOUT_S:g} s after it closed its output")
                 self.reap()
                 return None
         return self.reap()
 
     def end(self) -> None:
-        """Ask the group to end (SIGTERM), and kill it FAREWELL seconds later."""
-        if self.over:
+        """Ask the group to end (SIGTERM), and kill it TERM_TO_KILL_S later."""
+        if self.reaped:
             return
         self.signal(signal.SIGTERM)
-        self.poller.after(FAREWELL, self.exited, self.kill)
+        self.poller.after(TERM_TO_KILL_S, self.exit_descriptor, self.kill)
 
     def kill(self) -> None:
         """Kill and reap the group now."""
-        if not self.over:
+        if not self.reaped:
             self.reap()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group; any thread may call this. After the leader is reaped nothing is sent."""
+        """Send a signal to the group. Any thread may call this. Do nothing if the leader is reaped."""
         if self.status is not None:
             return
         try:
@@ -258,8 +270,8 @@ class Program(GatewaySource):
             pass
 
     def reap(self) -> int:
-        """Kill what is left of the group, read the exit status, close the pipes; return the status."""
-        self.over = True
+        """Kill the rest of the group, read the exit status, close the pipes; return the status."""
+        self.reaped = True
         self.signal(signal.SIGKILL)
         self.status = status = self.exit.status()
         for _ in range(LAST_ERRORS):
@@ -270,7 +282,7 @@ class Program(GatewaySource):
         for descriptor in (self.output, self.error):
             os.close(descriptor)
         running.discard(self)
-        self.owned.discard(self)
+        self.programs_of_stream.discard(self)
         return status
 
 

@@ -4,15 +4,15 @@
                                     X-Forwarded-For: 203.0.113.9
                                     X-Forwarded-Proto: https
 
-Programs, redirects, limits and the access log want the client's address and scheme, not nginx's. A feature asks the
+Programs, redirects, limits and the access log need the client's address and scheme, not nginx's. A feature asks the
 stream for them (`io.client`, `io.scheme`, `io.server`). Therefore identify() sets these three before a feature sees
-the request, and nothing else of ewe knows of proxies. It sets them for each request: a proxy sends the requests of
-many clients over one connection.
+the request, and no other part of ewe knows about proxies. identify() sets them for each request: a proxy sends the
+requests of many clients over one connection.
 
-- Only what a peer of the setting trusted-proxies says is believed. For all other peers nothing changes.
-- The PROXY protocol (proxy_protocol.py) says it once, at the start of a connection.
-- Equal heads share one Request, also if a trusted and another peer send them. identify() therefore changes the
-  stream. If the proxy names another Host, the request goes on as a copy.
+- ewe believes only peers of the setting trusted-proxies. For all other peers nothing changes.
+- The PROXY protocol (proxy_protocol.py) gives the same information once, at the start of a connection.
+- Equal heads share one Request, even if one peer is trusted and another is not. identify() therefore changes the
+  stream. If the proxy names another Host, the request is copied with that host.
 
 Read next: http/forwarded.py.
 """
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 NO_PARAMS: tuple[object, bytes] = (None, b"")
-MAX_REMEMBERED = 512  # characters of the fields; longer ones are not cached
+MAX_CACHED_FIELD_CHARS = 512  # characters of the fields; longer ones are not cached
 
 
 class TrustedProxies:
-    """Sets a stream's client, server and scheme to what trusted proxies say of a request."""
+    """Sets a stream's client, server and scheme to the values that trusted proxies give for a request."""
 
     def __init__(self, names: tuple[str, ...], fields: str) -> None:
         """names: addresses, networks, "unix". fields: "x-forwarded" or "forwarded". Raises ValueError."""
@@ -43,14 +43,14 @@ class TrustedProxies:
         self.names = ("forwarded",) if fields == "forwarded" else FIELDS
         self.read = self.read_forwarded if fields == "forwarded" else self.read_x_forwarded
         # Fast path, same meaning: the requests of one client carry the same fields.
-        self.remembered = functools.lru_cache(maxsize=1024)(self.read)
+        self.cached_read = functools.lru_cache(maxsize=1024)(self.read)
 
     def read_forwarded(self, *values: str) -> Origin:
-        """Return what a Forwarded field says. Raises HTTPError(400) for a malformed field or host."""
+        """Return the origin in a Forwarded field. Raises HTTPError(400) for a malformed field or host."""
         return origin(forwarded(values[0]), self.networks)
 
     def read_x_forwarded(self, *values: str) -> Origin:
-        """Return what the X-Forwarded fields say. Raises HTTPError(400) for a malformed host."""
+        """Return the origin in the X-Forwarded fields. Raises HTTPError(400) for a malformed host."""
         return origin(x_forwarded(*values), self.networks)
 
     def identify(self, request: Request, stream: Stream) -> Request:
@@ -68,8 +68,9 @@ class TrustedProxies:
             return request
         reset(stream)
         values = request.values
-        said = [values.get(name, "") for name in self.names]
-        found = (self.remembered if sum(map(len, said)) <= MAX_REMEMBERED else self.read)(*said)
+        fields = [values.get(name, "") for name in self.names]
+        read = self.cached_read if sum(map(len, fields)) <= MAX_CACHED_FIELD_CHARS else self.read
+        found = read(*fields)
         if found.client is not None and found.client != stream.client:
             stream.client = found.client
         host = found.host or request.host
@@ -83,8 +84,19 @@ class TrustedProxies:
         return request if host == request.host else with_host(request, host)
 
 
+def http_peer(stream: Stream) -> str:
+    """Return the address that has sent this request over HTTP: that of a trusted proxy, otherwise the client's.
+
+    `peer` alone does not tell: it may be a balancer that speaks the PROXY protocol, and passes no HTTP on.
+    """
+    connected = stream.connected
+    if connected is not None and not connected.trusted:
+        return stream.client[0]
+    return (stream.peer or stream.client)[0]
+
+
 def reset(stream: Stream) -> None:
-    """Set the stream's client, server and scheme to the connection's: nothing is known of the next request yet."""
+    """Set the stream's client, server and scheme back to the connection's, before the next request is read."""
     connected = stream.connected
     if connected is not None:
         if stream.client != connected.client:
@@ -100,5 +112,5 @@ def port_of(host: str) -> int:
 
 @functools.lru_cache(maxsize=256)
 def server_of(address: str, port: int) -> tuple[str, int]:
-    """Return (address, port): the same object for the same values, since features compare it by identity."""
+    """Return (address, port): the same object for the same values, because features compare it by identity."""
     return address, port

@@ -1,11 +1,11 @@
-"""Reads the PROXY header with which a connection begins, before TLS and before the first request.
+"""Reads the PROXY header at the start of a connection, before TLS and before the first request.
 
     proxy ──▶ PROXY TCP4 203.0.113.9 192.0.2.1 56324 443 ──▶ [TLS handshake] ──▶ requests
-              announced(): sets the stream's client and server
+              read_proxy_header(): sets the stream's client and server
 
 With the setting proxy-protocol every connection must begin with a header, and only a peer of trusted-proxies may
-send one: the protocol forbids a server to guess (section 2). A connection that does neither is closed, with a
-line in the error log. The header has head-timeout seconds to come.
+send one: the protocol forbids a server to guess (section 2). ewe closes any other connection, with a line in the
+error log. The header must arrive within head-timeout seconds.
 
 Read next: http/proxy_header.py, the grammar.
 """
@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.http.proxy_header import Malformed, parse
 from ewe.streams.base import Timeout
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.http.addresses import Networks
     from ewe.streams.base import Stream
 
 
-async def announced(stream: Stream, trusted: Networks, seconds: float) -> bytes | None:
-    """Read the header, set the stream's client, server and scheme; return the bytes that have come after it.
+async def read_proxy_header(stream: Stream, trusted: Networks, seconds: float) -> bytes | None:
+    """Read the header, set the stream's client, server and scheme; return the bytes that came after the header.
 
-    None: the connection is to be closed. Raises Disconnected.
+    trusted: the peers whose headers count. seconds: the time limit for the whole header. Return None if the caller
+    must close the connection. Raises Disconnected.
     """
     peer = stream.client[0]
     if peer not in trusted:
@@ -38,7 +40,7 @@ async def announced(stream: Stream, trusted: Networks, seconds: float) -> bytes 
         return None
     began = time.monotonic()
     data = await stream.next_request(seconds)
-    if not data:  # a proxy that only looks whether the server listens
+    if not data:  # a proxy's health check: it connects and sends nothing
         return None
     stream.set_deadline(max(began + seconds - time.monotonic(), 0.001))
     try:
@@ -51,6 +53,7 @@ async def announced(stream: Stream, trusted: Networks, seconds: float) -> bytes 
         logger.errors.info(f"{peer}: closed, its PROXY header is malformed: {reason} (proxy-protocol)")
         return None
     except Timeout:
+        timed_out("head")
         logger.errors.info(f"{peer}: closed, its PROXY header did not come in {seconds:g} s (head-timeout)")
         return None
     if found.client is not None and found.server is not None:

@@ -1,8 +1,8 @@
 """FastCGI 1.0: records, name-value pairs, and one connection as each of its two ends sees it. No I/O.
 
 Source: "FastCGI Specification", Open Market 1996, named by its section numbers below. The web server is the
-`Requester`, the application the `Responder`. As with every web server there is, a connection carries one
-request at a time (section 5.1 would allow more), and may carry another after it.
+`Requester`, the application the `Responder`. A connection carries one request at a time, as with every known web
+server (section 5.1 would allow more). It may carry another request after that.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ CANT_MPX_CONN = 1
 OVERLOADED = 2
 UNKNOWN_ROLE = 3
 
-WHOLE = 65528  # bytes of a full record of ours: the greatest multiple of eight, which needs no padding
-MAX_ID = 255  # of a request of ours; the first is 1, which every application understands
-MAX_PARAMS = 256 * 1024  # bytes of a request's name-value pairs, encoded
+# Bytes of the content of a full record that ewe sends: the greatest multiple of eight, which needs no padding
+FULL_RECORD_BYTES = 65528
+MAX_ID = 255  # of a request of this server; the first is 1, which every application understands
+MAX_PARAMS_BYTES = 256 * 1024  # bytes of a request's name-value pairs, encoded
 
 HEADER = struct.Struct(">BBHHBx")  # version, type, request id, content length, padding length
 BEGIN_BODY = struct.Struct(">HB5x")  # role, flags
@@ -46,7 +47,7 @@ END_BODY = struct.Struct(">IB3x")  # application's status, protocol's status
 LONG = struct.Struct(">I")
 PADDING = tuple(bytes(count) for count in range(8))
 SHORT = tuple(bytes((length,)) for length in range(128))  # lengths in pairs
-# The answers to GET_VALUES, section 4.1: no limit that a web server must keep, and no multiplexing.
+# The answers to GET_VALUES, section 4.1: no limit that a web server must respect, and no multiplexing.
 VALUES = {b"FCGI_MAX_CONNS": b"1024", b"FCGI_MAX_REQS": b"1024", b"FCGI_MPXS_CONNS": b"0"}
 
 
@@ -63,17 +64,23 @@ Record = tuple[int, int, bytes]
 
 
 def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
-    """Return one record, padded to a multiple of eight bytes; content: at most 65,535 bytes."""
+    """Return one record, padded to a multiple of eight bytes. content: at most 65,535 bytes; b"" ends a stream."""
     length = len(content)
     padding = -length & 7
     return HEADER.pack(VERSION, kind, request_id, length, padding) + content + PADDING[padding]
 
 
 def stream(kind: int, request_id: int, data: bytes) -> bytes:
-    """Return data as the records of a stream; none for b"", since an empty record would end the stream."""
-    if 0 < len(data) <= WHOLE:
+    """Return data as the records of a stream; none for b"": an empty record would end the stream.
+
+    kind: the type of the records, such as STDIN.
+    """
+    if 0 < len(data) <= FULL_RECORD_BYTES:
         return record(kind, request_id, data)
-    return b"".join(record(kind, request_id, data[at : at + WHOLE]) for at in range(0, len(data), WHOLE))
+    return b"".join(
+        record(kind, request_id, data[at : at + FULL_RECORD_BYTES])
+        for at in range(0, len(data), FULL_RECORD_BYTES)
+    )
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -121,14 +128,14 @@ def decode_pairs(data: bytes) -> dict[bytes, bytes]:
 
 
 def decode_length(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length that is encoded at an offset, and the offset behind it. Raises IndexError, struct.error."""
+    """Return the length encoded at an offset, and the offset after it. Raises IndexError, struct.error."""
     length = data[at]
     if length < 128:
         return length, at + 1
     return LONG.unpack_from(data, at)[0] & 0x7FFFFFFF, at + 4
 
 
-class Decoder:
+class RecordDecoder:
     """Turns bytes into records; an incomplete record, 64 KB at most, waits for the next feed()."""
 
     buffer = b""
@@ -179,14 +186,14 @@ class Responder:
     """The application's end of one connection.
 
     feed() turns bytes into events. take_reply() returns the bytes that must be sent at once: answers to management
-    records, and refusals. output(), errors() and end() return the bytes of a response.
+    records, and refusals. output(), errors() and end() return the records of a response.
     """
 
-    def __init__(self, max_params: int = MAX_PARAMS, role: int = RESPONDER) -> None:
-        """role: the one that this application has; requests for another one are refused."""
+    def __init__(self, max_params: int = MAX_PARAMS_BYTES, role: int = RESPONDER) -> None:
+        """role: of this application; it refuses requests for another role."""
         self.max_params = max_params
         self.role = role
-        self.decoder = Decoder()
+        self.decoder = RecordDecoder()
         self.reply = b""
         self.id = 0  # of the request that runs, 0 if none does
         self.keep = False
@@ -203,7 +210,7 @@ class Responder:
             elif kind == BEGIN_REQUEST:
                 self.begin(request_id, content)
             elif request_id != self.id:
-                continue  # of a request that was refused or has ended: ignored, section 3.3
+                continue  # a record of a request that was refused or has ended: ignored, section 3.3
             elif kind == PARAMS:
                 if self.add_params(content):
                     events.append(self.began())
@@ -213,7 +220,7 @@ class Responder:
                 events.append(Input(content))
             elif kind == ABORT_REQUEST:
                 events.append(Aborted())
-            elif kind != DATA:  # the role "filter" has this record, and we do not
+            elif kind != DATA:  # a record of the role "filter", which ewe does not have
                 raise FastCGIError(f"a record of type {kind} from a web server")
         return events
 
@@ -269,7 +276,7 @@ class Responder:
             self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + bytes(7))
 
     def take_reply(self) -> bytes:
-        """Return the bytes that must be sent at once, and forget them."""
+        """Return the bytes that must be sent at once; forget them."""
         reply, self.reply = self.reply, b""
         return reply
 
@@ -282,7 +289,10 @@ class Responder:
         return stream(STDERR, self.id, data)
 
     def end(self, app_status: int = 0) -> bytes:
-        """Return the records that end the output and the request; the connection is then free for the next one."""
+        """Return the records that end the output and the request; the connection is then free for the next one.
+
+        app_status: the exit status that a CGI program would have (section 5.5); 0: no error.
+        """
         data = end_records(self.id, app_status)
         self.id = 0
         self.params = None
@@ -317,7 +327,7 @@ class Errors(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The request's end. protocol_status: REQUEST_COMPLETE, or why it was refused."""
+    """The end of the request. protocol_status: REQUEST_COMPLETE, or why the application refused the request."""
 
     app_status: int
     protocol_status: int
@@ -337,20 +347,20 @@ def empty(kind: int, request_id: int) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def good_ends(request_id: int) -> tuple[bytes, bytes]:
-    """Return what may follow the last output of a request that ends well, byte for byte."""
+    """Return the byte strings that can follow the last output of a request that ends well."""
     end = end_record(request_id, 0, REQUEST_COMPLETE)
     return end, empty(STDOUT, request_id) + end
 
 
 class Requester:
-    """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
+    """The web server's end of one connection. After Ended it may begin() the next request if it asked to keep."""
 
-    ends_with_close = False  # the answer: END_REQUEST ends it
+    ends_with_close = False  # END_REQUEST ends the answer, not the close of the connection
     role = RESPONDER
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
-        """Return a request's variables, encoded; length: of its body, which FastCGI need not know in advance."""
+        """Return a request's variables, encoded; length: of its body (not needed: FastCGI marks the body's end)."""
         return encode_pairs(variables.items())
 
     encode_pairs = staticmethod(encode_pairs)
@@ -359,15 +369,19 @@ class Requester:
     running = False
 
     def __init__(self) -> None:
-        self.decoder = Decoder()
+        self.decoder = RecordDecoder()
 
     def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
         """Return the records that begin a request: role, flag and all parameters."""
         return self.begin_with(encode_pairs(params), keep)
 
     def begin_with(self, pairs: bytes, keep: bool) -> bytes:
-        """Return the records that begin a request whose parameters are encoded already."""
-        # One request at a time, but each with another id: late records of one are not taken for those of the next.
+        """Return the records that begin a request.
+
+        pairs: its parameters, as encode_pairs() encodes them. keep: the application keeps the connection open after
+        the request (the flag FCGI_KEEP_CONN).
+        """
+        # One request at a time, but each with another id: late records cannot be taken for the next request's.
         self.id = self.id % MAX_ID + 1
         self.running = True
         begin = begin_record(self.id, self.role, keep)
@@ -381,10 +395,12 @@ class Requester:
         """Return the record that aborts the request: its response is no longer wanted."""
         return record(ABORT_REQUEST, self.id)
 
-    def whole_output(self, data: bytes) -> bytes | None:
-        """Return the output if these bytes are one record of it and the request's good end; the request has ended.
+    def take_whole_output(self, data: bytes) -> bytes | None:
+        """Return the whole output if these bytes are one record of it and the request's end; otherwise None.
 
-        Most answers are short and come so. None for all others, which feed() takes: this saves what it makes.
+        The end must be that of an application without an error (good_ends()). Then the request runs no longer. Most
+        answers are short and match this fast path. For all others nothing changes, and feed() must decode the
+        bytes.
         """
         if len(data) < HEADER.size or self.decoder.buffer or not self.running:
             return None
@@ -401,6 +417,8 @@ class Requester:
         """Return the events in these bytes. Raises FastCGIError."""
         events: list[Output | Errors | Ended] = []
         for kind, request_id, content in self.decoder.feed(data):
+            # Request id 0 marks a management record (section 4): it answers a question about the application as a
+            # whole. This requester asks none, and a record that nobody asked for harms no request.
             if request_id == 0 and kind in (GET_VALUES_RESULT, UNKNOWN_TYPE):
                 continue
             if request_id != self.id or not self.running:

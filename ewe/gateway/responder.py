@@ -1,10 +1,10 @@
-"""Responders: what a program answers that waits behind a socket: php-fpm, X-Switch, uWSGI.
+"""Responders: the answers of programs that wait behind a socket: php-fpm, X-Switch, uWSGI.
 
-    respond: find the script -> spool the body -> connect -> codec, both ways -> read the head, as of a program
+    respond: find the script -> spool the body -> connect -> codec, both ways -> read the head, as of a CGI program
 
-The body is spooled first, so that no slow client holds a responder; then both directions go at once, for a
-responder may answer before it has read all. Each protocol has a codec, the class Requester in one file: records.py
-for FastCGI, scgi.py, uwsgi.py. The head is ewe.gateway.cgi's.
+The body is spooled first, so that no slow client occupies a responder. Then both directions go at once, because a
+responder may answer before it has read the whole body. Each protocol has a codec, the class Requester in one file:
+records.py for FastCGI, scgi.py, uwsgi.py. The head of the answer is parsed by ewe.gateway.cgi.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from typing import TYPE_CHECKING
 from ewe.gateway import records as fastcgi
 from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
 from ewe.gateway.connections import Connections
-from ewe.gateway.programs import ErrorLog
+from ewe.gateway.programs import StderrLog
 from ewe.gateway.records import Ended, Errors, FastCGIError, Output
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY, Spooled, spooled
-from ewe.gateway.upstream import Place, Upstream
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.affinity import Affinity
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
-PIECE = 32 * 1024  # bytes of a body made into records at once
+PIECE_BYTES = 32 * 1024  # bytes of a body made into records at once
 NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
-# Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
+# Without REDIRECT_STATUS php-cgi assumes that a client calls it directly, and refuses to run.
 NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
 
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
@@ -47,12 +48,13 @@ async def ask(
     script: Script,
     root: str,
     config: Config,
-    limits: Limits,
+    limits: RequestLimits,
     affinity: Affinity | None = None,
 ) -> Response:
-    """Return a responder's answer. affinity: the cookie that leads a client to the same address again.
+    """Return a responder's answer. root: the document root, for the variables.
 
-    Raises HTTPError: 502, 503, 504, and what reading the body raises.
+    affinity: the cookie that leads a client to the same address again; None: any address answers. Raises HTTPError:
+    502, 503, 504, and the errors of reading the body.
     """
     body = EMPTY if request.body is NO_BODY else await spooled(request.body, config.spool)
     params = parameters(connections, request, io, script, body.length, root, NOT_OUTSIDE)
@@ -62,8 +64,8 @@ async def ask(
     try:
         await source.begin()
         found = await response(request, script, source, limits)
-        if affinity is not None and source.place not in (None, affinity.preferred(request)):
-            found.fields += (affinity.field(source.place, io.scheme),)
+        if affinity is not None and source.address not in (None, affinity.preferred(request)):
+            found.fields += (affinity.field(source.address, io.scheme),)
         return found
     except BaseException:
         source.end()
@@ -81,8 +83,8 @@ def parameters(
 ) -> bytes:
     """Return the meta-variables of a request, encoded; `more` are added. Raises HTTPError(431).
 
-    Clients repeat their heads, and equal heads without a body share one Request. What does not depend on the
-    client's connection is therefore remembered by the Request.
+    Clients repeat their heads, and equal heads without a body share one Request. Variables that do not depend on
+    the client's connection are therefore encoded once for each Request.
     """
     codec = connections.codec
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
@@ -99,19 +101,19 @@ def parameters(
 
 
 class ResponderSource(GatewaySource):
-    """What a responder answers to one request. timeout: how long it may do nothing, in seconds."""
+    """A responder's answer to one request. timeout: seconds that the responder may send and read nothing."""
 
-    # Most requests leave these as they are.
-    arrived = b""
-    heard = False  # anything at all
+    # Defaults of the class: most requests never change them.
+    output_buffer = b""  # output that receive() has not returned yet
+    received = False  # any byte has come
     answered = False  # output has come
-    refused = False  # unread, by this address
-    refused_by: frozenset[Place] = frozenset()
-    preferred: Place | None = None  # the place to ask first
-    place: Place | None = None  # that is asked
+    refused = False  # this address refused the request unread
+    refused_by: frozenset[UpstreamAddress] = frozenset()
+    preferred: UpstreamAddress | None = None  # the address to ask first
+    address: UpstreamAddress | None = None  # the address in use
     status: int | None = None
     upstream: Upstream | None = None
-    errors: ErrorLog | None = None
+    errors: StderrLog | None = None
 
     def __init__(
         self,
@@ -131,27 +133,31 @@ class ResponderSource(GatewaySource):
         self.body = body
         self.timeout = timeout
 
-    async def begin(self, new: bool = False) -> None:
-        """Begin the request on a kept connection, unless it must be `new`, or on a new one. Raises HTTPError."""
-        upstream = await self.connections.open(self.io, self.refused_by, new, self.preferred)
+    async def begin(self, must_be_new: bool = False) -> None:
+        """Begin the request on a kept connection, unless it must be new, or on a new one. Raises HTTPError."""
+        upstream = await self.connections.open(self.io, self.refused_by, must_be_new, self.preferred)
         self.upstream = upstream
-        self.place = upstream.place
+        self.address = upstream.address
         self.written_before = upstream.written
         self.fresh = not upstream.written
         self.requester = self.connections.codec()
         self.offset = 0
-        # The head and the first of the body leave in one system call where they are short.
+        # Head and first piece of the body leave in one system call if they are short.
         data = self.requester.begin_with(self.params, self.connections.keeps) + self.next_input()
         try:
             sent = upstream.send(data)
         except OSError:
-            sent = 0  # receive() meets the same error, and decides what it means
+            sent = 0  # receive() gets the same error, and handles it
         self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def receive(self) -> bytes:
+        """Return the next output of the responder; send the rest of the request meanwhile. b"" at the end.
+
+        Raises HTTPError(504) if the responder is silent for too long.
+        """
         if self.left_over:
             return self.take_left_over()
-        while not self.arrived and not self.finished:
+        while not self.output_buffer and not self.finished:
             assert self.upstream is not None
             try:
                 if self.outgoing or not self.input_over:
@@ -160,6 +166,7 @@ class ResponderSource(GatewaySource):
                 else:
                     data = await self.upstream.receive(self.timeout)
             except Timeout:
+                timed_out("program")
                 raise HTTPError(
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None
@@ -167,34 +174,34 @@ class ResponderSource(GatewaySource):
                 await self.lost()
                 continue
             if data:
-                self.heard = True
+                self.received = True
                 self.take(data)
                 if self.refused:
                     await self.go_elsewhere()
             elif data is not None:
                 await self.closed()
-        arrived, self.arrived = self.arrived, b""
-        return arrived
+        output, self.output_buffer = self.output_buffer, b""
+        return output
 
     def fill(self) -> None:
-        """Have something to send, while there is something left of the body."""
+        """Put the next piece of the body into `outgoing`, if that is empty and the body has more."""
         if not self.outgoing and not self.input_over:
             self.outgoing = memoryview(self.next_input())
 
     def next_input(self) -> bytes:
-        """Return the records of the next piece of the body, with the end of it if it is the last."""
+        """Return the records of the next piece of the body; if it is the last, with the record of the end."""
         data = b""
         if self.offset < self.body.length:
-            data = os.pread(self.body.descriptor, PIECE, self.offset)
+            data = os.pread(self.body.descriptor, PIECE_BYTES, self.offset)
             self.offset += len(data)
         self.input_over = not data or self.offset == self.body.length
         records = self.requester.input(data) if data else b""
         return records + self.requester.input(b"") if self.input_over else records
 
     def take(self, data: bytes) -> None:
-        """Take records. Raises HTTPError(502)."""
-        if (output := self.requester.whole_output(data)) is not None:
-            self.arrived = output
+        """Handle bytes of the answer. Raises HTTPError(502)."""
+        if (output := self.requester.take_whole_output(data)) is not None:
+            self.output_buffer = output
             self.over(COMPLETE)
             return
         try:
@@ -204,15 +211,15 @@ class ResponderSource(GatewaySource):
         for event in events:
             if isinstance(event, Output):
                 self.answered = True
-                self.arrived += event.data
+                self.output_buffer += event.data
             elif isinstance(event, Errors):
-                self.errors = self.errors or ErrorLog(self.name)
+                self.errors = self.errors or StderrLog(self.name)
                 self.errors.take(event.data)
             else:
                 self.over(event)
 
     def over(self, event: Ended) -> None:
-        """The request has ended; the connection is free for another if all was sent."""
+        """End the request. Its connection is free for another request if this one was sent completely."""
         if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
             self.refused = True
             return
@@ -226,46 +233,47 @@ class ResponderSource(GatewaySource):
         self.end()
 
     async def closed(self) -> None:
-        """The responder has closed the connection: the end of the answer, if the protocol has it so."""
+        """Handle a closed connection: the end of the answer, if the protocol defines it so; else a lost request."""
         if self.answered and self.requester.ends_with_close:
             self.over(Ended(0, fastcgi.REQUEST_COMPLETE))
         else:
             await self.lost()
 
     async def lost(self) -> None:
-        """Begin again on a new connection if the kept one has ended and that is safe. Raises HTTPError.
+        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError.
 
-        A responder may close an idle connection just as a request begins on it. But it may also have taken the
+        A responder may close an idle connection just as a request begins on it. But it may also have accepted the
         request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2).
-        ewe therefore sends a request again only if it is safe, or if nothing of it could be written.
+        ewe therefore sends a request again only if it is safe, or if no byte of it could be written.
         """
         assert self.upstream is not None
         untouched = self.upstream.written == self.written_before
-        if self.heard or self.fresh or not (untouched or self.safe):
+        if self.received or self.fresh or not (untouched or self.safe):
             raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
         await self.begin_again()
 
     async def go_elsewhere(self) -> None:
         """Begin again at another address: this one has refused the request unread. Raises HTTPError(503)."""
         assert self.upstream is not None
-        self.refused = self.heard = False
-        self.refused_by |= {self.upstream.place}
+        self.refused = self.received = False
+        self.refused_by |= {self.upstream.address}
         await self.begin_again()
 
     async def begin_again(self) -> None:
-        """Give the connection up, and begin the request on a new one. Raises HTTPError."""
+        """Release the connection, and begin the request on a new one. Raises HTTPError."""
         assert self.upstream is not None
         upstream, self.upstream = self.upstream, None
         self.connections.release(upstream)
-        await self.begin(new=True)
+        await self.begin(must_be_new=True)
 
     def how_it_ended(self) -> str:
+        """Return how the application has ended the request, for a message."""
         if self.requester.ends_with_close:
             return "it closed the connection"
         return f"application status {self.status}"
 
     def end(self) -> None:
-        """Let go of what is held; a responder that still works sees the connection close."""
+        """Release connection, error log and body. A responder that still works sees the connection close."""
         if self.upstream is not None:
             self.connections.release(self.upstream)
             self.upstream = None

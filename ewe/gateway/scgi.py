@@ -1,22 +1,23 @@
 """SCGI: one request of a web server to an application, and its answer, on one connection. No I/O.
 
-SCGI carries the same message as FastCGI (records.py), and has nothing that a request does not need: no records, no
-request ids, no kept connections. The request is one netstring: a length in decimal digits, a colon, the content and
-a comma. The content is the request's variables, each name and each value ended by a NUL. The body follows as it is:
+SCGI carries the same message as FastCGI (records.py), without the parts that a single request does not need: no
+records, no request ids, no kept connections. The request is one netstring: a length in decimal digits, a colon, the
+content and a comma. The content is the request's variables, each name and each value ended by a NUL. The body
+follows as it is:
 
     "70:" "CONTENT_LENGTH" 00 "27" 00 "SCGI" 00 "1" 00 "REQUEST_METHOD" 00 "POST" 00 ... ","  then 27 bytes of body
      └ bytes between ":" and ","   └ must be the first      └ must be there
 
-The answer is what a CGI program prints (gateway/cgi.py). The close of the connection ends it.
+The answer has the form of a CGI program's output (gateway/cgi.py). The close of the connection ends it.
 
-What can go wrong:
+Possible failures:
 
 - The answer itself does not say where it ends. An application that dies within its body closes the connection,
-  too, and half an answer would pass for the whole. Only a Content-Length in its head, or a connection that is
-  reset, tells ewe.
+  too, and half an answer would look complete. Only a Content-Length in its head, or a reset of the connection,
+  shows the error to ewe.
 - A NUL within a value would end the value early, and its rest would become the next name. No field and no path of
-  a request can hold one (ewe/http); encode_pairs() refuses it all the same.
-- A name that comes twice is forbidden. The variables come from a dictionary, and so no name does.
+  a request can contain a NUL (ewe/http); encode_pairs() checks again and refuses it.
+- SCGI forbids a name that occurs twice. The variables come from a dictionary, where no name does.
 
 Source: "SCGI: A Simple Common Gateway Interface alternative", Neil Schemenauer, 2008.
 Read next: uwsgi.py, records.py.
@@ -29,15 +30,16 @@ from collections.abc import Iterable, Mapping
 from ewe.gateway.records import Output
 from ewe.http.status import HTTPError
 
-MAX_HEAD = 256 * 1024  # bytes of a netstring that read_request() accepts
+MAX_HEAD_BYTES = 256 * 1024  # bytes of a netstring that read_request() accepts
+MAX_DIGITS = 7  # of a netstring's length; more than MAX_HEAD_BYTES has, so that its message names the limit
 
 
 class SCGIError(ValueError):
-    """Bytes that no web server may send; the text is one line."""
+    """Bytes that the SCGI protocol does not allow; the text is one line."""
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return variables as SCGI writes them. Raises HTTPError(400) for a NUL, or an empty name."""
+    """Return variables in SCGI's encoding. Raises HTTPError(400) for a NUL, or an empty name."""
     parts: list[bytes] = []
     for name, value in pairs:
         if not name or b"\0" in name or b"\0" in value:
@@ -47,16 +49,16 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 class CloseEnded:
-    """What SCGI and uwsgi share: after the head, body and answer are plain bytes, and the close ends the answer."""
+    """The common part of SCGI and uwsgi: body and answer are plain bytes, and the close ends the answer."""
 
     ends_with_close = True  # so no connection is kept
 
     def input(self, data: bytes) -> bytes:
-        """Return the bytes of more of the body; its end needs none, since its length was told."""
+        """Return the bytes of the next piece of the body. Its end needs no bytes: the head has the length."""
         return data
 
-    def whole_output(self, data: bytes) -> bytes | None:
-        """Return None: no bytes tell that they are the answer's last."""
+    def take_whole_output(self, data: bytes) -> bytes | None:
+        """Return None: no bytes mark the end of the answer."""
         return None
 
     def feed(self, data: bytes) -> list[Output]:
@@ -65,7 +67,7 @@ class CloseEnded:
 
 
 class Requester(CloseEnded):
-    """The web server's end of one connection: it begins one request, and hears one answer."""
+    """The web server's end of one connection: it sends one request, and receives one answer."""
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
@@ -79,23 +81,26 @@ class Requester(CloseEnded):
     encode_pairs = staticmethod(encode_pairs)
 
     def begin_with(self, pairs: bytes, keep: bool) -> bytes:
-        """Return the netstring of a request whose variables are encoded already. keep: SCGI has no such thing."""
+        """Return the netstring of a request whose variables are encoded already. keep: ignored, SCGI keeps none."""
         return b"%d:%b," % (len(pairs), pairs)
 
 
 def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
-    """Return a request's variables, and the bytes after them: the application's end. None: it is not complete.
+    """Return a request's variables, and the bytes after them. The application's end calls this.
 
-    Raises SCGIError for bytes that no web server may send.
+    None: the netstring is not complete. Raises SCGIError for bytes that the protocol does not allow.
     """
-    digits, colon, _ = data[:8].partition(b":")
-    if (digits and not digits.isdigit()) or (colon and not digits) or (not colon and len(data) >= 8):
-        raise SCGIError(f"{data[:8]!r} begins no netstring")
+    first = data[: MAX_DIGITS + 1]
+    digits, colon, _ = first.partition(b":")
+    if (digits and not digits.isdigit()) or (colon and not digits) or (not colon and len(first) > MAX_DIGITS):
+        raise SCGIError(f"{first!r} begins no netstring")
     if not colon:
         return None
     length = int(digits)
-    if length > MAX_HEAD or digits != b"%d" % length:
-        raise SCGIError(f"a netstring of {digits.decode()} bytes; {MAX_HEAD} is the limit")
+    if digits != b"%d" % length:
+        raise SCGIError(f"the netstring's length {digits.decode()} begins with 0")
+    if length > MAX_HEAD_BYTES:
+        raise SCGIError(f"a netstring of {digits.decode()} bytes; {MAX_HEAD_BYTES} is the limit")
     start = len(digits) + 1
     end = start + length
     if len(data) <= end:

@@ -1,20 +1,21 @@
-"""Scripts: which file a URL names, and which part of the path is left for the script.
+"""Scripts: find the file that a URL names, and the part of the path that is left for the script.
 
-A URL does not say where the name of its script ends. In /cgi-bin/shop/basket.cgi/add/3 it may be any part; only the
-file system knows. The server tries the parts from the left, until one is not a directory:
+A URL does not say where the name of its script ends. In /cgi-bin/shop/basket.cgi/add/3 any part may be the script;
+only the file system knows. The server tries the parts from the left, until one is not a directory:
 
     /cgi-bin   /shop        /basket.cgi     /add/3
     prefix     directory    script          the rest
     └──────── SCRIPT_NAME ────────────┘     PATH_INFO          (RFC 3875 sections 4.1.13 and 4.1.5)
 
-leading_parts() is this walk. Each caller has further rules: the CGI feature wants an executable file, users'
-directories and pages leave that to X-Switch, which runs the script as its owner. A web application of Java is a
-directory with a WEB-INF: the walk ends there, and all that follows is the application's.
+leading_parts() is this walk. Each caller has further rules: the CGI feature requires an executable file. Users'
+directories and pages leave that check to X-Switch, which runs the script as its owner. A web application of Java is
+a directory with a WEB-INF: the walk ends there, and the rest of the path belongs to the application.
 
-What can go wrong: the file may be exchanged between this look and the start of the script. Nothing here decides
-what a script may do: X-Switch's suexecme resolves and checks the path again, and cgi-bin belongs to the site.
+Possible failure: the file may be exchanged between this check and the start of the script. Nothing here decides
+about the script's privileges: X-Switch's suexecme resolves and checks the path again, and cgi-bin belongs to the
+site.
 
-Read next: cgi.py, which tells the script what was found; features/cgi/programs.py.
+Read next: cgi.py, which passes the result to the script; features/cgi/programs.py.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from collections.abc import Iterator, Sequence
 from ewe.config.defaults import WEB_INF
 from ewe.http.status import HTTPError
 
-MAX_FIRST_LINE = 256  # bytes, as the kernel reads them
+MAX_FIRST_LINE_BYTES = 256  # bytes, as the kernel reads them
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-INDEX = "index.php"  # what X-Switch runs for a directory
+INDEX = "index.php"  # the script that X-Switch runs for a directory
 
 
 class Script:
-    """A script that a URL leads to. file: where it is. name, path_info: the two parts of the URL's path."""
+    """A script that a URL leads to. file: its path on disk. name, path_info: the two parts of the URL's path."""
 
     __slots__ = ("file", "name", "path_info")
 
@@ -43,7 +44,7 @@ class Script:
 
 
 def explained(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
-    """Yield the lines of `ewe --explain` for a script: what runs it, and what it is told of its path."""
+    """Yield the lines of `ewe --explain` for a script: the program, its path variables, and a possible fault."""
     yield f"  answer    the program {script.file}   ({why})"
     yield f"            SCRIPT_NAME={script.name} PATH_INFO={script.path_info or '(none)'}"
     if executable and not os.access(script.file, os.X_OK):
@@ -51,10 +52,10 @@ def explained(script: Script, why: str, *, executable: bool = False) -> Iterator
 
 
 def leading_parts(root: str, prefix: str, path: str) -> Iterator[Script]:
-    """Yield each leading part of a path as if it were the script, the shortest first.
+    """Yield each leading part of a path as a candidate script, the shortest first.
 
-    prefix: the part of the URL that leads to the directory `root`, without its last slash. Ends before an empty
-    segment and before a hidden file (".git"), which no URL leads to.
+    prefix: the part of the URL that leads to the directory `root`, without its last slash. The walk ends before an
+    empty segment and before a hidden file (".git"), which no URL leads to.
     """
     file = root
     end = len(prefix)
@@ -67,10 +68,10 @@ def leading_parts(root: str, prefix: str, path: str) -> Iterator[Script]:
 
 
 def script_of(root: str, prefix: str, path: str, indexes: Sequence[str] = (INDEX,)) -> Script | None:
-    """Return the script that a path leads to: its first part that is no directory, or is a web application.
+    """Return the script that a path leads to: its first part that is not a directory, or is a web application.
 
-    indexes: names of files that stand for a directory, for a path that ends with the directory's slash. Whether the
-    script may run, and that no symbolic link leads out of `root`, X-Switch checks.
+    indexes: names of files that stand for a directory, for a path that ends with the directory's slash. X-Switch
+    checks whether the script may run, and that no symbolic link leads out of `root`.
     """
     directory, name = root, prefix
     for part in leading_parts(root, prefix, path):
@@ -84,7 +85,7 @@ def script_of(root: str, prefix: str, path: str, indexes: Sequence[str] = (INDEX
 
 
 def is_there(file: str) -> bool:
-    """Return whether a file exists. Raises HTTPError(403) if a directory on the way may not be entered."""
+    """Return whether a file exists. Raises HTTPError(403) if a directory on its path may not be entered."""
     try:
         os.lstat(file)
     except PermissionError:
@@ -95,7 +96,7 @@ def is_there(file: str) -> bool:
 
 
 def closed_door(directory: str) -> str:
-    """Return a line for the log: which directory, this or one above it, we may not enter, and what to do."""
+    """Return a line for the log: the closed directory (this one or one above it), and the remedy."""
     return refused(closed_directory(directory) or directory)
 
 
@@ -108,12 +109,12 @@ def closed_directory(path: str) -> str:
 
 
 def is_closed(directory: str) -> bool:
-    """Return whether this process may not enter a directory that is there."""
+    """Return whether a directory exists that this process may not enter."""
     return os.path.isdir(directory) and not os.access(directory, os.X_OK, effective_ids=True)
 
 
 def refused(directory: str) -> str:
-    """Return the words for a directory that this process may not enter, and what to do."""
+    """Return the message for a directory that this process may not enter, with the remedy."""
     return f"{directory} may not be entered by the server, {account()}: chmod o+x {directory}"
 
 
@@ -131,12 +132,12 @@ def is_application(directory: str) -> bool:
 
 
 def fault_of(file: str) -> str:
-    """Return what is wrong with a script's first line, which names its interpreter; "" if nothing is wrong."""
+    """Return a message about a wrong first line of a script, which names the interpreter; "" if it is right."""
     try:
         with open(file, "rb") as script:
-            line = script.readline(MAX_FIRST_LINE)
+            line = script.readline(MAX_FIRST_LINE_BYTES)
     except OSError as reason:
-        return f"{file} cannot be read: {reason.strerror}"
+        return f"cannot read {file}: {reason.strerror}"
     if line.startswith(BYTE_ORDER_MARK):
         return f"{file} begins with a byte order mark: save it as UTF-8 without one"
     if line.startswith(b"\x7fELF"):

@@ -1,23 +1,23 @@
-"""A table of times that all processes of the server share: who may come again when.
+"""A table of times that all processes of the server share: when each client may come again.
 
-Two guards remember clients: the rate of requests, and the failed log-ins. One process of eight sees an eighth of
-the requests, and the child of the fork model sees one connection. Each would count too little. The table therefore
-lies in memory that fork(2) does not copy:
+Two guards remember clients: the request rate limit, and the limit of failed log-ins. One process of eight sees an
+eighth of the requests, and the child of the fork model sees one connection. Each would count too few. The table
+therefore lies in memory that fork(2) does not copy:
 
     supervisor ── made here ──┬── worker 1 ──┐
                               ├── worker 2 ──┼── the same pages of memory: (digest of a key, time), 24 bytes each
                               └── child ─────┘
 
-An entry is a key and a time on time.monotonic(), which is the same in all processes. **A time that has passed says
-nothing any more**, so an expired entry is a free slot. No entry is ever deleted, and nothing has to clean up.
+An entry is a key and a time on time.monotonic(), which is the same in all processes. **A time in the past has no
+meaning**, so an expired entry is a free slot. No entry is ever deleted, and no cleaner has to run.
 
-The table never grows. A key belongs into one bucket of 8 slots. If all 8 are in use, the entry that expires first
-makes room. A flood of addresses thus drives out those entries that matter least.
+The table never grows. A key belongs to one bucket of 8 slots. If all 8 are in use, the entry that expires first
+makes room. A flood of addresses thus replaces the entries that matter least.
 
-Only digests are in the table (BLAKE2b, 128 bits, with a random key that is made with the table). Nobody can choose
-keys that fall into one bucket, and a dump of the memory shows no address, name or password.
+The table contains only digests (BLAKE2b, 128 bits, with a random key that is made with the table). No attacker can
+choose keys that fall into one bucket, and a dump of the memory shows no address, name or password.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
 - **Two processes change an entry at once.** locked() takes a record lock (fcntl(2)) of the table's file, and a lock
   of this process's threads. The kernel gives back the lock of a process that is killed.
@@ -40,9 +40,9 @@ from struct import Struct
 from ewe.gateway.spool import memory_file
 
 SLOT = Struct("=16sd")  # digest of the key, time on time.monotonic()
-WAYS = 8  # slots of a bucket
-BUCKET = WAYS * SLOT.size
-BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel gives memory to the parts that are in use
+BUCKET_SLOTS = 8  # slots of a bucket
+BUCKET = BUCKET_SLOTS * SLOT.size
+BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel allocates memory only for the parts in use
 
 
 class SharedTable:
@@ -77,7 +77,7 @@ class SharedTable:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
 
     def get(self, digest: bytes) -> float:
-        """Return the time of a key; 0.0 if it has none, or has lost it."""
+        """Return the time of a key; 0.0 if the table has none, or has dropped it."""
         start = self.bucket(digest)
         for own, until in SLOT.iter_unpack(self.memory[start : start + BUCKET]):
             if own == digest:
@@ -85,27 +85,28 @@ class SharedTable:
         return 0.0
 
     def put(self, digest: bytes, until: float) -> None:
-        """Set the time of a key. The caller holds locked() if the time depends on the one before."""
+        """Set the time of a key. The caller must be in locked() if the new time depends on the old one."""
         start = self.bucket(digest)
-        place, first = start, float("inf")
+        offset, first = start, float("inf")
         for number, (own, its) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET])):
             if own == digest:
-                place = start + number * SLOT.size
+                offset = start + number * SLOT.size
                 break
             if its < first:
-                place, first = start + number * SLOT.size, its
-        SLOT.pack_into(self.memory, place, digest, until)
+                offset, first = start + number * SLOT.size, its
+        SLOT.pack_into(self.memory, offset, digest, until)
 
     def bucket(self, digest: bytes) -> int:
-        """Return where the bucket of a key begins."""
+        """Return the offset at which the bucket of a key begins."""
         return int.from_bytes(digest[:8], "little") % self.buckets * BUCKET
 
 
 class Rate:
-    """How often something may happen for each key: `burst` times at once, then `per_second` times a second.
+    """Limits an event of each key: `burst` times at once, then `per_second` times a second.
 
-    The count is exact (generic cell rate algorithm). A key's time is when its whole burst will be there again; each
-    event moves it 1/per_second later, and no event may move it further than the burst reaches.
+    The count is exact (generic cell rate algorithm). A key's time is the moment at which its whole burst is
+    available again. Each event moves that time 1/per_second later, and no event may move it further than the burst
+    allows.
     """
 
     def __init__(self, per_second: float, burst: float, table: SharedTable) -> None:
@@ -114,7 +115,7 @@ class Rate:
         self.table = table
 
     def take(self, key: bytes) -> float:
-        """Count one event, and return 0.0; or count nothing, and return in how many seconds it may happen."""
+        """Count one event, and return 0.0; or count nothing, and return the seconds until the event is allowed."""
         digest = self.table.digest(b"rate", key)
         with self.table.locked():
             now = time.monotonic()
@@ -126,14 +127,14 @@ class Rate:
         return 0.0
 
     def wait(self, key: bytes) -> float:
-        """Return in how many seconds one more event may happen; 0.0 for now. Nothing is counted."""
+        """Return the seconds until one more event is allowed; 0.0 for now. Count nothing."""
         until = self.table.get(self.table.digest(b"rate", key))
         return max(until + self.interval - time.monotonic() - self.reach, 0.0) if until else 0.0
 
-    def charge(self, key: bytes, most: float) -> None:
-        """Count one event in any case. most: seconds that a key can have to wait for its next event."""
+    def charge(self, key: bytes, max_wait_s: float) -> None:
+        """Count one event in any case. max_wait_s: the longest wait of a key for its next event."""
         digest = self.table.digest(b"rate", key)
         with self.table.locked():
             now = time.monotonic()
             until = max(self.table.get(digest), now) + self.interval
-            self.table.put(digest, min(until, now + self.reach + most))
+            self.table.put(digest, min(until, now + self.reach + max_wait_s))

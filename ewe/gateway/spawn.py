@@ -1,21 +1,21 @@
-"""Spawn: start a program with posix_spawn(3), while the other threads of this process go on.
+"""Spawn: start a program with posix_spawn(3), while the other threads of this process continue.
 
-To start a program costs about half a millisecond in any case: the kernel makes a process, replaces its
+Starting a program costs about half a millisecond in any case: the kernel makes a process, replaces its
 memory by the program's, and maps the program's libraries. Until the program has replaced the memory, the thread
-that starts it waits (vfork). What the *other* threads do meanwhile is the difference:
+that starts it waits (vfork). The ways to start a program differ in the *other* threads:
 
     subprocess.Popen     holds the interpreter's lock (GIL): no thread runs Python until the program has started
     posix_spawn, ctypes  the lock is free: on two cores, two threads start two programs at once
 
-ctypes releases the lock around each call of a C function, so the call here is the C library's own. In the thread
-model, and Popen also does more work in Python. The process that is started gets:
+ctypes releases the lock around each call of a C function, so this module calls the C library directly. Popen also
+does more work in Python. The new process gets:
 
-- standard input, output and error, and no other descriptor. Most of ewe's close by themselves (PEP 446), but not
-  one that ewe has inherited, such as a listening socket of systemd
+- standard input, output and error, and no other descriptor. Most of ewe's descriptors close by themselves (PEP
+  446), but a descriptor that ewe has inherited does not, such as a listening socket of systemd
 - its own process group, so that Ctrl-C in the server's terminal does not reach it, and killpg(2) reaches all of it
-- SIGPIPE and SIGXFSZ as programs expect them; Python ignores both
+- the default action for SIGPIPE and SIGXFSZ, as programs expect; Python ignores both
 
-What can go wrong: the sizes of the C library's structures are not known to Python. The buffers here are larger than
+Possible failures: Python does not know the sizes of the C library's structures. The buffers here are larger than
 any of them. A C library may lack posix_spawn_file_actions_addclosefrom_np (glibc before 2.34): then subprocess
 starts the program.
 
@@ -30,7 +30,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 SET_GROUP, SET_DEFAULT_SIGNALS = 0x02, 0x04  # POSIX_SPAWN_SETPGROUP, POSIX_SPAWN_SETSIGDEF of <spawn.h>
-ROOM = 1024  # bytes: more than posix_spawnattr_t, posix_spawn_file_actions_t or sigset_t need
+STRUCTURE_BYTES = 1024  # bytes: more than posix_spawnattr_t, posix_spawn_file_actions_t or sigset_t need
 PATHS = ctypes.c_char_p
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -43,8 +43,8 @@ def start(
 ) -> int:
     """Start a program; return its process id, which the caller must wait for. Raises OSError, ValueError.
 
-    command: the program's absolute path, and its arguments. directory: its working directory. descriptors: what
-    becomes its standard input, output and error. ValueError: a text has a NUL.
+    command: the program's absolute path, and its arguments. directory: its working directory. descriptors: they
+    become its standard input, output and error. ValueError: a text has a NUL.
     """
     if SPAWNER is None:
         return start_without(command, environment, directory, descriptors)
@@ -57,14 +57,14 @@ def start_without(
     directory: str,
     descriptors: tuple[int, int, int],
 ) -> int:
-    """Start a program as start() does, with subprocess."""
+    """Start a program as start() does, but with subprocess."""
     import subprocess
 
     stdin, stdout, stderr = descriptors
     process = subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=directory, env=environment, process_group=0
     )
-    process.returncode = 0  # or subprocess would wait for the process, too, once this object is gone
+    process.returncode = 0  # otherwise subprocess would wait for the process once this object is deleted
     return process.pid
 
 
@@ -79,8 +79,8 @@ class Spawner:
         self.change_directory = libc.posix_spawn_file_actions_addchdir_np
         self.close_from = libc.posix_spawn_file_actions_addclosefrom_np
         self.end = libc.posix_spawn_file_actions_destroy
-        self.attributes = ctypes.create_string_buffer(ROOM)
-        signals = ctypes.create_string_buffer(ROOM)
+        self.attributes = ctypes.create_string_buffer(STRUCTURE_BYTES)
+        signals = ctypes.create_string_buffer(STRUCTURE_BYTES)
         libc.sigemptyset(signals)
         for number in IGNORED_BY_PYTHON:
             libc.sigaddset(signals, number)
@@ -96,13 +96,13 @@ class Spawner:
         directory: str,
         descriptors: tuple[int, int, int],
     ) -> int:
-        """Start a program, as the function start() says."""
+        """Start a program; the function start() describes the arguments."""
         arguments = [os.fsencode(each) for each in command]
         variables = [name + b"=" + value for name, value in environment.items()]
         where = os.fsencode(directory)
         if b"\0" in b"".join((*arguments, *variables, where)):
             raise ValueError("embedded null byte")
-        actions = ctypes.create_string_buffer(ROOM)
+        actions = ctypes.create_string_buffer(STRUCTURE_BYTES)
         pid = ctypes.c_int()
         self.begin(actions)
         try:
@@ -126,7 +126,7 @@ class Spawner:
 
 
 def spawner() -> Spawner | None:
-    """Return what starts programs; None if the C library lacks a function."""
+    """Return a Spawner; None if the C library lacks a function."""
     try:
         return Spawner()
     except AttributeError:

@@ -7,8 +7,8 @@
                                                        program
 
 A program needs CONTENT_LENGTH before it starts (RFC 3875 section 4.1.2), but a chunked body has no length until its
-end. And a program that reads from a slow client waits, and holds its process or its engine. Spooling solves both:
-the program starts when the whole body has come, and reads a real file at full speed.
+end. A program that reads from a slow client also waits, and occupies its process or its engine. Spooling solves
+both problems: the program starts when the whole body has come, and reads a real file at full speed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 from ewe.http.messages import BodyReader
 from ewe.http.status import HTTPError
 
-NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # the file of every empty body
+NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # stands for every empty body
 
 
 class Spooled:
@@ -27,7 +27,7 @@ class Spooled:
     __slots__ = ("closed", "descriptor", "length", "shared")
 
     def __init__(self, descriptor: int, length: int, shared: bool = False) -> None:
-        """shared: this is the body of all requests without one, and close() leaves it open."""
+        """shared: this object stands for all empty bodies, and close() leaves the file open."""
         self.descriptor = descriptor
         self.length = length
         self.shared = shared
@@ -76,7 +76,7 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
 
 
 def memory_file(name: str) -> int:
-    """Return the descriptor of a new file in memory; on the disk, where the system has none. Raises OSError."""
+    """Return the descriptor of a new file in memory; on disk if the system has no memfd. Raises OSError."""
     return os.memfd_create(name) if hasattr(os, "memfd_create") else temporary_file()
 
 

@@ -1,14 +1,14 @@
 """True names: the path of an open file, without symbolic links, on every system.
 
-Whether a file may be sent depends on where it really lies. Who asks by name gets an answer about the name: between
-two looks, a link may be exchanged. The question therefore goes to the open file:
+Whether a file may be sent depends on where it really lies. A check by name is not enough: a link may be exchanged
+between the check and the use. ewe therefore asks about the open file:
 
     Linux             readlink(/proc/self/fd/N)           the kernel knows the path of each open file
     macOS             fcntl(N, F_GETPATH)                 the same
     neither of them   os.path.realpath(name), and stat    the path counts only if the open file lies there
 
-The last way looks at the path again. If it leads to another file than the open one, somebody has exchanged a link
-meanwhile, and the file has no name that could be trusted.
+The last way resolves the name again. If it leads to another file than the open one, a link was exchanged meanwhile,
+and the file has no name that can be trusted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 import errno
 import os
 
-# To open a file for such questions alone. Without O_PATH, a file that may not be read cannot be asked.
-LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
-LONGEST = 1024  # bytes, MAXPATHLEN of macOS: F_GETPATH fills a buffer of this size
+# Flags to open a file only for its name. Without O_PATH, this fails for a file that may not be read.
+NAME_ONLY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
+MAX_PATH_BYTES = 1024  # bytes, MAXPATHLEN of macOS: F_GETPATH fills a buffer of this size
 
 
 def true_name(descriptor: int, name: str) -> str:
@@ -30,7 +30,7 @@ def true_name(descriptor: int, name: str) -> str:
     import fcntl
 
     if hasattr(fcntl, "F_GETPATH"):
-        path = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(LONGEST))
+        path = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(MAX_PATH_BYTES))
         return os.fsdecode(path.partition(b"\0")[0])
     real = os.path.realpath(name)
     if not os.path.samestat(os.lstat(real), os.fstat(descriptor)):
@@ -39,7 +39,7 @@ def true_name(descriptor: int, name: str) -> str:
 
 
 def real_path(path: str) -> str:
-    """Return a path of the settings as true_name() would: without links, and spelled as the file system spells it.
+    """Return a path of the settings as true_name() would: without links, in the file system's own spelling.
 
     macOS takes /Users/Ada/Sites for /Users/ada/sites. If the settings had one spelling and the kernel another,
     every file would seem to lie outside of the document root.
@@ -50,8 +50,8 @@ def real_path(path: str) -> str:
     if not hasattr(fcntl, "F_GETPATH"):
         return real
     try:
-        descriptor = os.open(real, LOOK)
-    except OSError:  # there is nothing yet, or it may not be read
+        descriptor = os.open(real, NAME_ONLY_FLAGS)
+    except OSError:  # the file does not exist yet, or may not be read
         return real
     try:
         return true_name(descriptor, real)
@@ -62,6 +62,6 @@ def real_path(path: str) -> str:
 def name_of(descriptor: int) -> str:
     """Return a path that opens the file of a descriptor, although another file may have its name meanwhile.
 
-    On macOS, files that are opened by it share their position: read them with os.pread().
+    On macOS, files that are opened by this path share their position: read them with os.pread().
     """
     return f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else f"/dev/fd/{descriptor}"

@@ -1,20 +1,21 @@
-"""Tunnels: bytes both ways, once a client and the next server have switched to another protocol.
+"""Tunnels: bytes both ways, once a client and the upstream have switched to another protocol.
 
-    client: GET /chat, Upgrade: websocket ──▶ ewe ──▶ next server
+    client: GET /chat, Upgrade: websocket ──▶ ewe ──▶ upstream
                                           ◀── 101 Switching Protocols
             bytes ◀─────────────────────────────────▶ bytes         until one side ends, or both are silent
 
-ewe does not look into the bytes: WebSocket (RFC 6455) or any other protocol that proxy-upgrade names. A Tunnel is
-the body of the response 101. receive() returns the next server's bytes, which the conversation sends to the
+ewe does not interpret the bytes: they are WebSocket (RFC 6455) or any other protocol that proxy-upgrade names. A
+Tunnel is the body of the response 101. receive() returns the upstream's bytes, which the conversation sends to the
 client, and passes the client's bytes on meanwhile. Back-pressure goes both ways: a side that does not read stops
 the other.
 
-A tunnel holds what a conversation holds under its model: a socket and a coroutine with asyncio and the pool, a
-thread, or a process. prefork therefore has room for as many tunnels as it has workers, and serial for one.
+A tunnel occupies the same resources as a conversation under its model: a socket and a coroutine with asyncio and
+the pool, a thread, or a process. prefork therefore has room for as many tunnels as it has workers, and serial for
+one.
 
-What can go wrong: both sides send without reading, and each waits for the other. Then the write-timeout ends the
-tunnel. A stop of the server waits `grace` for tunnels, as for downloads, and then cuts them. Bytes that a client
-sends together with its request, before the 101, are lost: RFC 6455 section 4.1 has it wait.
+Possible failures: both sides send without reading, and each waits for the other. Then the write-timeout ends the
+tunnel. A stop of the server waits `grace` for tunnels, as for downloads, and then aborts them. Bytes that a client
+sends together with its request, before the 101, are lost: RFC 6455 section 4.1 tells the client to wait.
 
 Source: RFC 9110 section 7.8.
 """
@@ -35,26 +36,32 @@ NOTHING = memoryview(b"")
 
 
 class Tunnel(Source):
-    """What the next server sends, after `first`. idle: seconds that both sides may be silent."""
+    """The upstream's bytes, after `first_bytes`. idle: seconds that both sides may be silent."""
 
     raw = True
 
     def __init__(
-        self, connections: Connections, upstream: Upstream, io: Stream, first: bytes, name: str, idle: float
+        self,
+        connections: Connections,
+        upstream: Upstream,
+        io: Stream,
+        first_bytes: bytes,
+        name: str,
+        idle: float,
     ) -> None:
         self.connections = connections
         self.upstream: Upstream | None = upstream
         self.io = io
-        self.first = first
+        self.first_bytes = first_bytes
         self.name = name
         self.idle = idle
         self.outgoing = NOTHING
         self.client_ended = False
 
     async def receive(self) -> bytes:
-        """Return the next server's next bytes; b"" once it has ended, is lost, or both sides were silent."""
-        if self.first:
-            first, self.first = self.first, b""
+        """Return the upstream's next bytes; b"" once it has ended, is lost, or both sides were silent."""
+        if self.first_bytes:
+            first, self.first_bytes = self.first_bytes, b""
             return first
         upstream = self.upstream
         assert upstream is not None
@@ -67,7 +74,7 @@ class Tunnel(Source):
             return b""
 
     async def pass_on(self, upstream: Upstream) -> bytes | None:
-        """Pass on what the client has sent, or return what the next server has. Raises as Upstream.receive()."""
+        """Send the client's next bytes to the upstream, or return the upstream's. Raises as Upstream.receive()."""
         if self.outgoing:
             self.outgoing, data = await upstream.exchange(self.outgoing, self.idle)
             return data
@@ -84,6 +91,7 @@ class Tunnel(Source):
         return upstream.receive_now()
 
     async def close(self) -> None:
+        """Close the connection to the upstream, which cannot carry another request."""
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             self.connections.release(upstream)

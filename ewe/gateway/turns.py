@@ -1,13 +1,13 @@
-"""Turns: threads make a long computation one after the other.
+"""Turns: threads do long computations one after the other.
 
-Threads that compute share one interpreter, which each of them holds for 5 ms at a time. If 16 threads compute, any
+Threads that compute share one interpreter. Each of them holds it for 5 ms at a time. If 16 threads compute, any
 other thread waits for 16 turns each time that it needs the interpreter, and an event loop needs it after every
-system call. If the 16 take turns, the event loop waits for one. They are done no later, since only one computes in
-any case.
+system call. If the 16 threads take turns, the event loop waits for one turn. The computations do not end later,
+because only one thread computes at a time in any case.
 
-What can go wrong: the thread whose turn it is may hang, in a network file system for example. The others wait for
-PATIENCE seconds and then go on without it. A process that was forked while another thread had the turn does the
-same.
+Possible failure: the thread that has the turn may hang, in a network file system for example. The others wait for
+TURN_TIMEOUT_S and then go on without their turn. A process that was forked while another thread had the turn does
+the same.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATIENCE = 5.0  # seconds
+TURN_TIMEOUT_S = 5.0  # seconds
 
 
 class Turns:
-    """One kind of computation. Any thread may call taken()."""
+    """The turns of one kind of computation. Any thread may call taken()."""
 
     def __init__(self) -> None:
         self.lock = allocate_lock()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for the turn of this thread, PATIENCE seconds at most, and end it when the block is left."""
-        has_turn = self.lock.acquire(timeout=PATIENCE)
+        """Wait for the turn of this thread, TURN_TIMEOUT_S at most, and end it when the block is left."""
+        has_turn = self.lock.acquire(timeout=TURN_TIMEOUT_S)
         try:
             yield
         finally:

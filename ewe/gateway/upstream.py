@@ -1,13 +1,13 @@
-"""Upstream: a connection to a server behind this one, a FastCGI responder or X-Switch.
+"""Upstream: a connection to a server behind this one: an HTTP server, a FastCGI responder or X-Switch.
 
     client ◀── Stream ── feature ── Upstream ── socket, not blocking ──▶ responder
                                        └── waits with the poller of the client's stream
 
 The socket never blocks. When nothing can be sent or received, the poller of the client's stream waits, in the way
 of the model that runs the client's conversation, and notices if the client leaves. The same code therefore runs
-under every model. A connection can be kept for the next request, and then gets the poller of the next client.
+under every model. A connection can be kept for the next request; it then gets the poller of the next client.
 
-Read next: streams/poller.py; connections.py, which opens and keeps them; responder.py, which speaks over one.
+Read next: streams/poller.py; connections.py, which opens and keeps connections; responder.py, which uses one.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ import errno
 import os
 import socket
 import time
-from socket import SocketType  # without the methods in Python that socket.socket adds to each call
+from socket import SocketType  # without the Python methods that socket.socket adds to each call
 
 from ewe.config.setting_types import parse_address
-from ewe.streams.base import RECEIVE, Poller, Timeout
+from ewe.streams.base import RECEIVE_BYTES, Poller, Timeout
 
-# Seconds between two tries while a Unix socket's backlog is full. No event tells when it has room again.
-CROWDED = 0.05
+# Seconds between two tries while a Unix socket's backlog is full. No event reports that it has room again.
+RETRY_CONNECT_S = 0.05
 KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
-class Place:
+class UpstreamAddress:
     """The address of a server, unix:PATH or HOST:PORT; the host is looked up once. Raises ValueError.
 
-    What connections.py knows of it: kept: idle connections. open: all connections, and those that are being made.
-    left_out_until: on time.monotonic(), 0 while the server can be reached.
+    connections.py keeps three facts here. idle_connections: kept for later requests. open_count: the number of all
+    connections, with those that are being made. left_out_until: on time.monotonic(), 0 while the server can be
+    reached.
     """
 
     def __init__(self, address: str) -> None:
         family, host, port = parse_address(address)
-        self.address = address
-        self.kept: list[Upstream] = []
-        self.open = 0
+        self.text = address
+        self.idle_connections: list[Upstream] = []
+        self.open_count = 0
         self.left_out_until = 0.0
         self.target: str | tuple[str, int]
         if family == "unix":
@@ -68,7 +69,13 @@ class Place:
         return Upstream(sock, poller, self)
 
     async def connected(self, sock: SocketType, number: int, poller: Poller, seconds: float) -> None:
-        """Return once the socket is connected. number: of the error with which connect(2) has returned."""
+        """Wait until the socket is connected. Raises OSError, Timeout, Disconnected.
+
+        number: the errno of the first connect(2).
+
+        - EINPROGRESS: the socket becomes writable when TCP has connected or failed. SO_ERROR holds the result.
+        - EAGAIN: the backlog of a Unix socket is full. connect(2) is repeated.
+        """
         since = time.monotonic()
         while number not in (0, errno.EISCONN):
             left = since + seconds - time.monotonic()
@@ -81,24 +88,24 @@ class Place:
                 if not number:
                     return
             elif number == errno.EAGAIN:
-                await poller.wait([], since, min(CROWDED, left))
+                await poller.wait([], since, min(RETRY_CONNECT_S, left))
                 number = sock.connect_ex(self.target)
                 continue
             raise OSError(number, os.strerror(number))
 
 
 class Upstream:
-    """One connection to a place. poller: that of the client that it serves now."""
+    """One connection to an address. poller: that of the client that the connection serves now."""
 
-    __slots__ = ("asked", "descriptor", "place", "poller", "socket", "written")
+    __slots__ = ("address", "asked", "descriptor", "poller", "socket", "written")
 
-    def __init__(self, sock: SocketType, poller: Poller, place: Place) -> None:
-        self.place = place
+    def __init__(self, sock: SocketType, poller: Poller, address: UpstreamAddress) -> None:
+        self.address = address
         self.socket = sock
         self.descriptor = sock.fileno()
         self.poller = poller
-        self.asked = False  # bytes were sent, and none have come since
-        self.written = 0  # bytes that were sent, for all requests
+        self.asked = False  # bytes were sent, and no answer has come since
+        self.written = 0  # bytes that were sent, for all requests together
 
     def is_open(self) -> bool:
         """Return whether an idle connection is still good: its server has neither closed it nor sent anything."""
@@ -111,7 +118,7 @@ class Upstream:
         return False
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send what the kernel takes now, and return how many bytes that were. Raises OSError."""
+        """Send the bytes that the kernel accepts now, and return their number. Raises OSError."""
         try:
             sent = self.socket.send(data)
         except BlockingIOError:
@@ -121,23 +128,23 @@ class Upstream:
         return sent
 
     def receive_now(self) -> bytes | None:
-        """Return the bytes that have come, b"" at the end, None if there are none. Raises OSError."""
+        """Return the bytes that have arrived, b"" at the end, None if there are none. Raises OSError."""
         try:
-            data = self.socket.recv(RECEIVE)
+            data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return None
         self.asked = False
         return data
 
     def end_sending(self) -> None:
-        """Tell the server that nothing more will come."""
+        """Tell the server that the request is complete: shut down the sending side."""
         try:
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the next receive() meets the end
 
     async def receive(self, seconds: float) -> bytes:
-        """Return the bytes that come next, b"" at the end.
+        """Return the next bytes, b"" at the end.
 
         Raises Timeout after `seconds` without any, OSError if the connection is lost, Disconnected if the client
         has left.
@@ -147,7 +154,7 @@ class Upstream:
         while True:
             if not self.asked:  # an answer within microseconds is unlikely: wait before the first recv(2)
                 try:
-                    data = self.socket.recv(RECEIVE)
+                    data = self.socket.recv(RECEIVE_BYTES)
                 except BlockingIOError:
                     pass
                 else:
@@ -163,8 +170,9 @@ class Upstream:
     async def exchange(self, outgoing: memoryview, seconds: float) -> tuple[memoryview, bytes | None]:
         """Wait until something can be sent or received, and do it.
 
-        Return what is left to send, and the bytes that came: b"" at the end, None if none came. A server may answer
-        before it has read the whole request, so neither direction waits for the other. Raises as receive().
+        Return the unsent rest of `outgoing`, and the bytes that arrived: b"" at the end, None if none arrived. A
+        server may answer before it has read the whole request, so neither direction waits for the other. Raises as
+        receive().
         """
         since = time.monotonic()
         descriptor = self.descriptor
@@ -174,7 +182,7 @@ class Upstream:
             try:
                 sent = self.send(outgoing)
                 if not sent:
-                    data = self.socket.recv(RECEIVE)
+                    data = self.socket.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 pass
             except BrokenPipeError:  # the server reads no more, but may have answered

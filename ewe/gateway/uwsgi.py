@@ -7,15 +7,15 @@ uwsgi has SCGI's shape (scgi.py), with lengths in binary. The whole head of a re
     00          70 01                 00          0e 00 "REQUEST_METHOD" 04 00 "POST"   09 00 "PATH_INFO" ...
     └ 0: a request for a WSGI application         └ length of the name   └ length of the value
 
-The answer is a whole HTTP response or what a CGI program prints; gateway/cgi.py understands both beginnings. The
-close of the connection ends it, and what scgi.py says of such an answer holds here too.
+The answer is a whole HTTP response or the output of a CGI program; gateway/cgi.py understands both beginnings. The
+close of the connection ends it. Such an answer has the possible failures that scgi.py describes.
 
-What can go wrong:
+Possible failures:
 
-- 16 bits end at 65,535 bytes, and a client may send more in its fields. Such a request is refused with 431. To send
-  its first 64 KB would let a client decide which variables the application never sees.
-- uWSGI itself accepts a block of 4,096 bytes, unless its option buffer-size says more. It closes the connection
-  without an answer then: 502, and uWSGI's log says "invalid request block size".
+- 16 bits end at 65,535 bytes, and a client may send more in its fields. Such a request is refused with 431. If ewe
+  sent its first 64 KB, a client could decide which variables the application never sees.
+- uWSGI itself accepts a block of 4,096 bytes, unless its option buffer-size allows more. For a longer block it
+  closes the connection without an answer: 502, and uWSGI's log has "invalid request block size".
 
 Source: "The uwsgi Protocol", uWSGI's documentation. Read next: scgi.py, responder.py.
 """
@@ -28,34 +28,34 @@ from collections.abc import Iterable, Mapping
 from ewe.gateway.scgi import CloseEnded
 from ewe.http.status import HTTPError
 
-WSGI = 0  # modifier1 of a request; uWSGI hands it to the application that it has loaded, in any language
-MAX_BLOCK = 65535  # bytes
+WSGI = 0  # modifier1 of a request; uWSGI passes it to the loaded application, in any language
+MAX_BLOCK_BYTES = 65535  # bytes
 
 HEADER = struct.Struct("<BHB")  # modifier1, length of the block, modifier2
 LENGTH = struct.Struct("<H")
 
 
 class UwsgiError(ValueError):
-    """Bytes that no web server may send; the text is one line."""
+    """Bytes that the uwsgi protocol does not allow; the text is one line."""
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return variables as uwsgi writes them. Raises HTTPError(431) for one that is longer than 64 KB."""
+    """Return variables in uwsgi's encoding. Raises HTTPError(431) for a name or value above MAX_BLOCK_BYTES."""
     parts: list[bytes] = []
     for name, value in pairs:
-        if len(name) > MAX_BLOCK or len(value) > MAX_BLOCK:
+        if len(name) > MAX_BLOCK_BYTES or len(value) > MAX_BLOCK_BYTES:
             raise too_large(len(name) + len(value))
         parts += (LENGTH.pack(len(name)), name, LENGTH.pack(len(value)), value)
     return b"".join(parts)
 
 
 def too_large(length: int) -> HTTPError:
-    """Return the error for a request that does not fit."""
-    return HTTPError(431, f"the request's variables have {length} bytes; uwsgi carries {MAX_BLOCK}")
+    """Return the error for a request that does not fit into one packet."""
+    return HTTPError(431, f"the request's variables have {length} bytes; uwsgi carries {MAX_BLOCK_BYTES}")
 
 
 class Requester(CloseEnded):
-    """The web server's end of one connection: it begins one request, and hears one answer."""
+    """The web server's end of one connection: it sends one request, and receives one answer."""
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
@@ -69,15 +69,15 @@ class Requester(CloseEnded):
 
     def begin_with(self, pairs: bytes, keep: bool) -> bytes:
         """Return the packet of a request whose variables are encoded already. Raises HTTPError(431)."""
-        if len(pairs) > MAX_BLOCK:
+        if len(pairs) > MAX_BLOCK_BYTES:
             raise too_large(len(pairs))
         return HEADER.pack(WSGI, len(pairs), 0) + pairs
 
 
 def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
-    """Return a request's variables, and the bytes after them: the application's end. None: it is not complete.
+    """Return a request's variables, and the bytes after them. None: the packet is not complete.
 
-    Raises UwsgiError.
+    The application's end calls this. Raises UwsgiError.
     """
     if data and data[0] != WSGI:
         raise UwsgiError(f"modifier1 is {data[0]}, not {WSGI}")

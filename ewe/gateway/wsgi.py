@@ -1,8 +1,8 @@
-"""WSGI (PEP 3333): what an application gets of a request, and how its answer becomes a response.
+"""WSGI (PEP 3333): the environ that an application gets, and how its answer becomes a response.
 
 CGI is a contract between two programs. WSGI is the same contract between two parts of one Python program: the
-variables come in a dictionary, the body as a file object, and the answer as an iterable of blocks. Nothing is
-started for the request, so a call costs microseconds where a program costs milliseconds:
+variables come in a dictionary, the body as a file object, and the answer as an iterable of blocks. No process is
+started for the request: a call costs microseconds, the start of a program costs milliseconds:
 
     server                                       application
     ------                                       -----------
@@ -13,25 +13,25 @@ started for the request, so a call costs microseconds where a program costs mill
     iterable.close()                ──▶          always, however the response ended
 
 Each arrow to the right runs the application's code, which may block. Invocation has a method for each: begin(),
-more(), finish(). features/wsgi.py awaits them through the stream's call(), so nothing here knows of models.
+more(), finish(). features/wsgi.py awaits them through the stream's call(). This module therefore knows no models.
 
 **The body of a response** is sent in the cheapest way that the application allows: a list of small blocks in one
 piece with its length, a file (FileWrapper) by sendfile(2), anything else block by block. PEP 3333 forbids a server
-to hold a block back until the next one is there, so each next() of a generator is a separate call.
+to delay a block until the next one is there, so each next() of a generator is a separate call.
 
 **write()**, which start_response() returns, is there for old programs. Its bytes are collected, and sent in front
 of the blocks once the application has returned.
 
-What can go wrong:
+Possible failures:
 
-- The application raises. Before the first block the client gets a 500; later the response is cut. The error log has
-  the traceback in both cases.
-- It says what the server has to say: fields that concern the connection are refused, and so is what could split the
-  head (checked_head). Content-Length becomes the length of the response.
-- It keeps what must be closed. finish() is called when the response has been sent, when it was cut, and when the
-  client has left.
+- The application raises an exception. Before the first block the client gets a 500; later the response is aborted.
+  The error log has the traceback in both cases.
+- The application sets fields that only the server may set. Fields that concern the connection are refused, and so
+  is any text that could split the head (checked_head). Content-Length becomes the length of the response.
+- The application keeps files open. finish() closes the iterable when the response was sent, when it was aborted,
+  and when the client has left.
 
-Read next: features/wsgi.py; cgi.py, whose grammar of heads this module shares.
+Read next: features/wsgi.py; cgi.py, which parses heads by the same grammar.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ewe import __version__, logger
 from ewe.gateway.cgi import (
-    MAX_REMEMBERED,
+    MAX_CACHED_HEAD_BYTES,
+    MAX_CACHED_NAME_CHARS,
     NOT_PASSED_ON,
-    SHORT_HEAD,
-    Head,
+    ProgramHead,
     content_length,
     response_status,
     split_host,
@@ -69,8 +69,9 @@ if TYPE_CHECKING:
     ErrorTriple = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-SMALL = 64 * 1024  # bytes: a list of blocks up to this size is sent in one piece
-# Fields that concern one connection, which is the server's: PEP 3333, "Other HTTP Features".
+MAX_JOINED_BYTES = 64 * 1024  # bytes: a list of blocks up to this size is sent in one piece
+BLOCK_BYTES = 64 * 1024  # bytes that are read from a file at once
+# Fields about one connection, which only the server may set: PEP 3333, "Other HTTP Features".
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "trailers",
     "transfer-encoding", "upgrade",
@@ -84,8 +85,8 @@ HOP_BY_HOP = frozenset({
 def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
     """Return the part of environ that is the same for all requests of one application.
 
-    path: where it is mounted. threads: another thread of this process may call it at the same time. processes:
-    another process may.
+    path: where the application is mounted. threads: another thread of this process may call it at the same time.
+    processes: another process may.
     """
     return {
         "SCRIPT_NAME": as_native(path),
@@ -100,7 +101,7 @@ def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
 
 
 def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info: str, length: int) -> None:
-    """Add to environ what a request brings. length: of its body, in bytes."""
+    """Add the variables of a request to environ. length: of the request's body, in bytes."""
     host, port = split_host(request.host)
     environ["REQUEST_METHOD"] = request.method
     environ["PATH_INFO"] = as_native(path_info)
@@ -115,9 +116,13 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
     if io.scheme == "https":
         environ["HTTPS"] = "on"
     for field, value in request.values.items():
-        if variable := remembered(field) if len(field) <= MAX_REMEMBERED else variable_name(field):
+        if (
+            variable := cached_variable_name(field)
+            if len(field) <= MAX_CACHED_NAME_CHARS
+            else variable_name(field)
+        ):
             environ[variable] = value
-    if request.host:  # the target's, where it has one: RFC 9112 section 3.2.2
+    if request.host:  # the host of the target, if it has one: RFC 9112 section 3.2.2
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
@@ -128,14 +133,14 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
 
 
 def as_native(path: str) -> str:
-    """Return a path as PEP 3333 wants text: each character stands for one byte."""
+    """Return a path in the text form of PEP 3333: each character stands for one byte."""
     return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
 def variable_name(field: str) -> str:
     """Return the name that a field has in environ; "" for a field that no application sees.
 
-    Unlike a CGI program an application sees Authorization: it runs in this process, and no other user can read its
+    Unlike a CGI program, an application sees Authorization: it runs in this process, and no other user can read its
     variables.
     """
     if field in ("content-type", "authorization"):
@@ -143,11 +148,11 @@ def variable_name(field: str) -> str:
     return variable_of(field).decode()
 
 
-remembered = functools.lru_cache(maxsize=1024)(variable_name)
+cached_variable_name = functools.lru_cache(maxsize=1024)(variable_name)
 
 
-class Errors:
-    """wsgi.errors: a text file whose lines go to the error log. name: the application's, in front of each."""
+class ErrorStream:
+    """wsgi.errors: a text file that writes to the error log. name: the application's, before each line."""
 
     __slots__ = ("name", "pending")
 
@@ -177,8 +182,8 @@ class Errors:
 # The answer
 
 
-def checked_head(status: object, fields: object) -> Head:
-    """Return the head that start_response() was given, parsed. Raises TypeError or ValueError, with the remedy."""
+def checked_head(status: object, fields: object) -> ProgramHead:
+    """Parse the arguments of start_response(); return the head. Raises TypeError or ValueError, with the remedy."""
     if type(status) is not str:
         raise TypeError(f"the status must be a str such as '200 OK', not {status!r}")
     if type(fields) is not list:
@@ -193,59 +198,64 @@ def checked_head(status: object, fields: object) -> Head:
         ):
             raise TypeError(f"a header must be a tuple of two str, not {field!r}")
         size += len(field[0]) + len(field[1])
-    return (parsed_head if size <= SHORT_HEAD else parsed_head.__wrapped__)(status, tuple(fields))
+    # A long head goes past the cache of lru_cache (__wrapped__), so that the cache stays small.
+    parse = parsed_head if size <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__
+    return parse(status, tuple(fields))
 
 
 @functools.lru_cache(maxsize=512)  # most applications send few different heads
-def parsed_head(status: str, fields: tuple[tuple[str, str], ...]) -> Head:
+def parsed_head(status: str, fields: tuple[tuple[str, str], ...]) -> ProgramHead:
     """Parse a head whose parts have the right types. Raises ValueError."""
     length = None
     passed: list[tuple[str, str]] = []
     try:
         number, reason = response_status(status, None)
         for name, value in fields:
-            own = name.lower()
+            lower_name = name.lower()
             if FIELD_LINE.fullmatch(f"{name}: {value}") is None:
                 raise ValueError(
                     f"header {name[:40]!r}: {value[:80]!r} has characters that no header may have"
                 )
-            if own in HOP_BY_HOP:
+            if lower_name in HOP_BY_HOP:
                 raise ValueError(
                     f"header {name!r} is the server's: an application must not set it (PEP 3333)"
                 )
-            if own == "content-length":
+            if lower_name == "content-length":
                 if length is not None:
                     raise ValueError("Content-Length stands there more than once")
                 length = content_length(value)
-            elif own not in NOT_PASSED_ON:
+            elif lower_name not in NOT_PASSED_ON:
                 passed.append((name, value))
     except HTTPError as refused:
         raise ValueError(refused.cause) from None
-    return Head(number, reason, None, length, tuple(passed))
+    return ProgramHead(number, reason, None, length, tuple(passed))
 
 
 class FileWrapper:
     """wsgi.file_wrapper: an iterable over a file. An ordinary file is sent by sendfile(2), not by iterating."""
 
-    def __init__(self, filelike: IO[bytes], block_size: int = SMALL) -> None:
+    def __init__(self, filelike: IO[bytes], block_size: int = BLOCK_BYTES) -> None:
         self.filelike = filelike
         self.block_size = block_size
         if hasattr(filelike, "close"):
             self.close = filelike.close
 
     def __iter__(self) -> Iterator[bytes]:
+        """Return this object, which is its own iterator."""
         return self
 
     def __next__(self) -> bytes:
+        """Return the next block_size bytes of the file, or fewer at its end."""
         block = self.filelike.read(self.block_size)
         if not block:
             raise StopIteration
         return block
 
     def region(self) -> Region | None:
-        """Return the rest of the file, from where it stands; None unless the kernel has the bytes as they are.
+        """Return the rest of the file from its position; None unless the kernel can send the bytes as they are.
 
-        A GzipFile has a descriptor, too, whose bytes are compressed. Only the types of open() are certain.
+        A GzipFile has a descriptor, too, but the bytes behind it are compressed. Only the types of open() are
+        certain.
         """
         file = self.filelike
         raw = file.raw if isinstance(file, BufferedReader | BufferedRandom) else file
@@ -264,10 +274,11 @@ class FileWrapper:
 class Invocation:
     """One call of an application. The methods begin(), more() and finish() may block; no two run at once.
 
-    After begin() either `fault` is set, or `head`, and `body` with the whole body, or else None: more() then
-    returns its blocks. length: for the response's Content-Length, None if it has none.
+    After begin() one of two attributes is set: `fault`, or `head`. With `head`, `body` is the whole body, or None:
+    more() then returns its blocks. length: for the response's Content-Length, None if it has none.
 
-    fault: the traceback of what went wrong; the error log has it already. finished: finish() was called.
+    fault: the traceback of the application's exception; the error log has it already. finished: finish() was
+    called.
     """
 
     __slots__ = (
@@ -279,36 +290,40 @@ class Invocation:
         """name: of the request, for the log. spool: how many bytes of write() may stay in memory."""
         self.application = application
         self.environ = environ
-        # Kept apart from environ, which the application may change.
+        # Keep references: the application may change environ.
         self.input: IO[bytes] = environ["wsgi.input"]
-        self.errors: Errors = environ["wsgi.errors"]
+        self.errors: ErrorStream = environ["wsgi.errors"]
         self.without_body = environ["REQUEST_METHOD"] == "HEAD"
         self.name = name
         self.spool = spool
-        self.head: Head | None = None
-        self.begun = False  # there are bytes of the body, so the head can no longer be replaced
+        self.head: ProgramHead | None = None
+        self.begun = False  # the body has begun, so the head can no longer be replaced
         self.iterable: Any = None
         self.blocks: Iterator[bytes] = iter(())
         self.body: bytes | tuple[bytes | Region, ...] | None = None
         self.length: int | None = None
-        self.written = bytearray()  # by write(); in the file once there are too many for memory
+        self.written = bytearray()  # bytes of write(); they move to the file once they exceed `spool`
         self.file = -1
         self.file_size = 0
         self.fault = ""
         self.finished = False
 
-    # What the application calls
+    # Called by the application
 
     def start_response(
         self, status: str, headers: list[tuple[str, str]], exc_info: ErrorTriple | None = None
     ) -> Callable[[bytes], None]:
-        """Take the head of the response; return write(). Raises what exc_info has, if the body has begun."""
+        """Take the head of the response; return write().
+
+        exc_info: the exception for which the application replaces the head (PEP 3333); None: this is the first
+        call. Raises this exception if the body has begun.
+        """
         if exc_info is not None:
             try:
                 if self.begun and exc_info[1] is not None:
                     raise exc_info[1].with_traceback(exc_info[2])
             finally:
-                exc_info = None  # its traceback holds this frame, which would hold it
+                exc_info = None  # break the reference cycle: the traceback refers to this frame
         elif self.head is not None:
             raise AssertionError(
                 "start_response() was called twice; the second call needs exc_info (PEP 3333)"
@@ -317,7 +332,7 @@ class Invocation:
         return self.write
 
     def write(self, data: bytes) -> None:
-        """Collect bytes that go in front of the blocks: in memory, and in a file when they are many."""
+        """Collect bytes that precede the blocks: in memory, or in a file once they exceed `spool`."""
         self.check(data)
         self.begun = self.begun or bool(data)
         if self.file < 0:
@@ -331,7 +346,7 @@ class Invocation:
         while view:
             view = view[os.write(self.file, view) :]
 
-    # What the server calls
+    # Called by the server
 
     def begin(self) -> None:
         """Call the application, and iterate to the first block that is not empty."""
@@ -341,12 +356,11 @@ class Invocation:
             if self.head is None:
                 raise AssertionError("the application has not called start_response() (PEP 3333)")
             self.length = self.head.length
-            if (
-                self.head.status == 205
-            ):  # it has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+            # A 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+            if self.head.status == 205:
                 self.body, self.length = b"", 0
             elif pieces is not None:
-                self.body = self.framed(pieces, self.head)
+                self.body = self.set_length(pieces, self.head)
         except BaseException:  # SystemExit, too: an application must not end the server
             self.fail()
         else:
@@ -354,7 +368,7 @@ class Invocation:
                 self.finish()
 
     def whole_body(self) -> list[bytes | Region] | None:
-        """Return the parts of the body if all are there already; else None, and `blocks` yields them."""
+        """Return the parts of the body if all are available; else None, and `blocks` yields the body."""
         iterable = self.iterable
         pieces: list[bytes | Region] = []
         if self.file >= 0:
@@ -375,12 +389,14 @@ class Invocation:
         self.blocks = itertools.chain(before, (block,), self.blocks)
         return None
 
-    def framed(self, pieces: list[bytes | Region], head: Head) -> bytes | tuple[bytes | Region, ...]:
-        """Return the whole body, and set `length`. Raises ValueError if Content-Length promises more."""
+    def set_length(
+        self, pieces: list[bytes | Region], head: ProgramHead
+    ) -> bytes | tuple[bytes | Region, ...]:
+        """Set `length`; return the whole body. Raises ValueError if Content-Length is larger than the body."""
         size = body_size(tuple(pieces)) or 0
         without_body = self.without_body or head.status in BODILESS
         if self.length is None:
-            # To HEAD many applications answer with an empty body, which says nothing about that of GET.
+            # Many applications answer HEAD with an empty body, which does not show the length of GET's body.
             self.length = size if size or not without_body else None
         elif size < self.length and not without_body:
             raise ValueError(f"Content-Length is {self.length}, but the body has {size} bytes")
@@ -388,12 +404,12 @@ class Invocation:
             logger.errors.warning(f"{self.name}: the body has {size} bytes, Content-Length is {self.length}")
             pieces, size = first_bytes(pieces, self.length), self.length
         regions = any(type(piece) is Region for piece in pieces)
-        if not regions and (size <= SMALL or len(pieces) == 1):
+        if not regions and (size <= MAX_JOINED_BYTES or len(pieces) == 1):
             return b"".join(pieces)  # type: ignore[arg-type]
         return tuple(piece for piece in pieces if piece != b"")
 
     def more(self) -> bytes:
-        """Return the next block that is not empty, b"" at the end. A fault ends the blocks, too."""
+        """Return the next block that is not empty, b"" at the end. An exception ends the blocks, too."""
         try:
             return self.next_block()
         except BaseException:
@@ -415,13 +431,13 @@ class Invocation:
             raise TypeError(f"the body must come as bytes, not as {type(block).__name__} (PEP 3333)")
 
     def fail(self) -> None:
-        """Log the exception that is being handled, and end."""
+        """Log the exception that is being handled, and finish."""
         self.fault = traceback.format_exc()
         logger.errors.exception(f"{self.name} failed")
         self.finish()
 
     def finish(self) -> None:
-        """Call close() of what the application returned, once; close what the server has opened for it."""
+        """Call close() of the application's iterable, once; close the files that the server opened for the call."""
         if self.finished:
             return
         self.finished = True
@@ -437,7 +453,7 @@ class Invocation:
 
 
 def length_of(iterable: object) -> int | None:
-    """Return how many blocks an iterable has, None if it does not say."""
+    """Return how many blocks an iterable has, None if it has no length."""
     try:
         return len(iterable)  # type: ignore[arg-type]
     except TypeError:
@@ -446,8 +462,8 @@ def length_of(iterable: object) -> int | None:
 
 def file_blocks(file: int, size: int) -> Iterator[bytes]:
     """Yield the content of a file in blocks."""
-    for offset in range(0, size, SMALL):
-        yield os.pread(file, min(SMALL, size - offset), offset)
+    for offset in range(0, size, BLOCK_BYTES):
+        yield os.pread(file, min(BLOCK_BYTES, size - offset), offset)
 
 
 def first_bytes(pieces: list[bytes | Region], size: int) -> list[bytes | Region]:

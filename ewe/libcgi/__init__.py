@@ -1,1 +1,1 @@
-"""LibCGI's part in C: the header that a library is compiled with, and the shim that calls it."""
+"""LibCGI's C part: the header for compiling a library, and the shim that calls libraries."""

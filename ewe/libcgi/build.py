@@ -1,9 +1,9 @@
 """Builds the shim on demand, beside its source: `make libcgi`, `ewe --build-libcgi`.
 
-A wheel of ewe holds no binary. It holds this directory, and the first user who wants LibCGI runs the compiler,
-which takes a second. The name of the result has a hash of all that it was made from. After an update of ewe the
-old shim is therefore not found, and never called with another idea of its structures. The result is written under
-another name and renamed, so that a server never loads half of it.
+A wheel of ewe has no binary, only this directory. The first user who wants LibCGI runs the compiler, which takes a
+second. The name of the result contains a hash of all its sources. After an update of ewe the old shim is therefore
+not found, and never called with other definitions of its structures. The result is written under another name and
+renamed, so a server never loads an incomplete file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
 OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim
 LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
 preloaded: Path | None = None  # the shim that preload() has loaded
-TAKES = 120.0  # seconds that the compiler may take
+COMPILE_TIMEOUT_S = 120.0  # seconds that the compiler may take
 
 
 class BuildError(Failure):
@@ -39,7 +39,7 @@ class BuildError(Failure):
 
 
 def shim() -> Path:
-    """Return where the shim of this source is, built or not."""
+    """Return the path of the shim of this source, built or not."""
     digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
@@ -47,7 +47,7 @@ def shim() -> Path:
 
 
 def preload() -> None:
-    """Load the shim if it is built: a process that gives up root may not be able to read this directory later."""
+    """Load the shim if it is built: a process that drops root may not be able to read this directory later."""
     import ctypes
 
     global preloaded
@@ -56,23 +56,23 @@ def preload() -> None:
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError:
-            return  # who needs it meets the same error, and says so
+            return  # the code that needs the shim gets the same error, and reports it
         preloaded = path
 
 
 def build() -> Path:
-    """Build the shim unless it is there; return where it is. Raises BuildError."""
+    """Build the shim unless it exists; return its path. Raises BuildError."""
     built = shim()
     if not built.exists():
         compile_c(built, (DIRECTORY / name for name in SOURCES), OPTIONS)
         for other in TARGET.glob("libcgi-*.so"):
             if other != built:
-                other.unlink(missing_ok=True)  # of older source; who has loaded it keeps it
+                other.unlink(missing_ok=True)  # of older source; a process that has loaded it keeps it
     return built
 
 
 def build_library(source: Path) -> Path:
-    """Build the library of one C file, beside it; return where it is. Raises BuildError."""
+    """Build the library of one C file, beside it; return its path. Raises BuildError."""
     built = source.with_suffix(".so")
     compile_c(built, (source,), ("-shared", f"-I{DIRECTORY}"))
     return built
@@ -95,7 +95,7 @@ def compile_c(built: Path, sources: Iterable[Path], options: tuple[str, ...]) ->
             pass
     except OSError as reason:
         raise BuildError(
-            f"{built.parent} cannot be written ({reason.strerror}): run this as its owner"
+            f"cannot write {built.parent}: {reason.strerror}; run this command as its owner"
         ) from None
     try:
         command = [*compiler, *FLAGS, *options, "-o", new.name, *map(str, sources), *LIBRARIES]
@@ -107,13 +107,18 @@ def compile_c(built: Path, sources: Iterable[Path], options: tuple[str, ...]) ->
 
 
 def run(command: list[str]) -> None:
-    """Run the compiler. Raises BuildError with the first line that tells of an error."""
+    """Run the compiler. Raises BuildError with the first line that reports an error."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TAKES
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMPILE_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise BuildError(f"{command[0]} has not ended within {TAKES:g} s") from None
+        raise BuildError(f"{command[0]} has not ended within {COMPILE_TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line] or lines or ["it says nothing"]

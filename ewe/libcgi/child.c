@@ -1,16 +1,16 @@
-/* What becomes of a process that a library makes by fork().
+/* The children that a library makes by fork().
  *
  * The child is a copy of the server, with one thread, which is inside processfunc(). If processfunc() returned there,
  * a second server would answer on the client's connection. The child therefore
  *
- *     ends by _exit() where it comes back to the server: at return, exit(), a fault, output that is to be sent
- *     holds no socket of the server: those that exec() would close are closed at once
- *     ends by SIGALRM after the time limit of the call at the latest, also if it has become another program
+ *     ends by _exit() where it returns to the server: at return, exit(), a fault, or when output must be sent
+ *     has no socket of the server: those that exec() would close are closed at once
+ *     ends by SIGALRM after the time limit of the call at the latest, even if it has become another program
  *
- * A child may do its own work, and write into a pipe to its parent. lwrite() and its relatives return -1 in it.
+ * A child may do its own work, and write into a pipe to its parent. lwrite() and related functions return -1 in it.
  *
- * pthread_atfork() tells of fork() by whichever library it is called. A page that the kernel wipes in each child
- * (MADV_WIPEONFORK) tells of the others: vfork(), clone(), and system calls past libc.
+ * pthread_atfork() reports a fork() by any library. A page that the kernel clears in each child (MADV_WIPEONFORK) shows
+ * the other ways: vfork(), clone(), and direct system calls.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,7 +26,7 @@
 static const int SERVERS_OWN[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
 
 static volatile int *original; /* 1 in a process that may answer; 0 in the child of a library */
-static pid_t server; /* the process that `original` was set in */
+static pid_t server; /* the process in which `original` was set */
 
 int child_start(void)
 {

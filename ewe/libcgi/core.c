@@ -2,13 +2,13 @@
  *
  *     libcgi_load ──▶ loaded ── enter/leave, any number of threads ──▶ retired ── the last leaves ──▶ unloaded
  *
- * `users` counts the threads inside, and one for "not retired". The thread that brings it to 0 unloads the library, so
- * that this happens once, and with no thread inside. A thread may enter only while the count is not 0.
+ * `users` counts the threads inside, and one for "not retired". The thread that brings it to 0 unloads the library.
+ * This happens once, and with no thread inside. A thread may enter only while the count is not 0.
  *
- * The copy. dlopen() returns what it has already if it is given the same file again, and a library whose file is
- * overwritten while it is loaded crashes. Each load therefore copies the file into memory without a name (memfd), which
- * is a separate file for the loader. The descriptor stays open while the library is loaded, because the name
- * /proc/self/fd/N must not come back for another one.
+ * The copy. If dlopen() gets the same file again, it returns the library that it has already loaded. A library whose
+ * file is overwritten while it is loaded crashes. Each load therefore copies the file into memory without a name
+ * (memfd), which is a separate file for the loader. The descriptor stays open while the library is loaded, because the
+ * name /proc/self/fd/N must not be reused for another file.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,8 +23,8 @@
 
 #include "internal.h"
 
-/* The longest time for terminatefunc() and dlclose(): after a fault they may wait for a lock that stays held. */
-#define ENDS_IN_MS 5000
+/* The longest time for terminatefunc() and dlclose(): after a fault they may wait for a lock that is never released. */
+#define MAX_END_MS 5000
 
 struct libcgi_library {
     void *handle;
@@ -34,12 +34,12 @@ struct libcgi_library {
     int limit_ms;
     int copy; /* descriptor */
     char name[64];
-    void *base;                /* where it is loaded */
+    void *base;                /* the address at which it is loaded */
     struct library_threads threads;
     _Atomic int users;         /* threads inside, and 1 while it is not retired */
     _Atomic int retired;
     _Atomic int unloaded;
-    _Atomic int holders;       /* of the structure: the caller, and the library while it is loaded */
+    _Atomic int holders;       /* references to the structure: the caller's, and one while the library is loaded */
     _Atomic uint64_t calls, faults, nanoseconds, longest;
 };
 
@@ -51,7 +51,7 @@ int libcgi_start(void (*reporter)(const char *line))
     return guard_start();
 }
 
-/* What the guard runs: functions with one argument. */
+/* Functions with one argument, for guard_run(). */
 
 static void run_process(void *argument)
 {
@@ -69,9 +69,9 @@ static void run_close(void *argument)
     dlclose(argument);
 }
 
-/* Fill in how a call ended; after a fault also where. */
-static void fill(libcgi_call *call, const struct guard_thread *thread, const libcgi_library *library,
-                 const char *function, int outcome)
+/* Store the outcome of a call; after a fault, also its place. */
+static void store_outcome(libcgi_call *call, const struct guard_thread *thread, const libcgi_library *library,
+                          const char *function, int outcome)
 {
     Dl_info about;
     call->outcome = outcome;
@@ -95,15 +95,16 @@ static void fill(libcgi_call *call, const struct guard_thread *thread, const lib
     }
 }
 
-/* Run initfunc(), terminatefunc() or dlclose() under the guard. What they write is dropped. */
-static void run_aside(libcgi_library *library, libcgi_call *call, const char *function, void (*run)(void *),
-                      void *argument)
+/* Run initfunc(), terminatefunc(), the destructors or dlclose() under the guard. No client waits, so their output is
+ * dropped. `function`: the name for messages; `run` calls it with `argument`. */
+static void run_outside_requests(libcgi_library *library, libcgi_call *call, const char *function,
+                                 void (*run)(void *), void *argument)
 {
-    static __thread char dropped[512];
+    static __thread char dropped_output[512];
     struct guard_thread *thread = guard_thread();
     int outcome = LIBCGI_FAULT;
-    call->output = dropped;
-    call->capacity = sizeof dropped;
+    call->output = dropped_output;
+    call->capacity = sizeof dropped_output;
     call->used = 0;
     call->failed = 0;
     call->flush = NULL;
@@ -114,19 +115,20 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
         thread->call = call;
         thread->name = library->name;
         thread->threads = &library->threads;
-        int ends = strcmp(function, "initfunc") != 0;
-        int limit_ms = ends && library->limit_ms > ENDS_IN_MS ? ENDS_IN_MS : library->limit_ms;
+        int is_end = strcmp(function, "initfunc") != 0;
+        int limit_ms = is_end && library->limit_ms > MAX_END_MS ? MAX_END_MS : library->limit_ms;
         outcome = guard_run(thread, run, argument, limit_ms);
         thread->call = NULL;
-        fill(call, thread, library, function, outcome);
+        store_outcome(call, thread, library, function, outcome);
     }
 }
 
 /* Loading */
 
+/* Return a descriptor of an unnamed copy of the file (see above); -1, with the reason in errno. */
 static int private_copy(const char *file, const char *name)
 {
-    static char piece[64 * 1024];
+    static char piece[64 * 1024]; /* one thread uses it at a time; another gets memory by malloc() */
     static _Atomic int busy;
     char *buffer = atomic_exchange(&busy, 1) ? malloc(sizeof piece) : piece;
     int failure = 0, source = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), copy = -1;
@@ -187,15 +189,15 @@ static int open_copy(libcgi_library *library, char *failure, size_t room)
 libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, char *failure, size_t room,
                             libcgi_call *call)
 {
-    libcgi_call own;
+    libcgi_call unused_call;
     char none[1];
     if (failure == NULL)
         failure = none, room = sizeof none;
     if (room > 0)
         failure[0] = 0;
     if (call == NULL) {
-        memset(&own, 0, sizeof own);
-        call = &own;
+        memset(&unused_call, 0, sizeof unused_call);
+        call = &unused_call;
     }
     call->outcome = LIBCGI_DONE;
     if (guard_start() != 0 || guard_thread() == NULL) {
@@ -223,7 +225,7 @@ libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, ch
     }
     void (*init)(void) = (void (*)(void))dlsym(library->handle, "initfunc");
     if (init != NULL) {
-        run_aside(library, call, "initfunc", run_plain, &init);
+        run_outside_requests(library, call, "initfunc", run_plain, &init);
         if (call->outcome != LIBCGI_DONE) {
             libcgi_explain(call, failure, room);
             libcgi_release(library);
@@ -235,12 +237,14 @@ libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, ch
 
 /* Unloading */
 
+/* Give up a reference to the structure; free it with the last one. */
 static void drop(libcgi_library *library)
 {
     if (atomic_fetch_sub(&library->holders, 1) == 1)
         free(library);
 }
 
+/* Report a failure in the unloading of a library, if there was one. */
 static void tell(const libcgi_library *library, const libcgi_call *call)
 {
     char line[256], reason[160];
@@ -251,6 +255,7 @@ static void tell(const libcgi_library *library, const libcgi_call *call)
     report(line);
 }
 
+/* Run terminatefunc() and the destructors, close the library, and drop its reference. No thread is inside. */
 static void unload(libcgi_library *library)
 {
     libcgi_call call;
@@ -259,26 +264,27 @@ static void unload(libcgi_library *library)
     if (thread != NULL)
         guard_release_lock(thread);
     if (library->terminate != NULL) {
-        run_aside(library, &call, "terminatefunc", run_plain, &library->terminate);
+        run_outside_requests(library, &call, "terminatefunc", run_plain, &library->terminate);
         tell(library, &call);
     }
     if (library->threads.started) {
         library->unloaded = 1;
-        return; /* a thread may run its code, and note a fault in this structure: both stay */
+        return; /* a thread may run its code, and may store a fault in this structure: both stay */
     }
     struct library_destructors destructors;
     destructors_take(library->handle, &destructors);
-    run_aside(library, &call, "destructors", destructors_run, &destructors);
+    run_outside_requests(library, &call, "destructors", destructors_run, &destructors);
     tell(library, &call);
-    run_aside(library, &call, "dlclose", run_close, library->handle);
+    run_outside_requests(library, &call, "dlclose", run_close, library->handle);
     tell(library, &call);
-    /* If dlclose() was ended the loader still has the name of the copy, which must stay. */
+    /* If dlclose() was ended, the loader still has the name of the copy: the copy must stay. */
     if (call.outcome == LIBCGI_DONE)
         close(library->copy);
     library->unloaded = 1;
     drop(library);
 }
 
+/* Count this thread as inside. Returns 1, or 0 if the library is being unloaded. */
 static int enter(libcgi_library *library)
 {
     int users = library->users;
@@ -288,6 +294,7 @@ static int enter(libcgi_library *library)
     return 0;
 }
 
+/* Count this thread as outside; the last one unloads a retired library. */
 static void leave(libcgi_library *library)
 {
     if (atomic_fetch_sub(&library->users, 1) == 1)
@@ -308,6 +315,7 @@ void libcgi_release(libcgi_library *library)
 
 /* Calls */
 
+/* Make a call; after a fault, retire the library. Returns the outcome, which is also in `call`. */
 static int call_inside(libcgi_library *library, libcgi_call *call)
 {
     struct guard_thread *thread = guard_thread();
@@ -316,7 +324,7 @@ static int call_inside(libcgi_library *library, libcgi_call *call)
         return LIBCGI_BUSY;
     }
     int outcome = LIBCGI_GONE;
-    /* While this call waited for its turn, another may have destroyed the library's data. */
+    /* While this call waited for its turn, another call may have destroyed the library's data. */
     if (!library->retired) {
         int64_t began = guard_now();
         atomic_fetch_add_explicit(&library->calls, 1, memory_order_relaxed);
@@ -332,7 +340,7 @@ static int call_inside(libcgi_library *library, libcgi_call *call)
             thread->address = thread->counter = NULL;
         }
         thread->call = NULL;
-        fill(call, thread, library, "processfunc", outcome);
+        store_outcome(call, thread, library, "processfunc", outcome);
         uint64_t took = (uint64_t)(guard_now() - began), longest = library->longest;
         atomic_fetch_add_explicit(&library->nanoseconds, took, memory_order_relaxed);
         while (took > longest && !atomic_compare_exchange_weak(&library->longest, &longest, took))
@@ -384,7 +392,7 @@ long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *f
     struct guard_thread *thread = guard_thread();
     void *released;
     long count;
-    if (thread == NULL || !library->reentrant) { /* it may have to wait for its turn */
+    if (thread == NULL || !library->reentrant) { /* the call may have to wait for its turn */
         released = interpreter_release();
         count = libcgi_quick(library, call, first, second, input);
         interpreter_take(released);
@@ -399,7 +407,7 @@ long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *f
     return count;
 }
 
-/* What is told */
+/* Reports */
 
 void libcgi_describe(libcgi_library *library, libcgi_info *info)
 {
@@ -470,7 +478,7 @@ char *libcgi_map_input(int descriptor, size_t length)
     char *place = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED)
         return NULL;
-    /* The rest of the last page is zero. If there is no rest, the anonymous page behind it is. */
+    /* The rest of the last page is zero. If there is no rest, the anonymous page after it is zero. */
     if (length > 0 && mmap(place, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, descriptor,
                            0) == MAP_FAILED) {
         munmap(place, whole);

@@ -1,10 +1,10 @@
-/* The destructors of a library: those of global objects of C++, and what it has given to atexit().
+/* The destructors of a library: those of global C++ objects, and the functions that it has passed to atexit().
  *
- * dlclose() runs them while it holds the loader's lock. A destructor that faults, or that the time limit ends, would be
- * left by a jump, and the lock would stay held: no library could be loaded any more. The shim therefore takes the
- * destructors out of the table that dlclose() reads, and runs them itself before, under the guard.
+ * dlclose() runs them while it holds the loader's lock. If a destructor faults, or the time limit ends it, a jump
+ * leaves it, and the lock stays held: no library could be loaded any more. The shim therefore removes the
+ * destructors from the table that dlclose() reads, and runs them itself beforehand, under the guard.
  *
- *     DT_FINI_ARRAY     the functions; gcc's first one runs what atexit() has noted for this library
+ *     DT_FINI_ARRAY     the functions; gcc's first one runs the library's atexit() functions
  *     DT_FINI           one more function, which runs last
  */
 #define _GNU_SOURCE

@@ -1,11 +1,11 @@
-/* Functions that would end the program, or put another program in its place. patch.c leads a library's calls here.
+/* Functions that would end the program, or replace it by another. patch.c redirects a library's calls to this file.
  *
  *     exit(), _exit(), err(), error(), daemon(), ...    end the call, as exit() does
- *     execve() and its relatives                        end the call, too: nothing would be left of the server
+ *     execve() and related functions                    end the call, too: nothing would be left of the server
  *     pthread_exit()                                    ends the call, or the thread that the library has started
  *
- * In a library's child (child.c) each of them does what it always does. A program is started by fork() and execve(),
- * posix_spawn(), system() or popen().
+ * In a library's child (child.c) each of them has its usual effect. To start a program, a library uses fork() and
+ * execve(), posix_spawn(), system() or popen().
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -23,6 +23,7 @@
 
 #define MAX_WORDS 1024 /* of a program's arguments */
 
+/* End the call; in another thread of a library end the thread; in a library's child end the process. */
 static void end_call(int status)
 {
     guard_escape(LIBCGI_EXIT, status);
@@ -31,6 +32,7 @@ static void end_call(int status)
     _exit(status);
 }
 
+/* As pthread_exit(): end the call, the thread that a library has started, or the child with its only thread. */
 static void end_thread(void *value)
 {
     guard_escape(LIBCGI_EXIT, 0);
@@ -95,7 +97,7 @@ static void library_error_at_line(int status, int number, const char *file, unsi
         end_call(status);
 }
 
-/* Its parent ends: that would be the server. */
+/* daemon() ends its parent, and that would be the server. */
 static int library_daemon(int keep_directory, int keep_files)
 {
     if (!child_of_library())
@@ -105,7 +107,7 @@ static int library_daemon(int keep_directory, int keep_files)
 
 /* Other programs */
 
-/* Return in a process that a library has made, also without a copy of the memory (vfork()); else end the call. */
+/* Return in a process that a library has made, even if it shares the memory (vfork()); otherwise end the call. */
 static void only_in_child(void)
 {
     if (child_of_library() || !process_of_server())
@@ -145,7 +147,7 @@ static int library_fexecve(int file, char *const words[], char *const variables[
     return fexecve(file, words, variables);
 }
 
-/* Collect the arguments of execl(); return where the list goes on behind the NULL, in `arguments`. */
+/* Collect the arguments of execl(). Afterwards `arguments` continues after the NULL. Returns 0, or -1. */
 static int collect(char *words[MAX_WORDS], const char *first, va_list *arguments)
 {
     int count = 0;

@@ -1,4 +1,4 @@
-/* What a LibCGI library is compiled with: its contract with the server.
+/* The contract of a LibCGI library with the server. Compile the library with this header.
  *
  * A library is a shared object that the server loads once and then calls for each request, in its own process
  * (Venkitachalam and Chiueh, "High-Performance Common Gateway Interface Invocation", section 4). It defines one
@@ -7,7 +7,7 @@
  *     void processfunc(char *input);   answers one request
  *     void initfunc(void);             is called once, before the first request
  *     void terminatefunc(void);        is called before the library is unloaded, and after a fault of the library:
- *                                      it must assume nothing about the state in which it finds its data
+ *                                      it must not rely on the state of its data
  *
  * A whole library:
  *
@@ -21,29 +21,30 @@
  *
  *     cc -shared -fPIC -O2 -o hello.so hello.c -I $(ewe's directory)/libcgi
  *
- * The functions below are the server's. A library must not end the process, and must return from processfunc().
- * Where it does neither (it crashes, calls exit(), or takes longer than `libcgi-timeout`), the server ends the
- * call, answers 500 and unloads the library. Nothing frees the memory or unlocks the locks that the call held.
+ * The server defines the functions below. A library must not end the process, and must return from processfunc(). If
+ * it crashes, calls exit(), or takes longer than `libcgi-timeout`, the server ends the call, answers 500 and unloads
+ * the library. Nothing frees the memory or unlocks the locks that the call held.
  *
- * Processes. A child that the library makes by fork() cannot answer: lputs() and its relatives return -1 there. It has
- * none of the server's sockets, ends where it returns from processfunc(), and is ended by SIGALRM when the time limit
- * of the call is over.
+ * Processes. A child that the library makes by fork() cannot answer: lputs() and related functions return -1 there. It
+ * has none of the server's sockets, and ends when it returns from processfunc(). SIGALRM ends it when the time limit of
+ * the call is over.
  *
- * Threads. Several threads may be inside processfunc() at once, if the library was compiled with this header: it
- * then finds the variables of the request that it answers, since getenv() below asks the calling thread. It must
+ * Threads. Several threads may be inside processfunc() at once, if the library was compiled with this header. Each
+ * finds the variables of the request that it answers: getenv() below asks the calling thread. The library must
  * protect its global variables itself. A library that is not ready for that says so before the #include:
  *
  *     #define EWE_LIBCGI_ONE_AT_A_TIME
  *
- * A library that does without this header is called by one thread at a time, too.
+ * A library without this header is called by one thread at a time, too.
  *
- * A thread that the library starts belongs to no request: lputs() and its relatives return -1 there, and getenv() finds
- * the variables of the process. A fault in it is answered with 500, now or for the next request.
+ * A thread that the library starts belongs to no request: lputs() and related functions return -1 there, and getenv()
+ * finds the variables of the process. After a fault in it, the present or the next request is answered with 500.
  *
- * Signals. A call that lasts longer than 5 ms may be interrupted by a signal of the server's. read() and write() go on
- * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop. A library can neither
- * block nor handle the signals of faults, nor those that stop the server: such calls report success and change nothing.
- * alarm() and setitimer() do nothing: the time limit is the server's.
+ * Signals. A signal of the server may interrupt a call that lasts longer than 5 ms. read() and write() then continue by
+ * themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop. A library can neither
+ * block nor handle the signals of faults. It cannot handle the signals that stop the server, and can block them only
+ * until the call ends. Calls that try more report success and change nothing. alarm() and setitimer() do nothing: the
+ * server has the time limit.
  */
 #ifndef EWE_LIBCGI_H
 #define EWE_LIBCGI_H
@@ -64,20 +65,19 @@ long lwrite(const void *data, size_t length);
 /* Write a string, without its NUL and without a line end. Returns the number of bytes, -1 on an error. */
 int lputs(const char *text);
 
-/* Write what printf() would print. Returns the number of bytes, -1 on an error. */
+/* Write the text that printf() would print. Returns the number of bytes, -1 on an error. */
 int lprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Return the name of the client's host, or its address if it has no name. The first call of a request asks the
-   DNS, which may take seconds. The string is valid until processfunc() returns. */
+/* Return the name of the client's host, or its address if it has no name. The first call in a request asks the DNS,
+   which may take seconds. The string is valid until processfunc() returns. */
 const char *get_remote_host(void);
 
 /* Return a variable of this thread's request (RFC 3875 section 4.1), NULL if it has no such variable. The string
    is valid until processfunc() returns, and must not be changed. */
 char *ewe_libcgi_getenv(const char *name);
 
-/* Answer one request. input: its body; NULL without one. A byte 0 follows the body, so that text can be read as a
-   string; a body that holds such bytes itself has its length in CONTENT_LENGTH. The library may change the bytes,
-   and must not free them. */
+/* Answer one request. input: its body; NULL without one. A NUL follows the body, so a body of text is a string. If the
+   body contains NUL itself, CONTENT_LENGTH has its length. The library may change the bytes, and must not free them. */
 void processfunc(char *input);
 
 void initfunc(void);
@@ -86,7 +86,7 @@ void terminatefunc(void);
 #pragma GCC visibility pop
 
 #ifndef EWE_LIBCGI_ONE_AT_A_TIME
-/* By this symbol the server knows that several threads may be inside at once. */
+/* This symbol tells the server that several threads may be inside at once. */
 __attribute__((weak, visibility("default"))) extern const int ewe_libcgi_reentrant;
 const int ewe_libcgi_reentrant = 1; /* with the attributes above; C++ takes them only there */
 #endif

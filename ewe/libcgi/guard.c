@@ -8,33 +8,34 @@
  *                       └──── siglongjmp ◀──────────────────── handle()             LIBCGI_DONE  │
  *                       └──── siglongjmp ◀───────────────────────────────────────────────────────┘
  *
- * The library runs on another stack (stack.c). guard_run() never returns through a frame that the library could
- * have overwritten: it goes on by siglongjmp() after a call that returns, too.
+ * The library runs on another stack (stack.c). guard_run() never returns through a frame that the library could have
+ * overwritten: even after a call that returns, it continues by siglongjmp().
  *
- * Every thread has a flag, `inside`. The handler acts only while the flag of the interrupted thread is set; in all
- * other cases it does what was set up before (Python's faulthandler, or the default, which ends the process). A
- * fault of the program itself is therefore never hidden. Only library frames are left by the jump: the program's
- * frames are above guard_run().
+ * Every thread has a flag, `inside`. The handler acts only while the flag of the interrupted thread is set. In all
+ * other cases it does the action that was set up before (Python's faulthandler, or the default, which ends the
+ * process). A fault of the program itself is therefore never hidden. The jump leaves only library frames: the
+ * program's frames are above guard_run().
  *
- * The handler needs a third stack, since the fault may be that the library's stack is full.
+ * The handler needs a third stack, because a full stack of the library may be the cause of the fault.
  *
- * The time limit. A timer for each call would cost three system calls. Instead one thread, the watchdog, looks
- * at all threads some times per limit: a thread that was in the same turn for the whole limit gets a signal. It is
- * wall-clock time, because a library that sleeps without end blocks the thread just as one that loops. A call only
- * writes its turn, which is free. If no call begins the watchdog sleeps until the next.
+ * The time limit. A timer for each call would cost three system calls. Instead one thread, the watchdog, checks all
+ * threads some times per limit: a thread that was in the same turn for the whole limit gets a signal. The limit is
+ * wall-clock time, because a library that sleeps forever blocks the thread just as one that loops. A call only writes
+ * its turn, which costs almost nothing. If no call runs, the watchdog sleeps until the next call.
  *
- * The interpreter's lock. A thread that holds it keeps it through a short call (core.h, libcgi_quick_held()). A thread
- * that the watchdog finds in one turn at two looks, HOLDS apart, gets the signal too, and its handler releases the lock.
- * It is safe there: the thread is in library code, and so not within the interpreter.
+ * The interpreter's lock. A thread that holds it keeps it through a short call (core.h, libcgi_quick_held()). If the
+ * watchdog finds a thread in one turn at two checks, HELD_SLEEP_NS apart, it sends the signal, and the handler
+ * releases the lock. That is safe: the thread is in library code, and so not within the interpreter.
  *
- * Where the signal finds the thread in libc or in the loader, one of their locks may be held (malloc's, stdio's), and
- * after a jump nothing would release it. The handler then returns, and the watchdog tries again a millisecond later,
- * PATIENCE times. A call that blocks in the kernel is ended after that. This cannot be done for a fault: a library
- * that has destroyed the heap may leave malloc's lock held.
+ * If the signal finds the thread in libc or in the loader, the thread may hold one of their locks (malloc's, stdio's),
+ * and after a jump nothing would release it. The handler then returns, and the watchdog tries again a millisecond
+ * later, MAX_DELAYS times. A call that blocks in the kernel is ended after that. A fault cannot be delayed in this
+ * way: a library that has destroyed the heap may leave malloc's lock held.
  *
- * A library can block the watchdog's signal past signals.c, by a system call or through another library, and then not
- * return. The thread may hold the interpreter's lock, so that nothing in the process moves any more, and TERM does
- * nothing. A watchdog that has signalled in vain for twice the limit ends the process; the supervisor starts another.
+ * A library can avoid signals.c by a system call or through another library, block the watchdog's signal, and then not
+ * return. The thread may hold the interpreter's lock: then no thread of the process runs Python any more, and TERM
+ * has no effect. If the watchdog has sent signals in vain for twice the limit, it ends the process; the supervisor
+ * starts another.
  */
 /* A compiler's defaults may ask for a longjmp() that refuses to leave one stack for another. */
 #undef _FORTIFY_SOURCE
@@ -55,14 +56,15 @@
 #include "internal.h"
 
 #define STACK_SIZE (64 * 1024)
-#define PATIENCE 200 /* milliseconds */
-#define LOOKS 8      /* of the watchdog, within the shortest limit */
-#define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
-#define HOLDS 5000000 /* nanoseconds between looks, while threads hold the interpreter's lock: Python's own interval */
+#define MAX_DELAYS 200 /* milliseconds */
+#define CHECKS 8 /* checks of the watchdog within the shortest limit */
+#define MAX_SLEEP_NS INT64_C(500000000) /* a call that begins meanwhile may have a shorter limit */
+#define HELD_SLEEP_NS 5000000 /* while threads hold the interpreter's lock: Python's own interval */
 #define STOP (SIGRTMIN + 7)
-#define IN_VAIN 2                             /* limits */
-#define LEAST_IN_VAIN INT64_C(2000000000)     /* nanoseconds */
-#define DEAF 70                               /* exit status: EX_SOFTWARE */
+/* A call that ignores STOP for so many limits, and at least so long, ends the process */
+#define IN_VAIN_LIMITS 2
+#define MIN_IN_VAIN_NS INT64_C(2000000000)
+#define EXIT_SIGNAL_BLOCKED 70 /* exit status: EX_SOFTWARE */
 
 static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 enum { FAULT_COUNT = sizeof FAULTS / sizeof *FAULTS };
@@ -70,13 +72,13 @@ enum { FAULT_COUNT = sizeof FAULTS / sizeof *FAULTS };
 /* Initial-exec: the first use of another kind may call malloc(), which no signal handler may. */
 static __thread struct guard_thread *self __attribute__((tls_model("initial-exec")));
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct guard_thread *threads;
-static struct sigaction before[FAULT_COUNT];
+static struct sigaction earlier_actions[FAULT_COUNT];
 static int started;
 static pthread_key_t key; /* its destructor runs at a thread's end */
 static pthread_cond_t woken;
-static _Atomic int watching; /* the watchdog is there and awake */
+static _Atomic int watching; /* the watchdog exists and is awake */
 static int has_watchdog;
 static struct { uintptr_t begin, end; } libc_code[2];
 
@@ -90,6 +92,7 @@ int64_t guard_now(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+/* Return the program counter of the code that a signal has interrupted, NULL on other machines. */
 static void *counter_of(const void *context)
 {
     const ucontext_t *machine = context;
@@ -103,6 +106,7 @@ static void *counter_of(const void *context)
 #endif
 }
 
+/* Is this an address of code of libc or of the loader? A call is not ended there at once: it may hold a lock. */
 static int in_libc(const void *counter)
 {
     for (size_t i = 0; i < sizeof libc_code / sizeof *libc_code; i++)
@@ -117,24 +121,26 @@ static int caused_here(const siginfo_t *about)
     return about->si_code > 0 || (about->si_code == SI_TKILL && about->si_pid == getpid());
 }
 
+/* Give a signal to the program's own handler, or let it have its usual effect: no library has caused it. */
 static void pass_on(int number, siginfo_t *about, void *context)
 {
     for (int i = 0; i < FAULT_COUNT; i++) {
         if (FAULTS[i] != number)
             continue;
-        if (before[i].sa_flags & SA_SIGINFO) {
-            before[i].sa_sigaction(number, about, context);
-        } else if (before[i].sa_handler != SIG_DFL && before[i].sa_handler != SIG_IGN) {
-            before[i].sa_handler(number);
+        if (earlier_actions[i].sa_flags & SA_SIGINFO) {
+            earlier_actions[i].sa_sigaction(number, about, context);
+        } else if (earlier_actions[i].sa_handler != SIG_DFL && earlier_actions[i].sa_handler != SIG_IGN) {
+            earlier_actions[i].sa_handler(number);
         } else {
-            /* A fault happens again as soon as this handler returns; what was sent is sent again. */
-            sigaction(number, &before[i], NULL);
+            /* A fault happens again as soon as this handler returns; a signal that was sent must be sent again. */
+            sigaction(number, &earlier_actions[i], NULL);
             if (about->si_code <= 0)
                 syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
         }
     }
 }
 
+/* The handler of STOP and of the faults: end the call of this thread, or pass the signal on. */
 static void handle(int number, siginfo_t *about, void *context)
 {
     struct guard_thread *thread = self;
@@ -148,7 +154,7 @@ static void handle(int number, siginfo_t *about, void *context)
         }
         if (thread->overdue != thread->turn)
             return;
-        if (in_libc(counter_of(context)) && thread->patience-- > 0)
+        if (in_libc(counter_of(context)) && thread->delays_left-- > 0)
             return;
         thread->outcome = LIBCGI_TIMEOUT;
     } else {
@@ -173,12 +179,12 @@ static void entry(void)
 {
     self->function(self->argument);
 #ifdef __x86_64__
-    __asm__ volatile("cld"); /* the direction of string instructions, which functions may take for granted */
+    __asm__ volatile("cld"); /* the direction of string instructions, on which functions rely */
 #endif
     atomic_signal_fence(memory_order_seq_cst);
     if (child_of_library())
         _exit(0);
-    /* From here on what the library has done to its stack and to the registers does not matter. */
+    /* From here on, the library's changes to its stack and to the registers do not matter. */
     struct guard_thread *thread = self;
     thread->inside = 0;
     thread->outcome = LIBCGI_DONE;
@@ -192,7 +198,7 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
 #endif
     atomic_store_explicit(&thread->limit_ms, limit_ms, memory_order_relaxed);
     atomic_store_explicit(&thread->outside, 0, memory_order_relaxed);
-    thread->patience = PATIENCE;
+    thread->delays_left = MAX_DELAYS;
     thread->function = function;
     thread->argument = argument;
     if (sigsetjmp(thread->escape, 0) == 0) {
@@ -206,10 +212,10 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
         atomic_signal_fence(memory_order_seq_cst);
         library_stack_enter(thread->library_top, entry);
     }
-    struct guard_thread *here = self; /* the jump may have lost what a register held */
+    struct guard_thread *here = self; /* after the jump, registers may have lost their values */
     here->turn++;
 #ifdef __x86_64__
-    /* A library that has enabled the traps of floating point must not leave them to the program. */
+    /* If a library has enabled floating-point traps, the program must not get them. */
     if (__builtin_ia32_stmxcsr() != modes)
         __builtin_ia32_ldmxcsr(modes);
 #endif
@@ -227,7 +233,7 @@ void guard_outside(struct guard_thread *thread)
     thread->outside_since = guard_now();
 }
 
-/* The limit goes on where it stood: it would never end a library that writes without end. */
+/* The limit continues: if it started again, a library that writes without an end would never be ended. */
 void guard_inside(struct guard_thread *thread)
 {
     thread->outside += guard_now() - thread->outside_since;
@@ -287,6 +293,7 @@ libcgi_call *guard_answer(void)
 
 /* Threads */
 
+/* Free the record of a thread that ends (destructor of `key`). */
 static void forget(void *argument)
 {
     struct guard_thread *thread = argument;
@@ -308,10 +315,11 @@ static void forget(void *argument)
     free(thread);
 }
 
+/* Give this thread a stack for signal handlers, unless it has one. Returns 0, or -1 without memory. */
 static int give_stack(struct guard_thread *thread)
 {
-    stack_t own;
-    if (sigaltstack(NULL, &own) == 0 && !(own.ss_flags & SS_DISABLE))
+    stack_t handler_stack;
+    if (sigaltstack(NULL, &handler_stack) == 0 && !(handler_stack.ss_flags & SS_DISABLE))
         return 0;
     long least = sysconf(_SC_MINSIGSTKSZ);
     thread->stack_size = STACK_SIZE + (least > 0 ? (size_t)least : 0);
@@ -321,10 +329,11 @@ static int give_stack(struct guard_thread *thread)
         thread->stack = NULL;
         return -1;
     }
-    own = (stack_t){.ss_sp = thread->stack, .ss_size = thread->stack_size};
-    return sigaltstack(&own, NULL);
+    handler_stack = (stack_t){.ss_sp = thread->stack, .ss_size = thread->stack_size};
+    return sigaltstack(&handler_stack, NULL);
 }
 
+/* Make the record of this thread, with its stacks. Returns NULL without memory. */
 static struct guard_thread *new_thread(void)
 {
     struct guard_thread *thread = calloc(1, sizeof *thread);
@@ -349,32 +358,32 @@ static struct guard_thread *new_thread(void)
 
 /* The watchdog */
 
-/* End the process: a call hears no signal. Python's log cannot be used, since the call may hold the lock. */
+/* End the process: a call ignores the signal. Python's log cannot be used, because the call may hold the lock. */
 static void end_process(const struct guard_thread *thread)
 {
     const char *name = thread->name;
     dprintf(2, "ewe: error: %s: blocks the signal that ends its call, and does not return (libcgi-timeout);"
                " this process ends\n", name != NULL ? name : "a library");
-    _exit(DEAF);
+    _exit(EXIT_SIGNAL_BLOCKED);
 }
 
-/* Look at all threads; return how long to sleep until the next look, in nanoseconds; -1: until a call begins. */
+/* Check all threads; return how long to sleep until the next check, in nanoseconds; -1: until a call begins. */
 static int64_t look(int64_t now)
 {
     int64_t next = -1;
     for (struct guard_thread *thread = threads; thread != NULL; thread = thread->next) {
         uint64_t turn = thread->turn;
         int64_t limit = (int64_t)thread->limit_ms * 1000000;
-        int64_t sleep = limit / LOOKS;
-        if (thread->holds && sleep > HOLDS)
-            sleep = HOLDS;
+        int64_t sleep = limit / CHECKS;
+        if (thread->holds && sleep > HELD_SLEEP_NS)
+            sleep = HELD_SLEEP_NS;
         if (turn != thread->seen) {
             thread->seen = turn;
             thread->since = now;
         } else if (turn % 2 == 0) {
             continue;
         } else if (thread->outside_since == 0 && now - thread->since - thread->outside >= limit) {
-            int64_t in_vain = IN_VAIN * limit > LEAST_IN_VAIN ? IN_VAIN * limit : LEAST_IN_VAIN;
+            int64_t in_vain = IN_VAIN_LIMITS * limit > MIN_IN_VAIN_NS ? IN_VAIN_LIMITS * limit : MIN_IN_VAIN_NS;
             if (now - thread->since - thread->outside >= limit + in_vain)
                 end_process(thread);
             thread->overdue = turn;
@@ -386,8 +395,8 @@ static int64_t look(int64_t now)
             if (thread->since + thread->outside + limit - now < sleep)
                 sleep = thread->since + thread->outside + limit - now;
         }
-        if (sleep > LONGEST_SLEEP)
-            sleep = LONGEST_SLEEP;
+        if (sleep > MAX_SLEEP_NS)
+            sleep = MAX_SLEEP_NS;
         if (sleep < 1000000)
             sleep = 1000000;
         if (next < 0 || sleep < next)
@@ -396,6 +405,7 @@ static int64_t look(int64_t now)
     return next;
 }
 
+/* The watchdog's thread: check all calls, and sleep until the next check or call. */
 static void *watch(void *argument)
 {
     (void)argument;
@@ -404,7 +414,7 @@ static void *watch(void *argument)
         int64_t now = guard_now(), sleep = look(now);
         if (sleep < 0) {
             watching = 0;
-            /* A call that began before it could see that nobody watches. */
+            /* Check again for a call that began before it could see that the watchdog sleeps. */
             if ((sleep = look(now)) < 0)
                 pthread_cond_wait(&woken, &lock);
             watching = 1;
@@ -419,6 +429,7 @@ static void *watch(void *argument)
     return NULL;
 }
 
+/* Start the watchdog, with all signals blocked. Returns 0, or an error number. */
 static int start_watchdog(void)
 {
     sigset_t all, old;
@@ -451,7 +462,7 @@ struct guard_thread *guard_thread(void)
     return thread;
 }
 
-/* A call must not be ended while it holds the lock. */
+/* A call must not be ended while it holds `lock`. */
 static void fork_begins(void)
 {
     if (self != NULL && self->inside) {
@@ -470,6 +481,7 @@ static void fork_ends(void)
     }
 }
 
+/* In the child of a fork: only this thread exists. Note whether a library or the server has made the child. */
 static void forked(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -490,6 +502,7 @@ static void forked(void)
 
 /* Start */
 
+/* Note where the code of libc (malloc) and of the loader (__tls_get_addr) lies in memory. */
 static int find_code(struct dl_phdr_info *object, size_t size, void *argument)
 {
     const char *const *symbol = argument;
@@ -508,6 +521,7 @@ static int find_code(struct dl_phdr_info *object, size_t size, void *argument)
     return 0;
 }
 
+/* Install the handlers, and keep those that the program had. Returns 0, or an error number. */
 static int install(void)
 {
     struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
@@ -518,7 +532,7 @@ static int install(void)
             return errno;
         if ((old.sa_flags & SA_SIGINFO) && old.sa_sigaction == handle)
             continue;
-        before[i] = old;
+        earlier_actions[i] = old;
         if (sigaction(FAULTS[i], &action, NULL) != 0)
             return errno;
     }
@@ -540,7 +554,7 @@ int guard_start(void)
         started = failure == 0;
     }
     if (failure == 0)
-        failure = install(); /* each time: faulthandler.enable() may have come in between */
+        failure = install(); /* each time: faulthandler.enable() may have replaced the handlers */
     pthread_mutex_unlock(&starting);
     return failure;
 }

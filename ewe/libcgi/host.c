@@ -1,26 +1,27 @@
 /* The host of LibCGI libraries: an engine of X-Switch that runs the libraries of one user, in a separate process.
  *
- * ewe can call a library in place, in its own process. A library of another user must not be there: it could read
- * the server's memory. X-Switch starts this host as the library's owner, as it starts the interpreter of a script:
+ * ewe can call a library in-process. A library of another user must not run there: it could read the server's memory.
+ * X-Switch starts this host as the library's owner, as it starts the interpreter of a script:
  *
  *     X-Switch                                      host
- *     control  -- the library, its environment -->  loads the library, unless it has it and the file is the same
- *     data     -- the body --------------------->   in memory, with a NUL behind it
+ *     control  -- the library, its environment -->  loads the library, unless it is loaded and its file is unchanged
+ *     data     -- the body --------------------->   in memory, with a NUL after it
  *                                                   core.c calls processfunc()
  *     data     <-- the answer -------------------   from a buffer: its head is examined first
  *     control  <-- the mark ---------------------   EOT, the status, LF
  *
- * docs/write-an-engine.md defines this protocol. The libraries stay loaded until their files change or the process
- * ends. When X-Switch ends it (idle, max-requests, max-memory), no terminatefunc() is called: an engine is killed.
+ * docs/xswitch-internals.md defines this protocol. The libraries stay loaded until their files change or the process
+ * ends. When X-Switch ends the process (idle, max-requests, max-memory), no terminatefunc() is called: X-Switch kills
+ * it.
  *
- * What can go wrong:
+ * Possible failures:
  *
- *   a fault    core.c brings the thread out of the library. If nothing was sent, the client gets 500. Otherwise
- *              the process kills itself, by which X-Switch knows that the answer is not whole. In both cases the
- *              process ends: heap and locks may be broken, and another process costs 2 ms.
- *   the head   is malformed: the rest of the output is dropped, 500, and the library is unloaded (LibCGI paper,
- *              section 4.1). The process goes on.
- *   fork()     in a library: the child must not answer, too. It ends where it comes back to the host.
+ *   a fault    core.c brings the thread out of the library. If nothing was sent, the client gets 500. Otherwise the
+ *              process kills itself, which tells X-Switch that the answer is incomplete. In both cases the process
+ *              ends: heap and locks may be broken, and another process costs 2 ms.
+ *   the head   is malformed: the rest of the output is dropped, the client gets 500, and the library is unloaded
+ *              (LibCGI paper, section 4.1). The process continues.
+ *   fork()     in a library: the child must not answer, too. It ends where it returns to the host.
  *
  * A library that prints to the standard output writes to the log: descriptor 1 is a copy of 2.
  */
@@ -42,25 +43,25 @@
 
 #define MAX_LINES (200 * 1024)     /* both lines of a request: ewe/xswitch/protocol.py */
 #define BUFFER (64 * 1024)         /* of the output; the head must fit */
-#define SMALL_BODY (64 * 1024)     /* a body up to this size is kept in memory that stays */
-#define MAX_LIBRARIES 64           /* loaded at once; above it, the one that was used longest ago goes */
-#define FIRST_DESCRIPTOR 20        /* of our copies: below it are those of the libraries */
+#define SMALL_BODY (64 * 1024)     /* a body up to this size uses a buffer that stays allocated */
+#define MAX_LIBRARIES 64           /* loaded at once; above it, the least recently used one is unloaded */
+#define FIRST_DESCRIPTOR 20        /* of the host's own copies: lower numbers are free for the libraries */
 #define NO_LIMIT_MS 86400000       /* a day: X-Switch has a time limit itself */
-#define LIMIT "LIBCGI_TIMEOUT_MS=" /* the variable by which ewe names its own, for the libraries of the site */
+#define LIMIT "LIBCGI_TIMEOUT_MS=" /* the variable with which ewe sends its own limit, for the libraries of the site */
 
-/* A library that is loaded, with the signature of the file that it was loaded from. */
+/* A loaded library, with the signature of its file at that time. */
 struct loaded {
     char *file;
     struct stat signature;
     libcgi_library *library;
-    uint64_t used; /* the number of the request that used it last */
+    uint64_t used; /* the number of the last request that used it */
 };
 
-/* What becomes of the answer. */
+/* The state of the answer. */
 struct answer {
     int raw;       /* the library writes its own status line (nph-): its head is not examined */
-    int malformed; /* the head was examined, and is none */
-    int sent;      /* bytes have left for X-Switch */
+    int malformed; /* the head was examined, and is not a CGI head */
+    int sent;      /* bytes were sent to X-Switch */
 };
 
 static int data = -1, control = -1;
@@ -82,7 +83,7 @@ static void report(const char *line)
     say(line, "");
 }
 
-/* End the process so that X-Switch knows: an answer that has begun is not whole. */
+/* Kill this process: X-Switch then knows that the answer is incomplete. */
 static void end_broken(void)
 {
     kill(getpid(), SIGKILL);
@@ -98,13 +99,13 @@ static void send_all(int socket, const char *bytes, size_t length)
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            end_broken(); /* X-Switch does not want it any more */
+            end_broken(); /* X-Switch has closed the socket */
         bytes += count;
         length -= (size_t)count;
     }
 }
 
-/* Read exactly `length` bytes of the body. X-Switch closes the socket if it does not wait any more. */
+/* Read exactly `length` bytes of the body. X-Switch closes the socket if it gives the request up. */
 static void read_body(char *into, size_t length)
 {
     while (length) {
@@ -118,7 +119,7 @@ static void read_body(char *into, size_t length)
     }
 }
 
-/* Read the two lines of a request. Returns where the second begins. */
+/* Read the two lines of a request. Returns the address of the second line. */
 static char *read_lines(void)
 {
     size_t length = 0;
@@ -128,7 +129,7 @@ static char *read_lines(void)
         ssize_t count = recv(control, lines + length, MAX_LINES - length, 0);
         if (count < 0 && errno == EINTR)
             continue;
-        if (count <= 0) /* the end, or lines that are longer than the protocol allows */
+        if (count <= 0) /* the end, or lines longer than the protocol allows */
             _Exit(0);
         for (char *at = lines + length; at < lines + length + count; at++)
             if (*at == '\n' && !found++)
@@ -145,8 +146,8 @@ static int digit_of(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* Decode a line where it stands: its words become strings, one behind the other. An empty word is left out. Returns
- * where the strings end: at the latest behind the line feed. */
+/* Decode a line in its own memory: its words become strings, one after the other. Empty words are dropped. Returns
+ * the end of the strings, at the latest just after the line feed. */
 static char *decode(char *line)
 {
     char *from = line, *to = line, *word = line;
@@ -167,7 +168,7 @@ static char *decode(char *line)
     }
 }
 
-/* Return the value of a variable in a block, NULL if it is not there. name: with its "=". */
+/* Return the value of a variable in a block, NULL if the block lacks it. name: with its "=". */
 static const char *variable(const char *block, const char *name)
 {
     for (size_t length = strlen(name); *block; block += strlen(block) + 1)
@@ -203,8 +204,8 @@ static int is_named(const char *line, const char *name)
     return !strncasecmp(line, name, strlen(name));
 }
 
-/* Return whether the output begins with a CGI head: fields, one of those that RFC 3875 section 6.2 asks for among
- * them, and an empty line. The values are left to the web server. */
+/* Return whether the output begins with a CGI head: fields, among them one that RFC 3875 section 6.2 requires, and an
+ * empty line. The web server checks the values. */
 static int is_head(const char *bytes, size_t length)
 {
     const char *end = bytes + length;
@@ -215,7 +216,7 @@ static int is_head(const char *bytes, size_t length)
             return 0;
         if (feed == bytes || (feed == bytes + 1 && *bytes == '\r'))
             return complete;
-        if (!complete && is_named(bytes, "HTTP/")) { /* ewe takes it for the status, as other servers do */
+        if (!complete && is_named(bytes, "HTTP/")) { /* ewe accepts it as the status, as other servers do */
             complete = 1;
             bytes = feed + 1;
             continue;
@@ -231,12 +232,12 @@ static int is_head(const char *bytes, size_t length)
     return 0;
 }
 
-/* Send output: the core calls this when its buffer is full, and we for what is left. */
+/* Send output: core.c calls this when its buffer is full, and run() at the end. */
 static int flush(libcgi_call *call, const char *bytes, size_t length)
 {
     struct answer *answer = call->context;
     if (getpid() != self)
-        _Exit(0); /* a library has forked: the child has nothing to say */
+        _Exit(0); /* a library has forked: the child must not answer */
     if (!answer->sent && !answer->raw && !is_head(bytes, length))
         answer->malformed = 1;
     if (answer->malformed)
@@ -255,17 +256,17 @@ static int is_same_file(const struct stat *one, const struct stat *other)
            one->st_ctim.tv_sec == other->st_ctim.tv_sec && one->st_ctim.tv_nsec == other->st_ctim.tv_nsec;
 }
 
-static void unload(struct loaded *place)
+static void unload(struct loaded *slot)
 {
-    if (place->file) {
-        libcgi_release(place->library);
-        free(place->file);
-        place->file = NULL;
+    if (slot->file) {
+        libcgi_release(slot->library);
+        free(slot->file);
+        slot->file = NULL;
     }
 }
 
-/* Return the place of a library: its own, a free one, or that of the library which was used longest ago. */
-static struct loaded *place_of(const char *file)
+/* Return the table entry for a library: its own, a free one, or that of the least recently used library. */
+static struct loaded *slot_of(const char *file)
 {
     struct loaded *best = table;
     for (struct loaded *each = table; each < table + MAX_LIBRARIES; each++) {
@@ -290,20 +291,20 @@ static void end_faulty(const libcgi_call *call, int sent)
     _Exit(1);
 }
 
-/* Return the library of a file, loaded now if it is not there as the file is now; NULL if it cannot be loaded. */
+/* Return the library of a file, loaded from the file's present version; NULL if it cannot be loaded. */
 static struct loaded *find(const char *file, int limit_ms)
 {
     char why[512] = "";
     libcgi_call call = {.outcome = LIBCGI_DONE};
-    struct loaded *place = place_of(file);
+    struct loaded *slot = slot_of(file);
     struct stat now;
     if (stat(file, &now)) {
         say(file, strerror(errno));
         return NULL;
     }
-    if (place->file && !is_same_file(&place->signature, &now))
-        unload(place);
-    if (!place->file) {
+    if (slot->file && !is_same_file(&slot->signature, &now))
+        unload(slot);
+    if (!slot->file) {
         const char *slash = strrchr(file, '/');
         libcgi_library *library = libcgi_load(file, slash ? slash + 1 : file, limit_ms, why, sizeof why, &call);
         if (getpid() != self)
@@ -314,13 +315,13 @@ static struct loaded *find(const char *file, int limit_ms)
             say("the library cannot be loaded", why);
             return NULL;
         }
-        *place = (struct loaded){.file = strdup(file), .signature = now, .library = library};
+        *slot = (struct loaded){.file = strdup(file), .signature = now, .library = library};
     }
-    place->used = requests;
-    return place;
+    slot->used = requests;
+    return slot;
 }
 
-/* Call a library, and send what it answers. Returns the status for the mark. */
+/* Call a library, and send its answer. Returns the status for the end mark. */
 static int run(const char *file, const char *variables, char *input)
 {
     const char *slash = strrchr(file, '/');
@@ -328,12 +329,12 @@ static int run(const char *file, const char *variables, char *input)
     const char *given = variable(variables, LIMIT);
     libcgi_call call = {.variables = {variables}, .input = input, .output = output, .capacity = sizeof output,
                         .flush = flush, .context = &answer};
-    struct loaded *place = find(file, given ? (int)number_of(given) : NO_LIMIT_MS);
-    if (!place) {
+    struct loaded *slot = find(file, given ? (int)number_of(given) : NO_LIMIT_MS);
+    if (!slot) {
         fail("500 Internal Server Error");
         return 1;
     }
-    int outcome = libcgi_call_library(place->library, &call);
+    int outcome = libcgi_call_library(slot->library, &call);
     if (getpid() != self)
         _Exit(0);
     if (outcome != LIBCGI_DONE)
@@ -342,14 +343,14 @@ static int run(const char *file, const char *variables, char *input)
         flush(&call, output, call.used);
     if (answer.malformed) {
         say("500", "it writes no CGI head (\"Content-Type: text/plain\" and an empty line); it is unloaded");
-        unload(place);
+        unload(slot);
         fail("500 Internal Server Error");
         return 1;
     }
     return 0;
 }
 
-/* Take a request, answer it, and mark the end. */
+/* Read a request, answer it, and write the end mark. */
 static void serve(void)
 {
     char *variables = read_lines(), *file = lines, mark[8], *input = NULL;
@@ -384,7 +385,7 @@ static void serve(void)
     send_all(control, mark, (size_t)snprintf(mark, sizeof mark, "\004%d\n", status));
 }
 
-/* Give the libraries descriptors that lead nowhere near X-Switch, and keep ours for ourselves. */
+/* Give the libraries descriptors that do not lead to X-Switch, and keep copies for the host. */
 static int prepare(void)
 {
     data = fcntl(0, F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);

@@ -1,4 +1,4 @@
-/* What the shim offers to libraries: output, variables, the client's name. All belong to the calling thread's call. */
+/* The shim's functions for libraries: output, variables, the client's name. All use the calling thread's call. */
 #define _GNU_SOURCE
 #include <netdb.h>
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@
 #include "internal.h"
 #undef getenv
 
-/* Empty the buffer. Returns 0, or -1 if nothing can be written any more. */
+/* Empty the buffer. Returns 0, or -1 if no byte can be written any more. */
 static int flush(libcgi_call *call)
 {
     if (call->failed || child_of_library())
@@ -49,7 +49,7 @@ long lwrite(const void *data, size_t length)
         return -1;
     const char *next = data;
     size_t left = length, room;
-    /* Through the buffer, however long it is: a wrong address then faults here, as the library's fault. */
+    /* Copy through the buffer even if the data is long: a wrong address then faults here, as the library's fault. */
     while (left > (room = call->capacity - call->used)) {
         memcpy(call->output + call->used, next, room);
         call->used += room;

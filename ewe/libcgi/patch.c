@@ -1,11 +1,10 @@
-/* exit() and its relatives: a library that calls them would end the whole program (ends.c). vfork() becomes fork()
- * (child.c), and the functions about signals and timers become those of signals.c.
+/* Replaces functions that a library calls. exit() and related functions would end the whole program (ends.c). vfork()
+ * becomes fork() (child.c), and the functions about signals and timers become those of signals.c.
  *
- * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
- * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
- * which say where in the table the address of exit() is, and puts its own function there. The library's calls end
- * the call then. Of other libraries only the one of C++ is
- * changed, for std::thread.
+ * A library does not contain exit(). It contains a table with the addresses of functions in other libraries (the global
+ * offset table), which the loader fills in. After dlopen() the shim walks the library's relocations. They say where in
+ * the table the address of exit() is. The shim puts its own function there: the library's call of exit() then ends the
+ * call of processfunc(). Of other libraries the shim changes only the C++ library, for std::thread.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,7 +28,7 @@
 
 static uintptr_t replacement(const char *name)
 {
-    /* The child of vfork() shares the server's memory and stack. That of fork() may do all that it may. */
+    /* The child of vfork() shares the server's memory and stack. The child of fork() may do everything that it may. */
     if (strcmp(name, "vfork") == 0 || strcmp(name, "_Fork") == 0)
         return (uintptr_t)fork;
     if (strcmp(name, "pthread_create") == 0)
@@ -68,7 +67,7 @@ static void patch(const struct link_map *map, const char *only)
     uintptr_t symbols = 0, names = 0, calls = 0, data = 0;
     size_t calls_size = 0, data_size = 0;
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        /* glibc has added the library's address to these; other loaders have not */
+        /* glibc has added the library's address to these values; other loaders have not */
         uintptr_t value = entry->d_un.d_ptr < map->l_addr ? entry->d_un.d_ptr + map->l_addr : entry->d_un.d_ptr;
         switch (entry->d_tag) {
         case DT_SYMTAB: symbols = value; break;
@@ -91,8 +90,8 @@ void patch_exits(void *handle)
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == NULL)
         return;
     patch(map, NULL);
-    /* std::thread calls pthread_create() in the library of C++, which the program may use, too: threads.c asks who
-       calls. */
+    /* std::thread calls pthread_create() in the C++ library, which the program may use, too: threads.c checks which
+       thread calls. */
     while (map->l_prev != NULL)
         map = map->l_prev;
     for (; map != NULL; map = map->l_next)

@@ -1,7 +1,7 @@
 """Builds the libraries of a directory from their sources: python -m ewe.libcgi.samples [DIRECTORY]
 
-NAME.c, NAME.cpp and NAME.rs become NAME.so beside them, if the source is newer. A language whose compiler is not
-installed is left out, in one line. Exit status: 0 nothing failed, 1 otherwise.
+NAME.c, NAME.cpp and NAME.rs become NAME.so beside them, if the source is newer. If a compiler is not installed, the
+sources of its language are skipped, with one line of output. Exit status: 0 nothing failed, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ewe.libcgi.build import DIRECTORY, BuildError, run
 
 DATABASE = DIRECTORY.parent / "database"  # of ewe_db.h
 C_LIKE = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{DIRECTORY}", f"-I{DATABASE}")
-# extension: the variable that names another compiler, the usual one, its options
+# extension: the variable that names another compiler, the default one, its options
 COMPILERS = {
     ".c": ("CC", "cc", ("-std=gnu11", *C_LIKE)),
     ".cpp": ("CXX", "c++", ("-std=c++17", *C_LIKE)),
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def runs(compiler: list[str]) -> bool:
-    """Return whether a compiler is here. One that is found may be a promise that nothing keeps, as rustup's are."""
+    """Return whether a compiler works. A program of this name may only be a stub, as those of rustup are."""
     if shutil.which(compiler[0]) is None:
         return False
     command = [*compiler, "--version"]

@@ -1,15 +1,16 @@
-/* Signals that a library may neither block nor take: those of the guard, and those that stop and steer the server.
+/* Signals that a library may not handle: those of the guard, which it may not block either, and those that control the
+ * server.
  *
  * The guard ends a call by a signal to its thread (guard.c). Many libraries block all signals around a thread or a
- * lock, and some leave them blocked: then no time limit would end the call, and, where this is the thread that hears
- * TERM, nothing would stop the server. patch.c leads a library's calls to the functions here.
+ * lock, and some leave them blocked. Then no time limit would end the call, and if this thread receives TERM,
+ * nothing would stop the server. patch.c redirects a library's calls to the functions here.
  *
- *     pthread_sigmask(), sigprocmask()    leave the guard's signals open; guard_run() restores the mask afterwards
+ *     pthread_sigmask(), sigprocmask()    never block the guard's signals; guard_run() restores the mask afterwards
  *     sigaction(), signal(), ...          change nothing for the signals of guard and server, and report success
- *     sigsuspend(), ppoll(), sigwait()    wait with a mask that leaves the guard's signals open
- *     alarm(), setitimer(), sigaltstack() change nothing: the process, or the thread, is the server's
+ *     sigsuspend(), ppoll(), sigwait()    wait with a mask that does not block the guard's signals
+ *     alarm(), setitimer(), sigaltstack() change nothing: the process, or the thread, belongs to the server
  *
- * In a library's child (child.c) all of them do what they always do.
+ * In a library's child (child.c) all of them have their usual effects.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -75,7 +76,7 @@ static sighandler_t library_signal(int number, sighandler_t handler)
     return belongs_to_server(number) ? SIG_DFL : signal(number, handler);
 }
 
-/* Of the thread: it holds the guard's handler, which a full stack needs. */
+/* sigaltstack() is per thread, and the guard's handler needs the present stack when the library's stack is full. */
 static int library_sigaltstack(const stack_t *stack, stack_t *old)
 {
     return sigaltstack(child_of_library() ? stack : NULL, old);
@@ -100,7 +101,7 @@ static int library_setitimer(__itimer_which_t which, const struct itimerval *val
 
 /* Waits with another mask */
 
-/* Return a mask without the guard's signals, copied to `room`. A child, and NULL, stay as they are. */
+/* Copy a mask to `room` without the guard's signals. In a child, or for NULL, return the mask unchanged. */
 static const sigset_t *opened(const sigset_t *mask, sigset_t *room)
 {
     if (mask == NULL || child_of_library())
@@ -183,7 +184,7 @@ uintptr_t signals_replacement(const char *name)
         {"setitimer", (uintptr_t)library_setitimer},     {"sigsuspend", (uintptr_t)library_sigsuspend},
         {"sigwait", (uintptr_t)library_sigwait},         {"sigwaitinfo", (uintptr_t)library_sigwaitinfo},
         {"sigtimedwait", (uintptr_t)library_sigtimedwait}, {"ppoll", (uintptr_t)library_ppoll},
-        {"__ppoll_chk", (uintptr_t)library_ppoll}, /* one argument more, which compilers add (_FORTIFY_SOURCE) */
+        {"__ppoll_chk", (uintptr_t)library_ppoll}, /* compilers add one argument (_FORTIFY_SOURCE) */
         {"pselect", (uintptr_t)library_pselect},         {"epoll_pwait", (uintptr_t)library_epoll_pwait},
     };
     for (size_t i = 0; i < sizeof TABLE / sizeof *TABLE; i++)

@@ -1,8 +1,8 @@
-/* A flush() for long output: into a temporary file without a name, from which the caller sends it afterwards.
+/* A flush() for long output: into a temporary file without a name. The caller sends the file afterwards.
  *
- * The library runs at full speed, however slowly the client reads, and then is free for the next call. It would
- * otherwise hold a thread, and perhaps the process's environment, for as long as a client likes. And until the call
- * has ended no byte has left: a fault is answered with a status, and not with half a document.
+ * The library runs at full speed, however slowly the client reads, and then is free for the next call. Otherwise a slow
+ * client would occupy a thread, and perhaps the process's environment, without a limit. Moreover no byte is sent before
+ * the call has ended: after a fault the client gets an error status, not half a document.
  */
 #define _GNU_SOURCE
 #include <errno.h>

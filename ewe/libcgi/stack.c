@@ -1,20 +1,21 @@
-/* A stack for library code, apart from the program's.
+/* A stack for library code, separate from the program's.
  *
  *     thread's stack       library's stack
  *     ┌─────────────┐      ┌─────────────┐ no access: a write that runs upward ends here
- *     │ the program │      │ SLACK       │ zeros that nobody reads
+ *     │ the program │      │ SLACK       │ zeros, never read
  *     │ guard_run() │ ───▶ │ entry()     │
  *     └─────────────┘      │ processfunc │
  *                          │     ▼       │
  *                          └─────────────┘ no access: a full stack ends here
  *
- * An array of a function lies below the addresses to which the function and its callers return. A library that writes
- * past the end of such an array destroys them. On the thread's stack these callers would be guard_run() and the
- * program: the jump out of a fault would go on in frames that hold the library's bytes. Here nothing above
- * processfunc() is needed again. guard_run() goes on by siglongjmp() in every case, and that takes all registers from
+ * An array of a function lies below the return addresses of the function and its callers. A library that writes past
+ * the end of such an array destroys them. On the thread's stack these callers would be guard_run() and the program: the
+ * jump out of a fault would continue in frames that contain the library's bytes. On this stack nothing above
+ * processfunc() is needed again. guard_run() continues by siglongjmp() in every case, which loads all registers from
  * memory elsewhere.
  *
- * A stack is made with a thread's first call and stays until the thread ends. Its pages are taken when they are used.
+ * A stack is made with a thread's first call and stays until the thread ends. Its pages use memory once they are
+ * accessed.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -25,7 +26,7 @@
 
 #define LIBRARY_STACK ((size_t)8 * 1024 * 1024) /* bytes, as many as the system gives to a program */
 #define GUARD ((size_t)1024 * 1024)             /* bytes without access, on either side */
-#define SLACK 1024                              /* bytes above the first frame: a short overrun is no fault by itself */
+#define SLACK 1024                              /* bytes above the first frame: a short overrun alone is no fault */
 
 int library_stack_make(struct guard_thread *thread)
 {
@@ -50,7 +51,7 @@ void library_stack_free(struct guard_thread *thread)
     thread->library_stack = NULL;
 }
 
-/* The frame pointer is 0: a debugger's list of callers ends at entry(). */
+/* The frame pointer is 0, so a debugger's list of callers ends at entry(). */
 void library_stack_enter(void *top, void (*entry)(void))
 {
 #if defined(__x86_64__)
@@ -72,7 +73,7 @@ void library_stack_enter(void *top, void (*entry)(void))
                      : "r"(begin), "r"(first)
                      : "memory");
 #else
-    /* No other processor has been tried: the library gets the thread's stack. */
+    /* Other processors are untested: the library gets the thread's stack. */
     (void)top;
     entry();
 #endif

@@ -1,15 +1,15 @@
 /* Threads that a library starts.
  *
- * Such a thread belongs to no call: it cannot write to an answer (lwrite() returns -1), and no time limit ends it. A
- * fault in it has no call to leave, either. The thread is stopped where it is, for good; the library's next answer,
- * or the one that is being made, is 500, and the library is loaded again. exit() in such a thread does the same.
+ * Such a thread belongs to no call: it cannot write to an answer (lwrite() returns -1), and no time limit ends it.
+ * After a fault in it, there is no call to end. The thread is stopped for good, at that point. The library's next
+ * answer, or the present one, is 500, and the library is loaded again. exit() in such a thread does the same.
  *
  *     pthread_create() in a library ──▶ begin(): a stack for signal handlers, the server's signals blocked
- *     a fault there ──▶ handle() in guard.c ──▶ threads_stop(): notes the fault, waits until the process ends
+ *     a fault there ──▶ handle() in guard.c ──▶ threads_stop(): stores the fault, waits until the process ends
  *
  * A library that has started a thread is never unmapped: the thread could be running its code.
  *
- * What can go wrong: a lock that the stopped thread holds, such as malloc's, stays held.
+ * Possible failure: a lock that the stopped thread holds, such as malloc's, stays held.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +29,7 @@ struct beginning {
     struct library_threads *threads;
 };
 
-/* Of the library that has started this thread. Initial-exec: a signal handler reads it. */
+/* The record of the library that has started this thread. Initial-exec: a signal handler reads it. */
 static __thread struct library_threads *here __attribute__((tls_model("initial-exec")));
 
 struct library_threads *threads_here(void)
@@ -63,18 +63,18 @@ static void free_stack(void *stack)
 
 static void *begin(void *argument)
 {
-    struct beginning own = *(struct beginning *)argument;
+    struct beginning thread = *(struct beginning *)argument;
     void *result;
     free(argument);
-    here = own.threads;
+    here = thread.threads;
     signals_leave_to_server();
     void *stack = mmap(NULL, HANDLER_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (stack == MAP_FAILED) /* a full stack ends the process then */
-        return own.start(own.argument);
+    if (stack == MAP_FAILED) /* without it, a full stack ends the process */
+        return thread.start(thread.argument);
     stack_t handlers = {.ss_sp = stack, .ss_size = HANDLER_STACK};
     sigaltstack(&handlers, NULL);
     pthread_cleanup_push(free_stack, stack);
-    result = own.start(own.argument);
+    result = thread.start(thread.argument);
     pthread_cleanup_pop(1);
     return result;
 }
@@ -82,15 +82,15 @@ static void *begin(void *argument)
 int threads_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
 {
     struct library_threads *threads = here != NULL ? here : guard_threads();
-    if (threads == NULL || child_of_library()) /* the program's thread, through a library that both use */
+    if (threads == NULL || child_of_library()) /* a thread of the program, in a library that both use */
         return pthread_create(thread, attributes, start, argument);
-    struct beginning *own = malloc(sizeof *own);
-    if (own == NULL)
+    struct beginning *beginning = malloc(sizeof *beginning);
+    if (beginning == NULL)
         return EAGAIN;
-    *own = (struct beginning){start, argument, threads};
+    *beginning = (struct beginning){start, argument, threads};
     threads->started = 1;
-    int failure = pthread_create(thread, attributes, begin, own);
+    int failure = pthread_create(thread, attributes, begin, beginning);
     if (failure != 0)
-        free(own);
+        free(beginning);
     return failure;
 }

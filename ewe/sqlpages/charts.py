@@ -1,6 +1,6 @@
 """Charts of a query's columns, as SVG without scripts: bars, and lines. The page's style sheet has the colours.
 
-Text that a database holds is drawn as text. A value that is no number is left out of the chart.
+Text from a database is drawn as text. A value that is not a number is left out of the chart.
 """
 
 from __future__ import annotations
@@ -11,34 +11,43 @@ from collections.abc import Sequence
 from ewe.database.protocol import Value
 from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, width
 
+# All lengths and positions are in pixels of the picture, which is WIDTH wide
 MAX_BARS = 60
 MAX_POINTS = 2000  # of one line
-MAX_LABEL = 200  # characters; few of them fit
-ROW, BAR = 18, 12  # distance and height of bars
-HIGH = 180  # of a plot with lines
+MAX_LABEL_CHARS = 200  # characters; only a few of them fit
+ROW_HEIGHT, BAR_HEIGHT = 18, 12  # distance from bar to bar, and height of a bar
+MAX_LABEL_WIDTH = 150.0  # of a bar's label
+MARGIN = 10  # between a text and the plot
+TOP = 28.0  # of the plot, below the title
+TICK_DISTANCE, Y_TICK_DISTANCE, X_TICK_DISTANCE = 60, 40, 56  # at least, from tick to tick
+MAX_MARKED_POINTS = 40  # a line with more points has no markers
+LEGEND_ROW_HEIGHT = 17
+MAX_TICK_LABEL_WIDTH = 90  # of a row's label below a plot
+SMALLEST, LARGEST = 1e-300, 1e300  # numbers outside of these cannot be drawn
+PLOT_HEIGHT = 180  # of a plot with lines
 Columns = Sequence[Sequence[Value]]
 
 
-def figure(value: Value) -> float | None:
-    """Return a value as a figure that can be drawn, None if it is none. Numbers may be written as text."""
+def number_of(value: Value) -> float | None:
+    """Return a value as a number that can be drawn, None if it is none. Numbers may be written as text."""
     try:
         number = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         return None
-    if abs(number) < 1e-300:
-        return 0.0  # no step between two of them could be told from 0
-    return number if math.isfinite(number) and abs(number) < 1e300 else None
+    if abs(number) < SMALLEST:
+        return 0.0  # differences of such numbers cannot be told from 0
+    return number if math.isfinite(number) and abs(number) < LARGEST else None
 
 
-def shown(number: float) -> str:
-    """Return a figure as people read it."""
+def format_number(number: float) -> str:
+    """Return a number in the form that people read."""
     if number == int(number) and abs(number) < 1e15:
         return f"{int(number):,}"
     return f"{number:,.2f}" if 0.01 <= abs(number) < 1e6 else f"{number:.3g}"
 
 
 def axis_of(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return an axis that holds the values and zero."""
+    """Return an axis that includes the values and zero."""
     low, high = min(0.0, *values), max(0.0, *values)
     if low == 0:
         return scale([high or 1.0], start, end)
@@ -47,112 +56,136 @@ def axis_of(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
-    """Return horizontal bars. columns: their labels, their lengths."""
-    found = [
-        ("" if label is None else str(label)[:MAX_LABEL], number)
+    """Return a chart of horizontal bars as SVG, "" without numbers.
+
+    name: of the chart, in its page. title: "" for one made from `names`, the names of the two columns. columns: the
+    labels, and the lengths of the bars.
+    """
+    usable = [
+        ("" if label is None else str(label)[:MAX_LABEL_CHARS], number)
         for label, value in zip(*columns, strict=True)
-        if (number := figure(value)) is not None
+        if (number := number_of(value)) is not None
     ]
-    drawn = found[:MAX_BARS]
+    drawn = usable[:MAX_BARS]
     if not drawn:
         return ""
-    left = min(150.0, max(width(label) for label, _ in drawn) + 10)
-    room = max(width(shown(number), SMALL) for _, number in drawn) + 8
-    axis = axis_of([number for _, number in drawn], left, WIDTH - room)
-    told = "; ".join(f"{label} {shown(number)}" for label, number in drawn)
-    picture = Picture(name, title or f"{names[1]} by {names[0]}", f"{names[1]} by {names[0]}: {told}.")
+    plot_left = min(MAX_LABEL_WIDTH, max(width(label) for label, _ in drawn) + MARGIN)
+    number_width = max(width(format_number(number), SMALL) for _, number in drawn) + 8
+    axis = axis_of([number for _, number in drawn], plot_left, WIDTH - number_width)
+    values = "; ".join(f"{label} {format_number(number)}" for label, number in drawn)
+    picture = Picture(name, title or f"{names[1]} by {names[0]}", f"{names[1]} by {names[0]}: {values}.")
     y = heading(picture)
-    bottom = y + len(drawn) * ROW
-    for tick in axis.ticks(60):
+    bottom = y + len(drawn) * ROW_HEIGHT
+    for tick in axis.ticks(TICK_DISTANCE):
         picture.line(axis(tick), y - 2, axis(tick), bottom, "grid")
     for label, number in drawn:
-        picture.write(left - 8, y + 10.5, shortened(label, left - 10), anchor="end", kind="name")
+        picture.write(
+            plot_left - 8, y + 10.5, shortened(label, plot_left - MARGIN), anchor="end", kind="name"
+        )
         start, end = sorted((axis(0), axis(number)))
-        picture.rect(start, y, end - start, BAR, "s0")
-        picture.write(end + 4, y + 10, shown(number), size=SMALL)
-        y += ROW
-    picture.line(axis(0), bottom - len(drawn) * ROW - 2, axis(0), bottom, "axis")
-    if len(found) > MAX_BARS:
-        picture.write(WIDTH / 2, y + 14, f"the first {MAX_BARS} of {len(found)}", anchor="middle", kind="dim")
+        picture.rect(start, y, end - start, BAR_HEIGHT, "s0")
+        picture.write(end + 4, y + 10, format_number(number), size=SMALL)
+        y += ROW_HEIGHT
+    picture.line(axis(0), bottom - len(drawn) * ROW_HEIGHT - 2, axis(0), bottom, "axis")
+    if len(usable) > MAX_BARS:
+        picture.write(
+            WIDTH / 2, y + 14, f"the first {MAX_BARS} of {len(usable)}", anchor="middle", kind="dim"
+        )
         y += 18
     picture.height = y + 4
-    return framed(picture)
+    return as_figure(picture)
 
 
 def heading(picture: Picture) -> float:
-    """Write the title; return where the plot begins."""
+    """Write the title; return the y at which the plot begins."""
     picture.write(4, 15, shortened(picture.title, WIDTH - 8), kind="title")
-    return 28.0
+    return TOP
 
 
-def framed(picture: Picture) -> str:
+def as_figure(picture: Picture) -> str:
     """Return a picture as a figure of the page."""
     return f'<figure class="chart">{picture.svg()}</figure>\n'
 
 
 def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
-    """Return a line for each column but the first, which is x: figures, or labels in the order of the rows."""
-    xs = [figure(value) for value in columns[0]][:MAX_POINTS]
-    labels = [("" if value is None else str(value)[:MAX_LABEL]) for value in columns[0]][:MAX_POINTS]
+    """Return a chart as SVG with a line for each column except the first, "" without numbers.
+
+    The first column is x: numbers, or labels in the order of the rows. name, title, names: as for bars().
+    """
+    xs = [number_of(value) for value in columns[0]][:MAX_POINTS]
+    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in columns[0]][:MAX_POINTS]
     numeric = all(x is not None for x in xs)
-    places = [float(x or 0) for x in xs] if numeric else [float(index) for index in range(len(xs))]
-    found = [
+    positions = [float(x or 0) for x in xs] if numeric else [float(index) for index in range(len(xs))]
+    usable = [
         [
             (x, number)
-            for x, value in zip(places, column, strict=False)
-            if (number := figure(value)) is not None
+            for x, value in zip(positions, column, strict=False)
+            if (number := number_of(value)) is not None
         ]
         for column in columns[1:]
     ]
-    ys = [y for line in found for _, y in line]
+    ys = [y for line in usable for _, y in line]
     if not ys:
         return ""
-    left = max(width(shown(tick), SMALL) for tick in axis_of(ys, 0, 100).ticks(40)) + 10
-    what = f"{', '.join(names[1:])} by {names[0]}"
-    picture = Picture(name, title or what, f"{what}, {len(places)} points, from {labels[0]} to {labels[-1]}.")
+    plot_left = (
+        max(width(format_number(tick), SMALL) for tick in axis_of(ys, 0, 100).ticks(Y_TICK_DISTANCE)) + MARGIN
+    )
+    description = f"{', '.join(names[1:])} by {names[0]}"
+    picture = Picture(
+        name,
+        title or description,
+        f"{description}, {len(positions)} points, from {labels[0]} to {labels[-1]}.",
+    )
     top = heading(picture)
-    if len(found) > 1:
+    if len(usable) > 1:
         top = legend(picture, names[1:], top)
-    up = axis_of(ys, top + HIGH, top)
-    low, high = min(places), max(places)
-    across = Scale(low, high if high > low else low + 1, left + 4, WIDTH - 12)
-    for tick in up.ticks(40):
-        picture.line(left, up(tick), WIDTH - 8, up(tick), "grid" if tick else "axis")
-        picture.write(left - 5, up(tick) + 3.5, shown(tick), size=SMALL, anchor="end", kind="dim")
-    for series, line in enumerate(found):
-        picture.path([(across(x), up(y)) for x, y in sorted(line)], f"line s{series % SERIES}")
-        if len(line) <= 40:
+    y_axis = axis_of(ys, top + PLOT_HEIGHT, top)
+    low, high = min(positions), max(positions)
+    x_axis = Scale(low, high if high > low else low + 1, plot_left + 4, WIDTH - 12)
+    for tick in y_axis.ticks(Y_TICK_DISTANCE):
+        picture.line(plot_left, y_axis(tick), WIDTH - 8, y_axis(tick), "grid" if tick else "axis")
+        picture.write(
+            plot_left - 5, y_axis(tick) + 3.5, format_number(tick), size=SMALL, anchor="end", kind="dim"
+        )
+    for series, line in enumerate(usable):
+        picture.path([(x_axis(x), y_axis(y)) for x, y in sorted(line)], f"line s{series % SERIES}")
+        if len(line) <= MAX_MARKED_POINTS:
             for x, y in line:
-                picture.marker(across(x), up(y), series)
-    ticks_below(picture, across, labels, numeric, top + HIGH + 15)
-    picture.height = top + HIGH + 24
-    return framed(picture)
+                picture.marker(x_axis(x), y_axis(y), series)
+    ticks_below(picture, x_axis, labels, numeric, top + PLOT_HEIGHT + 15)
+    picture.height = top + PLOT_HEIGHT + 24
+    return as_figure(picture)
 
 
 def legend(picture: Picture, names: Sequence[str], y: float) -> float:
-    """Write which line is which; return where the plot begins."""
+    """Write the name of each line; return the y at which the plot begins."""
     x = 8.0
     for series, text in enumerate(names):
-        wide = width(text) + 30
-        if x > 8 and x + wide > WIDTH:
-            x, y = 8.0, y + 17
+        entry_width = width(text) + 30
+        if x > 8 and x + entry_width > WIDTH:
+            x, y = 8.0, y + LEGEND_ROW_HEIGHT
         picture.marker(x, y + 2, series)
         picture.write(x + 9, y + 6, shortened(text, WIDTH - 30))
-        x += wide
+        x += entry_width
     return y + 18
 
 
-def ticks_below(picture: Picture, across: Scale, labels: Sequence[str], numeric: bool, y: float) -> None:
-    """Write figures, or the labels of rows, below a plot, those that do not touch."""
+def ticks_below(picture: Picture, x_axis: Scale, labels: Sequence[str], numeric: bool, y: float) -> None:
+    """Write numbers, or the labels of rows, below a plot; leave out those that would overlap."""
     if numeric:
-        plain = all(len(label) <= 4 for label in labels)  # years have no thousands
-        marks = [(tick, f"{tick:g}" if plain else shown(tick)) for tick in across.ticks(56)]
+        plain = all(len(label) <= 4 for label in labels)  # years get no thousands separator
+        marks = [
+            (tick, f"{tick:g}" if plain else format_number(tick)) for tick in x_axis.ticks(X_TICK_DISTANCE)
+        ]
     else:
-        marks = [(float(index), shortened(label, 90, SMALL)) for index, label in enumerate(labels)]
-    last = -100.0
-    for place, text in marks:
-        half = width(text, SMALL) / 2
-        x = min(max(across(place), half + 2), WIDTH - half - 2)
-        if x - half > last + 6:
+        marks = [
+            (float(index), shortened(label, MAX_TICK_LABEL_WIDTH, SMALL))
+            for index, label in enumerate(labels)
+        ]
+    previous_end = -100.0
+    for position, text in marks:
+        half_width = width(text, SMALL) / 2
+        x = min(max(x_axis(position), half_width + 2), WIDTH - half_width - 2)
+        if x - half_width > previous_end + 6:
             picture.write(x, y, text, size=SMALL, anchor="middle", kind="dim")
-            last = x + half
+            previous_end = x + half_width

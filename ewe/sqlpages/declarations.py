@@ -1,4 +1,4 @@
-"""The declarations at the top of a page from SQL: which database, which parameters, which statements.
+"""The declarations at the top of a page from SQL: its database, its parameters, and its statements.
 
 A page is SQL above a line `---`, and HTML below it. In the SQL part, comments of one form are declarations:
 
@@ -11,12 +11,12 @@ A page is SQL above a line `---`, and HTML below it. In the SQL part, comments o
     ---
     <h1>Books</h1> {{ books.table() }}
 
-A line `-- word: ...` always is a declaration, so a misspelled word is an error and no comment. Other comments stay
-in their statement. Everything is checked when the file is read: a page that uses a parameter without declaring it
-never runs.
+A line `-- word: ...` is always a declaration, so a misspelled word is an error and not a comment. Other comments
+stay in their statement. Everything is checked when the file is read: a page that uses an undeclared parameter never
+runs.
 
-Why SQL and not TOML or tags: the author of such a page knows SQL, and can try its statements in sqlite3 or psql as
-they are.
+The declarations are SQL comments, not TOML or tags: the author of such a page knows SQL, and can try its statements
+unchanged in sqlite3 or psql.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ from urllib.parse import quote
 from ewe.database.protocol import Value
 from ewe.sqlpages.values import TYPES, BadValue, Parameter
 
-ROWS = 100  # of a query on one page, if the page does not say
+DEFAULT_ROWS = 100  # of a query on one page, if the page does not set a number
 MAX_ROWS = 5000  # a page is made in memory
-SECONDS = 5.0  # that a statement may take, if the page does not say
-MAX_STATEMENTS = 50
-# A user writes these files, and a line may have a megabyte. None of these patterns may look at a rest of the text
-# again and again: "(.*?)[ \t]*\Z" does at each space, and what is never closed, such as "/*", at each beginning.
+STATEMENT_TIMEOUT_S = 5.0  # that a statement may take, if the page does not set a time
+MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # limits of the time that a page sets
+MAX_STATEMENTS = 50  # of one page
+# A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
+# again and again: "(.*?)[ \t]*\Z" does so at each space, and a token without an end, such as "/*", at each
+# beginning.
 DECLARATION = re.compile(r"--[ \t]*([a-z]+)[ \t]*:(?!:)[ \t]*(.*)", re.DOTALL)
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 PARAMETER = re.compile(r"(\w+)(?:\s+(\w+))??(\s+required)?(?:\s*=\s*(.*))?")
 SORT = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*', re.IGNORECASE)
-# Where :name is no parameter: in strings, quoted names, comments, casts
+# Text in which :name is not a parameter: strings, quoted names, comments, casts
 TOKENS = re.compile(
-    r"""(?P<kept> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
+    r"""(?P<quoted> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
               | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z) )
       | (?<![\w:]):(?P<name>[A-Za-z_]\w*) | (?P<semicolon>;)""",
     re.VERBOSE | re.DOTALL,
 )
 IS_NULL = re.compile(r"\s+IS\s+(?:NOT\s+)?NULL\b", re.IGNORECASE)
 # Names that a template or a URL already uses
-TAKEN = {
+RESERVED_NAMES = {
     "page", "sort", "post", "query", "results", "loop", "self", "super", "caller", "varargs", "kwargs", "range",
     "dict", "namespace", "cycler", "joiner", "true", "false", "none", *keyword.kwlist,
 }  # fmt: skip
-OF_PAGE = ("database", "title", "parameter", "query", "post")
-OF_QUERY = ("rows", "sort", "time", "if", "empty")
-OF_POST = ("redirect", "time")
+PAGE_DECLARATIONS = ("database", "title", "parameter", "query", "post")
+QUERY_DECLARATIONS = ("rows", "sort", "time", "if", "empty")
+POST_DECLARATIONS = ("redirect", "time")
 
 
 class PageError(Exception):
@@ -69,86 +71,91 @@ class PageError(Exception):
 
 @dataclass
 class Statement:
-    """One statement. parameters: the names it uses. line: where its SQL begins. seconds: that it may take."""
+    """One statement. parameters: the names it uses. line: where its SQL begins. seconds: its time limit."""
 
     name: str
     line: int
     sql: str = ""
     parameters: tuple[str, ...] = ()
-    seconds: float = SECONDS
+    seconds: float = STATEMENT_TIMEOUT_S
 
 
 @dataclass
 class Query(Statement):
     """A statement that reads.
 
-    rows: of one page. sort: columns by which a visitor may sort, each with True for descending first. needs: it is
-    run only if this parameter is given. empty: the status of the page if there is no row; 0: of no consequence.
+    rows: of one page. sort: columns by which a visitor may sort, each with True for descending first. needs: run
+    the query only if this parameter is given. empty: the status of the page if there is no row; 0: no effect.
     """
 
-    rows: int = ROWS
+    rows: int = DEFAULT_ROWS
     sort: tuple[tuple[str, bool], ...] = ()
-    needs: str = ""
+    needed_parameter: str = ""
     empty: int = 0
 
 
 @dataclass
-class Post(Statement):
-    """A statement that writes, run by a form. redirect: where the visitor is sent after it, "" to the page."""
+class PostStatement(Statement):
+    """A statement that writes, run by a form. redirect: where the visitor is sent afterwards, "" to the page."""
 
     redirect: str = ""
 
 
 @dataclass
 class Declarations:
-    """What a file declares. template: None if it declares only. offset: lines of the file before the template."""
+    """The declarations of a file. template: None without one. offset: lines of the file before the template."""
 
     database: str = ""
     title: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     queries: dict[str, Query] = field(default_factory=dict)
-    posts: dict[str, Post] = field(default_factory=dict)
+    posts: dict[str, PostStatement] = field(default_factory=dict)
     template: str | None = None
     offset: int = 0
 
 
 def parse(text: str) -> Declarations:
-    """Return what a file declares, and its template. Raises PageError."""
-    return Reader(text).read()
+    """Return the declarations of a file, and its template. Raises PageError."""
+    return DeclarationParser(text).read()
 
 
-class Reader:
+class DeclarationParser:
     """Reads a file line by line; `line` is the number of the current one."""
 
     def __init__(self, text: str) -> None:
+        """text: of the file. A byte order mark is removed."""
         self.lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-        self.line = 0
-        self.found = Declarations()
-        self.statement: Statement | None = None
-        self.sql: list[str] = []
+        self.line = 0  # number of the current line, from 1
+        self.declarations = Declarations()
+        self.statement: Statement | None = None  # the statement whose SQL is being read
+        self.sql: list[str] = []  # its lines so far
 
     def read(self) -> Declarations:
         """Return the declarations. Raises PageError."""
         for number, line in enumerate(self.lines, 1):
             self.line = number
             if line.rstrip() == "---":
-                self.found.template = "\n".join(self.lines[number:])
-                self.found.offset = number
+                self.declarations.template = "\n".join(self.lines[number:])
+                self.declarations.offset = number
                 break
             if (match := DECLARATION.match(line)) is not None:
                 self.declare(match[1], match[2].rstrip(" \t"))
-                self.sql.append("")  # so that the lines of a statement keep their numbers
+                self.sql.append("")  # keeps the line numbers of the statement
             else:
-                self.take(line)
+                self.add_sql_line(line)
         self.end_statement()
-        if not self.found.queries and not self.found.posts and self.found.template is None:
+        if (
+            not self.declarations.queries
+            and not self.declarations.posts
+            and self.declarations.template is None
+        ):
             raise PageError(
                 1, "the page declares nothing: it needs `-- query: NAME`, or a line --- before its HTML"
             )
-        return self.found
+        return self.declarations
 
-    def take(self, line: str) -> None:
-        """Take a line of SQL. Raises PageError if no statement has begun."""
+    def add_sql_line(self, line: str) -> None:
+        """Add a line of SQL. Raises PageError if no statement has begun."""
         if self.statement is not None:
             self.sql.append(line)
         elif line.strip() and not line.lstrip().startswith("--"):
@@ -156,35 +163,42 @@ class Reader:
             raise PageError(self.line, f"SQL needs a name: write `-- query: NAME` above it{hint}")
 
     def declare(self, word: str, rest: str) -> None:
-        """Take a declaration. Raises PageError."""
-        if word in OF_PAGE:
-            getattr(self, f"of_{word}")(rest)
+        """Handle a declaration `-- word: rest`. Raises PageError."""
+        if word in PAGE_DECLARATIONS:
+            getattr(self, f"declare_{word}")(rest)
             return
         statement = self.statement
-        known: Sequence[str] = (*OF_PAGE, *OF_QUERY, *OF_POST)
+        known: Sequence[str] = (*PAGE_DECLARATIONS, *QUERY_DECLARATIONS, *POST_DECLARATIONS)
         if word not in known:
             near = get_close_matches(word, known, 1)
             hint = f", did you mean {near[0]}?" if near else f": {', '.join(dict.fromkeys(known))}"
             raise PageError(self.line, f"no declaration {word!r}{hint}")
-        if isinstance(statement, Query) and word in OF_QUERY and "".join(self.sql).strip() == "":
+        if isinstance(statement, Query) and word in QUERY_DECLARATIONS and "".join(self.sql).strip() == "":
             getattr(self, f"query_{word}")(statement, rest)
-        elif isinstance(statement, Post) and word in OF_POST and "".join(self.sql).strip() == "":
+        elif (
+            isinstance(statement, PostStatement)
+            and word in POST_DECLARATIONS
+            and "".join(self.sql).strip() == ""
+        ):
             getattr(self, f"post_{word}")(statement, rest)
         else:
-            owner = "query" if word in OF_QUERY else "post"
+            owner = "query" if word in QUERY_DECLARATIONS else "post"
             raise PageError(self.line, f"{word} stands between `-- {owner}: NAME` and its SQL")
 
     # Declarations of the page
 
-    def of_database(self, rest: str) -> None:
-        if not rest or any(letter.isspace() for letter in rest) or self.found.database:
+    def declare_database(self, rest: str) -> None:
+        """Set the database of the page: `-- database: NAME`. Raises PageError."""
+        if not rest or any(letter.isspace() for letter in rest) or self.declarations.database:
             raise PageError(self.line, "database needs one name, once")
-        self.found.database = rest
+        self.declarations.database = rest
 
-    def of_title(self, rest: str) -> None:
-        self.found.title = rest
+    def declare_title(self, rest: str) -> None:
+        """Set the title of the page: `-- title: TEXT`."""
+        self.declarations.title = rest
 
-    def of_parameter(self, rest: str) -> None:
+    def declare_parameter(self, rest: str) -> None:
+        """Add the parameter of `-- parameter: NAME TYPE = DEFAULT`. rest: the text after the colon."""
         match = PARAMETER.fullmatch(rest)
         if match is None:
             raise PageError(self.line, "a parameter is written: NAME TYPE = DEFAULT, or NAME TYPE required")
@@ -201,88 +215,96 @@ class Reader:
                 value = literal(kind, default)
             except BadValue as bad:
                 raise PageError(self.line, f"the default of {name} {bad}") from None
-        self.found.parameters[name] = Parameter(name, kind, value, required is not None)
+        self.declarations.parameters[name] = Parameter(name, kind, value, required is not None)
 
-    def of_query(self, rest: str) -> None:
-        self.begin(Query(self.named(rest), self.line))
+    def declare_query(self, rest: str) -> None:
+        """Begin a query: `-- query: NAME`. Its SQL follows. Raises PageError."""
+        self.begin_statement(Query(self.new_statement_name(rest), self.line))
 
-    def of_post(self, rest: str) -> None:
-        self.begin(Post(self.named(rest), self.line))
+    def declare_post(self, rest: str) -> None:
+        """Begin a statement that a form runs: `-- post: NAME`. Its SQL follows. Raises PageError."""
+        self.begin_statement(PostStatement(self.new_statement_name(rest), self.line))
 
     # Declarations of a statement
 
     def query_rows(self, query: Query, rest: str) -> None:
+        """Set the number of rows of a page: `-- rows: 20`. Raises PageError."""
         if not rest.isdecimal() or not 1 <= int(rest[:9]) <= MAX_ROWS:
             raise PageError(self.line, f"rows is a number from 1 to {MAX_ROWS}")
         query.rows = int(rest)
 
     def query_sort(self, query: Query, rest: str) -> None:
+        """Set the columns by which a visitor may sort: `-- sort: title, year desc`. Raises PageError."""
         query.sort = tuple(self.columns(rest))
 
     def columns(self, rest: str) -> Iterator[tuple[str, bool]]:
         """Yield the columns of a list: name, descending. Raises PageError."""
-        at = 0
-        while match := SORT.match(rest, at):
+        position = 0
+        while match := SORT.match(rest, position):
             yield match[1].replace('""', '"') if match[1] else match[2], (match[3] or "").lower() == "desc"
-            at = match.end()
-            if at == len(rest):
+            position = match.end()
+            if position == len(rest):
                 return
-            if rest[at] != ",":
+            if rest[position] != ",":
                 break
-            at += 1
+            position += 1
         raise PageError(self.line, "sort is a list of columns: title, year desc")
 
     def query_time(self, query: Statement, rest: str) -> None:
+        """Set the time limit of a statement: `-- time: 10`, in seconds. Raises PageError."""
         try:
             query.seconds = float(rest.removesuffix("s"))
         except ValueError:
             query.seconds = 0
-        if not 0.01 <= query.seconds <= 3600:
-            raise PageError(self.line, "time is a number of seconds, at least 0.01")
+        if not MIN_SECONDS <= query.seconds <= MAX_SECONDS:
+            raise PageError(self.line, f"time is a number of seconds, at least {MIN_SECONDS:g}")
 
     post_time = query_time
 
     def query_if(self, query: Query, rest: str) -> None:
-        query.needs = rest
+        """Run the query only if a parameter is given: `-- if: NAME`. A later check finds unknown names."""
+        query.needed_parameter = rest
 
     def query_empty(self, query: Query, rest: str) -> None:
+        """Answer 404 if the query finds no row: `-- empty: 404`. Raises PageError."""
         if rest != "404":
             raise PageError(self.line, "empty can only be 404: no such page if the query finds no row")
         query.empty = 404
 
-    def post_redirect(self, post: Post, rest: str) -> None:
+    def post_redirect(self, post: PostStatement, rest: str) -> None:
+        """Set the page to which the client goes afterwards: `-- redirect: PATH`. Raises PageError."""
         if rest.startswith(("//", "/\\", "\\")) or re.match(r"[^/?#]*[:{]", rest):
             raise PageError(self.line, "redirect leads to a page of this site: list.sql.html?id={id}")
         post.redirect = quote(rest, safe="/?#[]@!$&'()*+,;=%{}")
 
     # Statements
 
-    def named(self, name: str) -> str:
-        """End the statement before, and check the name of the next. Raises PageError."""
+    def new_statement_name(self, name: str) -> str:
+        """End the previous statement, and check the name of the next. Raises PageError."""
         self.end_statement()
         self.check_name(name)
-        if len(self.found.queries) + len(self.found.posts) >= MAX_STATEMENTS:
+        if len(self.declarations.queries) + len(self.declarations.posts) >= MAX_STATEMENTS:
             raise PageError(self.line, f"more than {MAX_STATEMENTS} statements")
         return name
 
     def check_name(self, name: str) -> None:
-        """Raise PageError for a name that is taken, or is none."""
+        """Raise PageError for a name that is taken, or malformed."""
         if NAME.fullmatch(name) is None:
             raise PageError(self.line, f"{name[:40]!r} is no name: letters, digits and _, the first a letter")
-        found = self.found
-        if name in TAKEN:
+        declarations = self.declarations
+        if name in RESERVED_NAMES:
             raise PageError(self.line, f"the name {name} has a meaning in pages: take another")
-        if name in found.parameters or name in found.queries or name in found.posts:
+        if name in declarations.parameters or name in declarations.queries or name in declarations.posts:
             raise PageError(self.line, f"the name {name} is declared twice")
 
-    def begin(self, statement: Query | Post) -> None:
+    def begin_statement(self, statement: Query | PostStatement) -> None:
         """Begin a statement."""
         self.statement = statement
         self.sql = []
         if isinstance(statement, Query):
-            self.found.queries[statement.name] = statement
+            self.declarations.queries[statement.name] = statement
         else:
-            self.found.posts[statement.name] = statement
+            self.declarations.posts[statement.name] = statement
 
     def end_statement(self) -> None:
         """Check the statement that ends here. Raises PageError."""
@@ -293,52 +315,57 @@ class Reader:
         while lines and not lines[0].strip():
             del lines[0]
             statement.line += 1
-        statement.sql, names = self.checked("\n".join(lines).rstrip(), statement.line)
+        statement.sql, names = self.checked_sql("\n".join(lines).rstrip(), statement.line)
         if not statement.sql:
             raise PageError(begins, f"{statement.name} has no SQL")
-        unknown = [name for name in names if name not in self.found.parameters]
-        needs = statement.needs if isinstance(statement, Query) else ""
-        if needs and needs not in self.found.parameters:
+        unknown = [name for name in names if name not in self.declarations.parameters]
+        needs = statement.needed_parameter if isinstance(statement, Query) else ""
+        if needs and needs not in self.declarations.parameters:
             unknown.insert(0, needs)
         if unknown:
-            same = [name for name in self.found.parameters if name.lower() == unknown[0].lower()]
-            near = same or get_close_matches(unknown[0], self.found.parameters, 1)
+            same = [name for name in self.declarations.parameters if name.lower() == unknown[0].lower()]
+            near = same or get_close_matches(unknown[0], self.declarations.parameters, 1)
             hint = f", did you mean :{near[0]}?" if near else f": write `-- parameter: {unknown[0]}` above"
             raise PageError(
                 statement.line, f"{statement.name} uses :{unknown[0]}, which is not declared{hint}"
             )
         statement.parameters = tuple(dict.fromkeys(names))
-        statement.sql = with_typed_tests(statement.sql, self.found.parameters)
+        statement.sql = with_typed_null_tests(statement.sql, self.declarations.parameters)
 
-    def checked(self, sql: str, line: int) -> tuple[str, list[str]]:
-        """Return a statement without its last semicolon, and the parameters in it. Raises PageError."""
+    def checked_sql(self, sql: str, line: int) -> tuple[str, list[str]]:
+        """Return a statement without its last semicolon, and the names of its parameters. Raises PageError.
+
+        The statement is "" if `sql` has only comments. Only comments may follow the semicolon. line: of the file,
+        where `sql` begins.
+        """
         names = []
-        end: int | None = None
-        code = False
-        at = 0
+        end: int | None = None  # the position of the semicolon
+        has_sql = False  # True once there is more than comments and a semicolon
+        # The end of the last token: only TOKENS are matched, and other SQL stands between two of them.
+        position = 0
         for match in TOKENS.finditer(sql):
-            between = sql[at : match.start()].strip() != ""
-            comment = (match["kept"] or "").startswith(("--", "/*"))
+            between = sql[position : match.start()].strip() != ""
+            comment = (match["quoted"] or "").startswith(("--", "/*"))
             if end is not None and (between or not comment):
                 where = line + sql.count("\n", 0, match.start())
                 raise PageError(where, "only one statement stands below each name")
-            code = code or between or not (comment or match["semicolon"])
+            has_sql = has_sql or between or not (comment or match["semicolon"])
             if match["name"]:
                 names.append(match["name"])
             if match["semicolon"]:
                 end = match.start()
-            at = match.end()
-        rest = sql[at:].strip()
+            position = match.end()
+        rest = sql[position:].strip()
         if end is not None and rest:
             where = line + sql.count("\n", 0, sql.rindex(rest))
             raise PageError(where, "only one statement stands below each name")
-        return (sql[:end] if code or rest else ""), names
+        return (sql[:end] if has_sql or rest else ""), names
 
 
-def with_typed_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
-    """Return a statement with a type for each :name in `:name IS NULL`, which means the same with it.
+def with_typed_null_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
+    """Add a type to each :name in `:name IS NULL`. The meaning stays the same.
 
-    PostgreSQL must know the type of every parameter, and this test does not tell it.
+    PostgreSQL must know the type of every parameter, and this test does not show it.
     """
 
     def typed(match: re.Match[str]) -> str:
@@ -350,7 +377,7 @@ def with_typed_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 def with_nulls(sql: str, kinds: Mapping[str, str]) -> str:
-    """Return a statement with a NULL in place of each :name in kinds, which gives its type: for PostgreSQL, too."""
+    """Replace each :name in kinds by a NULL of the type that kinds gives: PostgreSQL needs the type."""
 
     def null(match: re.Match[str]) -> str:
         kind = kinds.get(match["name"] or "")
@@ -360,7 +387,7 @@ def with_nulls(sql: str, kinds: Mapping[str, str]) -> str:
 
 
 def literal(kind: str, text: str) -> Value:
-    """Return a default: 'text' in quotes as in SQL, a number, or null. Raises BadValue."""
+    """Parse a default: 'text' in quotes as in SQL, a number, or null. Raises BadValue."""
     text = text.strip()
     if text.lower() == "null":
         return None

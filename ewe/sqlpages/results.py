@@ -1,11 +1,11 @@
-"""What a template sees: the results of the queries, with tables, links and charts made of them, and the page.
+"""The variables of a template: the results of the queries, their tables, links and charts, and the page.
 
-A visitor's choices travel in the URL alone: the parameters, and for each query the column to sort by and the number
-of the page. `sort` and `page` belong to the first query; those of the others bear the query's name (`loans.page`).
-A column to sort by is one that the page declares, so no text of a visitor becomes part of a statement.
+Only the URL has a visitor's choices: the parameters, and for each query the sort column and the number of the page.
+`sort` and `page` belong to the first query; those of the others have the query's name in front (`loans.page`). A
+sort column must be declared by the page, so no text of a visitor becomes part of a statement.
 
-The classes here are what templates of users may touch (see templates.py). Their names without a leading underscore
-are therefore harmless to call.
+Templates of users may use the classes here (see templates.py). Names without a leading underscore are therefore
+harmless to call.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ewe.sqlpages.declarations import Declarations, Query
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-MAX_URL = 8192  # characters of a link: servers refuse longer ones
-MAX_TABLE = 8 << 20  # characters of a table
-MAX_LINES = 10  # of a chart: there are as many colours
+MAX_URL_CHARS = 8192  # characters of a link: servers refuse longer ones
+MAX_TABLE_CHARS = 8 << 20  # characters of a table
+MAX_CHART_LINES = 10  # of a chart: there are as many colours
 
 
 class Choice:
-    """What a visitor has chosen for one query. column: to sort by, "" for the page's order. page: from 1."""
+    """A visitor's choices for one query. column: to sort by, "" for the page's order. page: from 1."""
 
     __slots__ = ("column", "descending", "page")
 
     def __init__(self, query: Query, prefix: str, given: Mapping[str, str]) -> None:
         """prefix: of the query's names in the URL. given: the URL's fields."""
-        wanted = given.get(f"{prefix}sort", "")
-        name = wanted.removeprefix("-")
+        sort_field = given.get(f"{prefix}sort", "")
+        name = sort_field.removeprefix("-")
         known = any(name == column for column, _ in query.sort)
         self.column = name if known else ""
-        self.descending = known and wanted.startswith("-")
+        self.descending = known and sort_field.startswith("-")
         number = given.get(f"{prefix}page", "")
         self.page = int(number) if PAGE_NUMBER.fullmatch(number) else 1
 
@@ -47,48 +47,52 @@ class Choice:
         """Return the columns to sort by, each with True for descending: the chosen one first."""
         if not self.column:
             return list(query.sort)
-        others = [(column, down) for column, down in query.sort if column != self.column]
+        others = [(column, descending) for column, descending in query.sort if column != self.column]
         return [(self.column, self.descending), *others]
 
 
-def select(query: Query, choice: Choice, *, whole: bool = False) -> str:
-    """Return the statement to run: the query as a subquery, sorted, and cut to one page and one row.
+def select_statement(query: Query, choice: Choice, *, whole: bool = False) -> str:
+    """Return the statement to run: the query as a subquery, sorted, and limited to one page and one more row.
 
-    A subquery can only read: what changes a database cannot stand in one. whole: all rows, for an export.
+    A subquery can only read: a statement that changes a database cannot be one. whole: all rows, for an export.
     """
-    parts = [f"SELECT * FROM (\n{query.sql}\n) AS {identifier(query.name)}"]
+    parts = [f"SELECT * FROM (\n{query.sql}\n) AS {quoted_identifier(query.name)}"]
     order = choice.order(query)
     if order:
-        columns = (identifier(column) + (" DESC" if down else "") for column, down in order)
+        columns = (
+            quoted_identifier(column) + (" DESC" if descending else "") for column, descending in order
+        )
         parts.append(f"ORDER BY {', '.join(columns)}")
     if not whole:
         parts.append(f"LIMIT {query.rows + 1} OFFSET {(choice.page - 1) * query.rows}")
     return " ".join(parts)
 
 
-def identifier(name: str) -> str:
+def quoted_identifier(name: str) -> str:
     """Return a name in quotes, so that SQL reads any text as a name."""
     return '"' + name.replace('"', '""') + '"'
 
 
 class Row:
-    """One row. Its columns are attributes, and items for names that no attribute can have: row["count(*)"]."""
+    """One row. Its columns are attributes; columns whose names cannot be attributes are items: row["count(*)"]."""
 
     def __init__(self, columns: Sequence[str], values: Sequence[Value]) -> None:
         self.__dict__.update(zip(columns, values, strict=True))
 
     def __getitem__(self, name: str) -> Value:
+        """Return the value of a column. Raises KeyError."""
         value: Value = self.__dict__[name]
         return value
 
     def __iter__(self) -> Iterator[Value]:
+        """Yield the values, in the order of the columns."""
         return iter(self.__dict__.values())
 
 
-class Result:
+class QueryResult:
     """The rows of one query, of one page.
 
-    asked: False if the query was not run, since its parameter is not given. cut: there are more rows.
+    asked: False if the query was not run because its parameter was not given. cut: there are more rows.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class Result:
         columns: list[str],
         rows: list[list[Value]],
     ) -> None:
+        """prefix: of the query's names in the URL. rows: of the page, and one more if there are more."""
         self._page = page
         self._query = query
         self._choice = choice
@@ -111,10 +116,12 @@ class Result:
         self.number = choice.page
 
     def __iter__(self) -> Iterator[Row]:
+        """Yield the rows of this page."""
         columns = self.columns
         return (Row(columns, row) for row in self._rows)
 
     def __len__(self) -> int:
+        """Return the number of rows on this page."""
         return len(self._rows)
 
     @property
@@ -133,6 +140,7 @@ class Result:
         return self._export("json")
 
     def _export(self, suffix: str) -> str:
+        """Return the URL of all rows of this query, in the format that the suffix names."""
         changes: dict[str, Value] = {f"{self._prefix}page": None}
         if self._prefix:
             changes["query"] = self._query.name
@@ -149,56 +157,57 @@ class Result:
     ) -> Markup:
         """Return the rows as a table, and links to the other pages.
 
-        links: column -> URL with {column} for a row's value. hide: columns left out. labels: column -> heading.
+        links: column -> URL with {column} for a row's value; None: no links. hide: columns left out. labels: column
+        -> heading; None: the columns' own names. empty: the text without rows.
         """
         if not self.asked:
             return Markup("")
         if not self._rows:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
-        shown = [(at, name) for at, name in enumerate(self.columns) if name not in hide]
-        heads = "".join(self._head(at, name, (labels or {}).get(name, name)) for at, name in shown)
+        shown = [(index, name) for index, name in enumerate(self.columns) if name not in hide]
+        heads = "".join(self._head(index, name, (labels or {}).get(name, name)) for index, name in shown)
         patterns = [(links or {}).get(name) for _, name in shown]
         if any(patterns) or len(shown) < len(self.columns):
             rows, size = [], 0
             for row in self._rows:
                 rows.append(self._row(row, shown, patterns))
                 size += len(rows[-1])
-                if size > MAX_TABLE:
-                    raise ValueError(f"a table longer than {MAX_TABLE} characters")
+                if size > MAX_TABLE_CHARS:
+                    raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
         else:
-            rows = [f"<tr>{''.join([cell(value) for value in row])}\n" for row in self._rows]
+            rows = [f"<tr>{''.join([html_cell(value) for value in row])}\n" for row in self._rows]
         body = f"<thead><tr>{heads}\n<tbody>\n{''.join(rows)}"
         return Markup(f'<div class="scroll"><table>\n{body}</table></div>\n') + self.pages()
 
-    def _head(self, at: int, name: str, label: str) -> str:
-        """Return the head of a column: a link that sorts, where the page lets visitors sort by it."""
+    def _head(self, index: int, name: str, label: str) -> str:
+        """Return the head of a column: a link that sorts, if visitors may sort by the column."""
         declared = dict(self._query.sort)
-        number = ' class="number"' if isinstance(self._rows[0][at], NUMBERS) else ""
+        number = ' class="number"' if isinstance(self._rows[0][index], NUMBERS) else ""
         if name not in declared:
             return f"<th{number}>{escape(label)}"
         order = self._choice.order(self._query)[:1]
         sorted_down = order[0][1] if order and order[0][0] == name else None
-        down = declared[name] if sorted_down is None else not sorted_down
+        descending = declared[name] if sorted_down is None else not sorted_down
         aria = "" if sorted_down is None else f' aria-sort="{"descending" if sorted_down else "ascending"}"'
         url = self._page.here(
-            **{f"{self._prefix}sort": ("-" if down else "") + name, f"{self._prefix}page": None}
+            **{f"{self._prefix}sort": ("-" if descending else "") + name, f"{self._prefix}page": None}
         )
         return f'<th{number}{aria}><a href="{escape(url)}">{escape(label)}</a>'
 
     def _row(self, row: list[Value], shown: list[tuple[int, str]], patterns: list[str | None]) -> str:
         """Return a row of a table in which some columns are links or are left out."""
         cells = []
-        for (at, _), pattern in zip(shown, patterns, strict=True):
-            if pattern is None or row[at] is None:
-                cells.append(cell(row[at]))
+        for (index, _), pattern in zip(shown, patterns, strict=True):
+            if pattern is None or row[index] is None:
+                cells.append(html_cell(row[index]))
             else:
-                url = filled(pattern, dict(zip(self.columns, row, strict=True)))
-                number = ' class="number"' if isinstance(row[at], NUMBERS) else ""
-                cells.append(f'<td{number}><a href="{escape(url)}">{escape(text_of(row[at]))}</a>')
+                url = fill_placeholders(pattern, dict(zip(self.columns, row, strict=True)))
+                number = ' class="number"' if isinstance(row[index], NUMBERS) else ""
+                cells.append(f'<td{number}><a href="{escape(url)}">{escape(text_of(row[index]))}</a>')
         return f"<tr>{''.join(cells)}\n"
 
     def pages(self) -> Markup:
-        """Return links to the pages before and after, and which rows these are; nothing for a single page."""
+        """Return links to the pages before and after, and the numbers of these rows; nothing for a single page."""
         number, rows = self._choice.page, len(self._rows)
         if number == 1 and not self.cut:
             return Markup("")
@@ -218,31 +227,31 @@ class Result:
     # Charts
 
     def bars(self, x: str, y: str, title: str = "") -> Markup:
-        """Return a bar chart: the column x names the bars, the column y is their length."""
+        """Return a bar chart: the column x names the bars, the column y is their length. title: "" for none."""
         return Markup(charts.bars(self._page._chart_name(), title, *self._columns(x, y)))
 
     def lines(self, x: str, *y: str, title: str = "") -> Markup:
-        """Return a line for each column of y, against the column x."""
-        if len(y) > MAX_LINES:
-            raise ValueError(f"a chart of {len(y)} lines: at most {MAX_LINES}")
+        """Return a line for each column of y, against the column x. title: "" for none."""
+        if len(y) > MAX_CHART_LINES:
+            raise ValueError(f"a chart of {len(y)} lines: at most {MAX_CHART_LINES}")
         return Markup(charts.lines(self._page._chart_name(), title, *self._columns(x, *y)))
 
     def _columns(self, *names: str) -> tuple[Sequence[str], list[list[Value]]]:
-        """Return the names, and the values of each column. Raises KeyError for a column that is not there."""
-        places = []
+        """Return the names, and the values of each column. Raises KeyError for a column that does not exist."""
+        indexes = []
         for name in names:
             if name not in self.columns:
                 known = ", ".join(self.columns) or "none, since the query was not run"
                 raise KeyError(f"{self._query.name} has no column {name!r}; there are: {known}")
-            places.append(self.columns.index(name))
-        return names, [[row[at] for row in self._rows] for at in places]
+            indexes.append(self.columns.index(name))
+        return names, [[row[index] for row in self._rows] for index in indexes]
 
 
 NUMBERS = (int, float)
-SPECIAL = re.compile("[&<>\"']")  # most texts need no escape, and to look is faster than to escape
+SPECIAL = re.compile("[&<>\"']")  # most texts need no escape, and this search is faster than escape()
 
 
-def cell(value: Value) -> str:
+def html_cell(value: Value) -> str:
     """Return one cell of a table."""
     if isinstance(value, str):
         return f"<td>{escape(value) if SPECIAL.search(value) else value}"
@@ -252,29 +261,30 @@ def cell(value: Value) -> str:
 
 
 def text_of(value: Value) -> str:
-    """Return a value as text. Bytes are told by their number."""
+    """Return a value as text. Bytes are shown by their number."""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     return "" if value is None else str(value)
 
 
-def filled(pattern: str, values: Mapping[str, Value]) -> str:
+def fill_placeholders(pattern: str, values: Mapping[str, Value]) -> str:
     """Return a URL with each {name} replaced by its value, percent-encoded: a value cannot lead elsewhere.
 
-    Raises KeyError for a name without a value, ValueError for a URL longer than MAX_URL.
+    Raises KeyError for a name without a value, ValueError for a URL longer than MAX_URL_CHARS.
     """
-    left = MAX_URL - len(pattern)
+    remaining_chars = MAX_URL_CHARS - len(pattern)
 
     def value_of(match: re.Match[str]) -> str:
-        nonlocal left
+        """Return the percent-encoded value for one placeholder, and count its characters."""
+        nonlocal remaining_chars
         text = text_of(values[match[1]])
-        left -= len(text)
-        if left < 0:
-            raise ValueError(f"a link longer than {MAX_URL} characters")
+        remaining_chars -= len(text)
+        if remaining_chars < 0:
+            raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")
         return quote(text, safe="")
 
-    if left < 0:
-        raise ValueError(f"a link longer than {MAX_URL} characters")
+    if remaining_chars < 0:
+        raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")
     return PLACEHOLDER.sub(value_of, pattern)
 
 
@@ -282,21 +292,22 @@ class Page:
     """The page as its template sees it: `page`. given: the URL's fields. path: of the URL."""
 
     def __init__(self, declarations: Declarations, path: str, given: Mapping[str, str], style: str) -> None:
+        """path: of the URL. given: the fields of the URL. style: the style sheet."""
         self._declarations = declarations
         self._path = path
-        self._given = given
-        self._charts = 0
+        self._url_fields = given
+        self._charts = 0  # charts so far: each has its own name
         self.style = Markup(style)
         self.database = declarations.database
 
     @property
     def title(self) -> str:
-        """Return the declared title, else one made of the file's name."""
+        """Return the declared title, or one made from the file's name."""
         name = self._name()
         return self._declarations.title or name.replace("-", " ").replace("_", " ").strip().capitalize()
 
     def _name(self) -> str:
-        """Return the last part of the path without what marks a page from SQL; "index" for a directory."""
+        """Return the last part of the path without the suffix of a page from SQL; "index" for a directory."""
         name = self._path.rpartition("/")[2]
         for suffix in (".sql.html", ".sql.csv", ".sql.json"):
             name = name.removesuffix(suffix)
@@ -312,18 +323,18 @@ class Page:
         return f"chart-{self._charts}"
 
     def here(self, **changes: Value) -> str:
-        """Return the query of this page's URL with other values; None removes one. It begins with "?"."""
-        fields: dict[str, Value] = {**self._given, **changes}
+        """Return the query of this page's URL with changed values; None removes a value. It begins with "?"."""
+        fields: dict[str, Value] = {**self._url_fields, **changes}
         return "?" + urlencode({name: value for name, value in fields.items() if value is not None})
 
-    def url(self, place: str, /, **parameters: Value) -> str:
-        """Return the URL of another page with these parameters; None leaves one out."""
+    def url(self, path: str, /, **parameters: Value) -> str:
+        """Return the URL of another page with these parameters; None omits a parameter."""
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        return f"{place}?{query}" if query else place
+        return f"{path}?{query}" if query else path
 
     @property
     def parameters(self) -> list[dict[str, Value]]:
-        """Return what a form needs: name, type of the input field, and value as the URL gives it."""
+        """Return the data for a form: name, type of the input field, and value as in the URL."""
         from ewe.sqlpages.values import TYPES
 
         used = {name for query in self._declarations.queries.values() for name in query.parameters}
@@ -331,7 +342,7 @@ class Page:
             {
                 "name": each.name,
                 "input": TYPES[each.kind].input,
-                "value": self._given.get(each.name, "" if each.default is None else str(each.default)),
+                "value": self._url_fields.get(each.name, "" if each.default is None else str(each.default)),
                 "required": each.required,
             }
             for each in self._declarations.parameters.values()

@@ -1,19 +1,20 @@
 """Templates: the HTML of a page from SQL, by jinja2 in a sandbox.
 
-Text is escaped wherever it is inserted (autoescape), and NULL is shown as nothing. A name that the page does not
-declare is an error, with its line.
+Text is escaped wherever it is inserted (autoescape), and NULL is shown as an empty text. A name that the page does
+not declare is an error, with its line.
 
-The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
-That does not bound its time. A budget does: loops, calls and comparisons look at the clock. A template that takes
-longer than SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text
-(`"x" * 10 ** 9`) is refused, and so is one that grows a text step by step. A list counts with all that it holds
-(weighed()), and so does each long text, each slice, and what a block or macro has written (written()).
+The sandbox isolates a template from Python: it allows no attribute that begins with an underscore, and no change of
+the objects that the template gets. The sandbox does not limit the time. A budget does: loops, calls and comparisons
+check the clock. A template that takes longer than RENDER_TIMEOUT_S, or makes more than MAX_PAGE_CHARS, ends with an
+error. One operation that makes a huge text (`"x" * 10 ** 9`) is refused, and so is a text that grows step by step.
+The size of a list includes all its parts (check_size()). Each long text, each slice, and the output of each block
+or macro counts, too (join_output()).
 
-Between two looks at the clock stands a call of Python, which nothing can end. A call whose time is the product of
-two sizes is therefore bounded by the smaller one: the length of the text that rfind() or strip() seeks
-(MAX_SOUGHT), the digits of a number (MAX_BITS), the keys to sort by. To compile a template takes about 10 µs for
-each character, and nothing can end it halfway: what bounds it is the length of the source. A template's author
-still uses the server's processor, as the author of a CGI program does.
+Between two checks of the clock there is a call of Python, which nothing can end. The time of some calls is the
+product of two sizes. The smaller size is therefore limited: the length of the text that rfind() or strip() searches
+for (MAX_SEARCH_TEXT_CHARS), the digits of a number (MAX_NUMBER_BITS), the keys to sort by. Compiling a template
+takes about 10 µs for each character, and nothing can end it halfway: the limit on the length of the source limits
+this time. A template's author still uses the server's processor, as the author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
 {% extends "_layout.sql.html" %}. No client can fetch such a file.
@@ -44,27 +45,27 @@ from markupsafe import Markup
 
 from ewe.sqlpages.declarations import PageError
 
-# jinja2 loads these when it first needs them: once root is given up, Python's directories may not be readable
+# jinja2 loads these at their first use: once root is dropped, Python's directories may not be readable
 codecs.lookup("unicode-escape")
 
-MAX_SOURCE = 32_768  # characters of a template: compiled in a third of a second at most
-SECONDS = 2.0  # that a template may take
-MAX_BYTES = 8 << 20  # characters that a page may have
-MAX_REPEATED = 1 << 20  # of the result of one operation
-MAX_ITEMS = 1 << 22  # what one list may hold, with all that its parts hold, and each text by its length
-MAX_HELD = 1 << 24  # of all lists and long texts that a page makes
-SHORT = 4096  # characters of a text that does not count
-MAX_SOUGHT = 256  # characters of a text that is sought in another one
-MAX_BITS = 4096  # of a number
+MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
+RENDER_TIMEOUT_S = 2.0  # that a template may take
+MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
+MAX_RESULT_CHARS = 1 << 20  # of a text that one operation makes or reads
+MAX_ITEMS = 1 << 22  # items of one list, with all items of its parts; a text counts by its length
+MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a page makes
+MAX_UNCOUNTED_CHARS = 4096  # characters up to which a text does not count
+MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
+MAX_NUMBER_BITS = 4096  # of a number
 PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
-# Filters that make a text or a list of any length out of a little, and what needs a look at its arguments as well
-ENDLESS = (
+# Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
+REMOVED_FILTERS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
     "forceescape", "urlize",
 )  # fmt: skip
 NAMESPACE = "a namespace is not shown"
-# Methods of a text that make none that is longer
-METHODS = frozenset({
+# Methods of a text that a template may call: their results are not longer than the text
+SAFE_TEXT_METHODS = frozenset({
     "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal",
     "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip", "partition",
     "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
@@ -72,9 +73,9 @@ METHODS = frozenset({
 })  # fmt: skip
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 CONTAINERS = list, tuple, dict, set, frozenset
-OPAQUE = Namespace, TemplateModule  # what they hold is nowhere weighed
-# Filters that look at all items in one call
-AT_ONCE = frozenset({"sort", "groupby", "unique", "min", "max"})
+UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
+# Filters that process all items in one call
+ALL_ITEMS_FILTERS = frozenset({"sort", "groupby", "unique", "min", "max"})
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
 STYLE = """
@@ -134,8 +135,8 @@ LAYOUT = """<!DOCTYPE html>
 </html>
 """
 
-# The page of a file that has declarations only
-PLAIN = """{% extends "ewe" %}
+# The page of a file that has only declarations
+DEFAULT_TEMPLATE = """{% extends "ewe" %}
 {% block content %}
 <h1>{{ page.title }}</h1>
 {% if page.parameters %}<form class="search">
@@ -156,7 +157,7 @@ PLAIN = """{% extends "ewe" %}
 """
 
 
-class TooMuch(Exception):
+class BudgetExceeded(Exception):
     """A template that takes too long or makes too much; the text is one line."""
 
 
@@ -166,63 +167,66 @@ class Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "+", "-", "/", "//", "%"})
 
     def __init__(self, load: Load) -> None:
-        """load: returns the text of a file that a template extends or includes, and whether it is still the same.
+        """load: returns the text of a file that a template extends or includes, and a test whether it is unchanged.
 
         It raises FileNotFoundError.
         """
         super().__init__(
             autoescape=True,
             undefined=jinja2.StrictUndefined,
-            finalize=inserted,
-            loader=Loader(load),
+            finalize=text_to_insert,
+            loader=TemplateLoader(load),
             cache_size=100,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
         )
-        for name in ENDLESS:
+        for name in REMOVED_FILTERS:
             del self.filters[name]
-        self.filters = {name: limited(each, name) for name, each in self.filters.items()}
+        self.filters = {name: with_limits(each, name) for name, each in self.filters.items()}
         self.filters |= {
-            "ewe_rounds": rounds,
-            "ewe_concat": concatenated,
+            "ewe_check_each_round": check_each_round,
+            "ewe_concat": concatenate,
             "join": join,
-            "replace": replaced,
-            "sum": total,
-            "tojson": limited(lambda value: htmlsafe_json_dumps(value)),
-            "ewe_weighed": weighed,
-            "ewe_timed": timed,
+            "replace": replace_in_text,
+            "sum": sum_of_numbers,
+            "tojson": with_limits(lambda value: htmlsafe_json_dumps(value)),
+            "ewe_check_size": check_size,
+            "ewe_check_clock_after": check_clock_after,
         }
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template; have each loop look at the clock, and each `~` at the length of its result."""
+        """Parse a template; make each loop check the clock, and each `~` the length of its result."""
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = nodes.Filter(loop.iter, "ewe_rounds", [], [], None, None, lineno=loop.lineno)
+            loop.iter = nodes.Filter(
+                loop.iter, "ewe_check_each_round", [], [], None, None, lineno=loop.lineno
+            )
         Concatenations().visit(tree)
         Containers().visit(tree)
         return tree
 
     def concat(self, parts: Iterable[str]) -> str:
-        """Return what a block or macro has written: jinja2 calls this."""
-        return written(parts)
+        """Return the output of a block or macro: jinja2 calls this."""
+        return join_output(parts)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
-        spend()
+        """Call a function or method for a template: jinja2 calls this. Raises SecurityError, BudgetExceeded."""
+        check_clock()
         of = getattr(__obj, "__self__", None)
         if isinstance(of, TEXTS):
-            if __obj.__name__ not in METHODS:
+            if __obj.__name__ not in SAFE_TEXT_METHODS:
                 raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
-            check_sought((*args, *kwargs.values()))
+            check_search_texts((*args, *kwargs.values()))
         if isinstance(of, int) and __obj.__name__ == "to_bytes":
             raise SecurityError("the method to_bytes of numbers is not offered here")
         result = super().call(__context, __obj, *args, **kwargs)
-        # What a macro or block has written, concat() has weighed.
-        return result if isinstance(__obj, Macro | BlockReference) else weighed(result)
+        # concat() has already counted the output of a macro or block.
+        return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
 
     def wrap_str_format(self, value: Any) -> None:
-        """Leave a text's format() as it is: METHODS does not have it, since it can pad to any length."""
+        """Do nothing: SAFE_TEXT_METHODS does not have the method format(), because it can pad to any length."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Refuse an operation that makes a huge text, list or number."""
@@ -233,99 +237,120 @@ class Environment(ImmutableSandboxedEnvironment):
         if operator in "*+":
             sizes = [len(each) if isinstance(each, TEXTS | list | tuple) else 0 for each in (left, right)]
             numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
-            if sum(sizes) > MAX_REPEATED or (operator == "*" and max(sizes) * max(numbers) > MAX_REPEATED):
+            if sum(sizes) > MAX_RESULT_CHARS or (
+                operator == "*" and max(sizes) * max(numbers) > MAX_RESULT_CHARS
+            ):
                 raise SecurityError("a text that is too long")
         for each in (left, right):
             check_number(each)
-        return weighed(super().call_binop(context, operator, left, right))
+        return check_size(super().call_binop(context, operator, left, right))
 
 
-def limited(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-    """Return a filter that takes no text longer than MAX_REPEATED, and returns no list that is too large.
+def with_limits(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """Wrap a filter: it accepts no text longer than MAX_RESULT_CHARS, and returns no list that is too large.
 
-    A filter that yields its items one by one, such as map, looks at the clock at each.
+    A filter that yields its items one by one, such as map, checks the clock at each item. name: of the filter, if
+    check_filter_input() has a rule for it.
     """
-    place = 1 if hasattr(function, "jinja_pass_arg") else 0
+    # jinja2 gives some filters its own context as the first argument, before the value
+    index = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place:
-            value = args[place]
-            if isinstance(value, TEXTS) and len(value) > MAX_REPEATED:
-                raise SecurityError("a text that is too long")
-            check_shown(value)
-            if name not in ("default", "d"):
-                others = (*args[place + 1 :], *kwargs.values())
-                check_sought(others)
-                if name in AT_ONCE:
-                    value = value if isinstance(value, (str, *CONTAINERS)) else list(value)
-                    args = (*args[:place], value, *args[place + 1 :])
-                    check_keys(len(value), others)
-        spend()
+        """Call the filter with a checked value, and check its result."""
+        if len(args) > index:
+            value = check_filter_input(name, args[index], (*args[index + 1 :], *kwargs.values()))
+            args = (*args[:index], value, *args[index + 1 :])
+        check_clock()
         result = function(*args, **kwargs)
-        return rounds(result) if isinstance(result, Generator) else weighed(result)
+        return check_each_round(result) if isinstance(result, Generator) else check_size(result)
 
     return checked
 
 
-def check_sought(arguments: Iterable[Any]) -> None:
-    """Raise SecurityError for a long text: rfind() and strip() take the product of both lengths."""
+def check_filter_input(name: str, value: Any, arguments: Iterable[Any]) -> Any:
+    """Return the value for a filter; as a list, if the filter must have all items at once. Raises SecurityError.
+
+    arguments: all others of the filter.
+    """
+    if isinstance(value, TEXTS) and len(value) > MAX_RESULT_CHARS:
+        raise SecurityError("a text that is too long")
+    check_can_be_shown(value)
+    # The argument of default() may be long: it takes the value's place, and is not searched for
+    if name in ("default", "d"):
+        return value
+    check_search_texts(arguments)
+    if name not in ALL_ITEMS_FILTERS:
+        return value
+    # The items must be counted before they are sorted
+    items = value if isinstance(value, (str, *CONTAINERS)) else list(value)
+    check_sort_keys(len(items), arguments)
+    return items
+
+
+def check_search_texts(arguments: Iterable[Any]) -> None:
+    """Raise SecurityError for a long text: the time of rfind() and strip() is the product of both lengths."""
     for each in arguments:
-        if isinstance(each, TEXTS) and len(each) > MAX_SOUGHT:
-            raise SecurityError(f"an argument of more than {MAX_SOUGHT} characters")
+        if isinstance(each, TEXTS) and len(each) > MAX_SEARCH_TEXT_CHARS:
+            raise SecurityError(f"an argument of more than {MAX_SEARCH_TEXT_CHARS} characters")
 
 
-def check_keys(count: int, arguments: Iterable[Any]) -> None:
+def check_sort_keys(count: int, arguments: Iterable[Any]) -> None:
     """Raise SecurityError for too many keys: an item has one for each part of "a.b,c.d"."""
     parts = sum(each.count(".") + each.count(",") for each in arguments if isinstance(each, str))
-    if count * parts > MAX_REPEATED:
+    if count * parts > MAX_RESULT_CHARS:
         raise SecurityError("too many keys to sort by")
 
 
 def check_number(value: Any) -> None:
-    """Raise SecurityError for a number that takes long to divide."""
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+    """Raise SecurityError for a number whose division takes long."""
+    if isinstance(value, int) and value.bit_length() > MAX_NUMBER_BITS:
         raise SecurityError("a number that is too large")
 
 
-def check_shown(value: Any) -> None:
-    """Raise SecurityError for what is nowhere weighed, and cannot be made a text therefore."""
-    if isinstance(value, OPAQUE):
+def check_can_be_shown(value: Any) -> None:
+    """Raise SecurityError if a value is a namespace or an imported file.
+
+    The sizes of their contents are not counted, so they must not become texts.
+    """
+    if isinstance(value, UNCOUNTED_TYPES):
         raise SecurityError(
             "an imported file is not shown" if isinstance(value, TemplateModule) else NAMESPACE
         )
 
 
-def timed(value: Any) -> Any:
-    """Return a value, such as that of a comparison of two long lists, and look at the clock."""
-    spend()
+def check_clock_after(value: Any) -> Any:
+    """Return a value, such as the result of a comparison of two long lists, and check the clock."""
+    check_clock()
     return value
 
 
-def written(parts: Iterable[str]) -> str:
-    """Return the texts in a row that a block or macro has written. Raises TooMuch."""
+def join_output(parts: Iterable[str]) -> str:
+    """Join the texts that a block or macro has written. Raises BudgetExceeded."""
     parts = parts if isinstance(parts, list) else list(parts)
     length = sum(map(len, parts))
-    spend()
-    if length > MAX_BYTES:
-        raise TooMuch(f"a part of the page is longer than {MAX_BYTES} characters")
-    if length > SHORT:
-        hold(length)
+    check_clock()
+    if length > MAX_PAGE_CHARS:
+        raise BudgetExceeded(f"a part of the page is longer than {MAX_PAGE_CHARS} characters")
+    if length > MAX_UNCOUNTED_CHARS:
+        count_towards_page(length)
     return "".join(parts)
 
 
-def weighed(value: Any) -> Any:
-    """Return a value; refuse a list, tuple, dictionary or text that is too large. Raises SecurityError, TooMuch.
+def check_size(value: Any) -> Any:
+    """Return a value; refuse a list, tuple, dictionary or text that is too large. Raises SecurityError,
+    BudgetExceeded.
 
-    A list whose parts are one list, and so on, is small in memory and endless as a text. What counts is therefore
-    its size as a text. Everything that makes a list in a template calls this, so none is too large to be walked.
+    A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
+    text. Its size as a text therefore counts. Every operation that makes a list in a template calls this function,
+    so no list is too large to be walked.
     """
-    if isinstance(value, TEXTS) and len(value) > SHORT:
-        hold(len(value))
+    if isinstance(value, TEXTS) and len(value) > MAX_UNCOUNTED_CHARS:
+        count_towards_page(len(value))
     if not isinstance(value, CONTAINERS):
         check_number(value)
         return value
-    spend()
+    check_clock()
     count, waiting = 0, [value]
     while waiting:
         for each in parts_of(waiting.pop()):
@@ -334,110 +359,116 @@ def weighed(value: Any) -> Any:
                 count += len(each)
             elif isinstance(each, CONTAINERS):
                 waiting.append(each)
-            elif isinstance(each, OPAQUE):
+            elif isinstance(each, UNCOUNTED_TYPES):
                 raise SecurityError("a list holds no namespace and no imported file here")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
-    hold(count)
+    count_towards_page(count)
     return value
 
 
-def hold(count: int) -> None:
-    """Count the items and characters of a list or text that a page has made. Raises TooMuch."""
-    budget.held = getattr(budget, "held", 0) + count
-    if budget.held > MAX_HELD:
-        raise TooMuch(f"the lists and texts of the page hold more than {MAX_HELD} items and characters")
+def count_towards_page(count: int) -> None:
+    """Count the items and characters of a list or text that a page has made. Raises BudgetExceeded."""
+    budget.counted = getattr(budget, "counted", 0) + count
+    if budget.counted > MAX_COUNTED:
+        raise BudgetExceeded(
+            f"the lists and texts of the page hold more than {MAX_COUNTED} items and characters"
+        )
 
 
 def parts_of(container: Any) -> Iterable[Any]:
-    """Return what a container holds."""
+    """Return the parts of a container."""
     return chain.from_iterable(container.items()) if isinstance(container, Mapping) else container
 
 
-def inserted(value: Any) -> Any:
-    """Return what is inserted for a value, nothing for NULL. Raises TooMuch if the page gets too long.
+def text_to_insert(value: Any) -> Any:
+    """Return the text to insert for a value, "" for NULL. Raises BudgetExceeded if the page gets too long.
 
-    A namespace is refused: its parts may be namespaces, which are nowhere weighed.
+    A namespace is refused: its parts may be namespaces, and their sizes are not counted.
     """
     if value is None:
         return ""
-    check_shown(value)
+    check_can_be_shown(value)
     if not isinstance(value, str | int | float) and not hasattr(value, "__html__"):
-        spend()
+        check_clock()
         value = str(value)
     if isinstance(value, str):
-        budget.size = getattr(budget, "size", 0) + len(value)
-        if budget.size > MAX_BYTES:
-            raise TooMuch(f"the page is longer than {MAX_BYTES} characters")
+        budget.output_chars = getattr(budget, "output_chars", 0) + len(value)
+        if budget.output_chars > MAX_PAGE_CHARS:
+            raise BudgetExceeded(f"the page is longer than {MAX_PAGE_CHARS} characters")
     return value
 
 
-def concatenated(parts: list[Any]) -> str:
-    """Return what a ~ b ~ c is: texts in a row, escaped if one of them is HTML."""
+def concatenate(parts: list[Any]) -> str:
+    """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML."""
     for part in parts:
-        check_shown(part)
+        check_can_be_shown(part)
     texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
     length = sum(map(len, texts))
-    if length > MAX_REPEATED:
+    if length > MAX_RESULT_CHARS:
         raise SecurityError("a text that is too long")
-    if length > SHORT:
-        hold(length)
+    if length > MAX_UNCOUNTED_CHARS:
+        count_towards_page(length)
     return Markup("").join(texts) if any(isinstance(each, Markup) for each in texts) else "".join(texts)
 
 
 def join(values: Iterable[Any], separator: str = "") -> str:
-    """Return the values in a row: jinja2's filter with a limit."""
+    """Return the values as one text, with `separator` between them: jinja2's filter with a limit."""
     parts = [part for each in values for part in (separator, each)][1:]
-    return concatenated(parts)
+    return concatenate(parts)
 
 
-def replaced(value: Any, old: str, new: str) -> str:
-    """Return a text with another in place of each `old`: jinja2's filter with a limit."""
-    check_shown(value)
+def replace_in_text(value: Any, old: str, new: str) -> str:
+    """Replace each `old` in a text: jinja2's filter with a limit."""
+    check_can_be_shown(value)
     text: str = value if isinstance(value, str) else str(value)
-    if not old or len(text) + text.count(old) * len(new) > MAX_REPEATED:
+    if not old or len(text) + text.count(old) * len(new) > MAX_RESULT_CHARS:
         raise SecurityError("a text that is too long")
-    made: str = weighed(text.replace(old, new))
+    made: str = check_size(text.replace(old, new))
     return made
 
 
-def total(values: Iterable[Any], start: float = 0) -> Any:
-    """Return the sum of numbers; NULL counts as nothing."""
+def sum_of_numbers(values: Iterable[Any], start: float = 0) -> Any:
+    """Return `start` plus the sum of the numbers; skip NULL."""
     return sum((each if isinstance(each, int) else float(each) for each in values if each is not None), start)
 
 
 class Concatenations(NodeTransformer):
-    """Replaces a ~ b by a filter, which looks at the length."""
+    """Replaces a ~ b by a filter that checks the length."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        """Return the filter ewe_concat over the parts of a ~ b."""
         parts = nodes.List([self.visit(each) for each in node.nodes], lineno=node.lineno)
         return nodes.Filter(parts, "ewe_concat", [], [], None, None, lineno=node.lineno)
 
 
 class Containers(NodeTransformer):
-    """Weighs each list, tuple, dictionary and slice that a template writes; has comparisons look at the clock."""
+    """Adds check_size() to each list, tuple, dictionary and slice, and check_clock_after() to each comparison."""
 
-    def weigh(self, node: nodes.Expr) -> nodes.Node:
+    def add_size_check(self, node: nodes.Expr) -> nodes.Node:
+        """Return a node that passes the value of `node` through check_size()."""
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load":
             return node  # the names of {% for a, b in ... %}
-        return nodes.Filter(node, "ewe_weighed", [], [], None, None, lineno=node.lineno)
+        return nodes.Filter(node, "ewe_check_size", [], [], None, None, lineno=node.lineno)
 
-    visit_List = visit_Tuple = visit_Dict = weigh
+    visit_List = visit_Tuple = visit_Dict = add_size_check
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        """Return a slice with add_size_check(); any other item as it is, its parts visited."""
         if isinstance(node.arg, nodes.Slice):
-            return self.weigh(node)
+            return self.add_size_check(node)
         return self.generic_visit(node)
 
     def compare(self, node: nodes.Expr) -> nodes.Node:
+        """Return a comparison whose value passes through check_clock_after()."""
         self.generic_visit(node)
-        return nodes.Filter(node, "ewe_timed", [], [], None, None, lineno=node.lineno)
+        return nodes.Filter(node, "ewe_check_clock_after", [], [], None, None, lineno=node.lineno)
 
     visit_Compare = visit_Test = compare
 
 
-class Loader(jinja2.BaseLoader):
+class TemplateLoader(jinja2.BaseLoader):
     """Finds the layout `ewe`, and files that begin with an underscore."""
 
     def __init__(self, load: Load) -> None:
@@ -446,6 +477,7 @@ class Loader(jinja2.BaseLoader):
     def get_source(
         self, environment: jinja2.Environment, template: str
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        """Return the source of a template, its name, and a test whether the source is unchanged (jinja2)."""
         if template == "ewe":
             return LAYOUT, None, lambda: True
         if PARTIAL.fullmatch(template):
@@ -454,37 +486,38 @@ class Loader(jinja2.BaseLoader):
             except FileNotFoundError:
                 pass
             else:
-                spend()
+                check_clock()
                 check_length(text, template)
                 return text, template, is_same
         raise jinja2.TemplateNotFound(template)
 
 
 def check_length(source: str, name: str = "") -> None:
-    """Raise TemplateSyntaxError for a source that takes too long to compile."""
-    if len(source) > MAX_SOURCE:
-        line = source.count("\n", 0, MAX_SOURCE) + 1
-        raise jinja2.TemplateSyntaxError(f"longer than {MAX_SOURCE} characters", line, name or None)
+    """Raise TemplateSyntaxError for a source that takes too long to compile. name: of its file; "": it has none."""
+    if len(source) > MAX_SOURCE_CHARS:
+        line = source.count("\n", 0, MAX_SOURCE_CHARS) + 1
+        raise jinja2.TemplateSyntaxError(f"longer than {MAX_SOURCE_CHARS} characters", line, name or None)
 
 
-# When the template that this thread renders now must be at its end. A template never pauses, so there is one.
+# The budget of the template that this thread renders now: `deadline`, and `output_chars` and `counted` so far. A
+# template never pauses, so a thread has only one.
 budget = threading.local()
 
 
-def spend() -> None:
-    """Look at the clock. Raises TooMuch."""
-    if time.monotonic() > getattr(budget, "ends", 0.0):
-        raise TooMuch(f"the template takes longer than {SECONDS:g} s")
+def check_clock() -> None:
+    """Check the clock. Raises BudgetExceeded."""
+    if time.monotonic() > getattr(budget, "deadline", 0.0):
+        raise BudgetExceeded(f"the template takes longer than {RENDER_TIMEOUT_S:g} s")
 
 
-def rounds(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield the items of a loop, and look at the clock at each. Raises TooMuch."""
+def check_each_round(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of a loop, and check the clock at each. Raises BudgetExceeded."""
     for item in items:
-        spend()
+        check_clock()
         yield item
 
 
-class Template:
+class PageTemplate:
     """A compiled template. Line numbers in its errors are those of the file."""
 
     def __init__(self, environment: Environment, text: str | None, offset: int) -> None:
@@ -492,55 +525,55 @@ class Template:
         self.offset = offset
         try:
             check_length(text or "")
-            self.template = environment.from_string(PLAIN if text is None else text)
+            self.template = environment.from_string(DEFAULT_TEMPLATE if text is None else text)
         except jinja2.TemplateSyntaxError as error:
             raise PageError(error.lineno + offset, f"template: {error.message}") from None
         except (RecursionError, SyntaxError, MemoryError, ValueError, OverflowError) as error:
             raise PageError(offset + 1, f"template: {type(error).__name__}: {error}") from None
 
     def render(self, variables: Mapping[str, object]) -> str:
-        """Return the page. Raises PageError for all that goes wrong in a template."""
+        """Return the page. Raises PageError for every error in a template."""
         template = self.template
-        budget.ends = time.monotonic() + SECONDS
-        budget.size = 0
-        budget.held = 0
+        budget.deadline = time.monotonic() + RENDER_TIMEOUT_S
+        budget.output_chars = 0
+        budget.counted = 0
         pieces: list[str] = []
         size = 0
         try:
             for piece in template.root_render_func(template.new_context(dict(variables))):
                 size += len(piece)
-                if size > MAX_BYTES:
-                    raise TooMuch(f"the page is longer than {MAX_BYTES} characters")
+                if size > MAX_PAGE_CHARS:
+                    raise BudgetExceeded(f"the page is longer than {MAX_PAGE_CHARS} characters")
                 pieces.append(piece)
         except Exception as error:
-            raise self.failed(error) from None
+            raise self.page_error(error) from None
         return "".join(pieces)
 
-    def failed(self, error: Exception) -> PageError:
-        """Return the error with the line of the template at which it happened."""
+    def page_error(self, error: Exception) -> PageError:
+        """Return the error with the line of the template that caused it."""
         if isinstance(error, jinja2.TemplateSyntaxError):
             where = f"{error.name}, line {error.lineno}: " if error.name else ""
             return PageError(0, f"template: {where}{error.message}")
         line, where = line_of(error.__traceback__, self.template)
         kind = (
             ""
-            if isinstance(error, TooMuch | jinja2.UndefinedError | SecurityError)
+            if isinstance(error, BudgetExceeded | jinja2.UndefinedError | SecurityError)
             else f"{type(error).__name__}: "
         )
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         return PageError(line + self.offset if line and not where else 0, f"template: {where}{kind}{text}")
 
 
-def line_of(trace: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
-    """Return the last line of the page's own template in a traceback, and where else it was, "" if in the page."""
+def line_of(traceback: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
+    """Return the last line of the page's own template in a traceback, and the place in another file, "" if none."""
     line, where = 0, ""
-    while trace is not None:
-        template = trace.tb_frame.f_globals.get("__jinja_template__")
+    while traceback is not None:
+        template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, jinja2.Template):
-            found = template.get_corresponding_lineno(trace.tb_lineno)
+            found = template.get_corresponding_lineno(traceback.tb_lineno)
             if template is page or template.root_render_func is page.root_render_func:
                 line, where = found, ""
             elif template.name != "ewe":
                 where = f"{template.name}, line {found}: "
-        trace = trace.tb_next
+        traceback = traceback.tb_next
     return line, where

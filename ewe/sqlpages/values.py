@@ -1,7 +1,7 @@
 """The values of a page's parameters, from a URL's query or a form: read by their types, to be bound to statements.
 
-A value never becomes part of a statement. What cannot be read as its type is refused, and the visitor is told which
-field it is.
+A value never becomes part of a statement. A value that does not fit its type is refused, and the visitor is told
+the name of the field.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from urllib.parse import parse_qsl
 
 from ewe.database.protocol import Value
 
-MAX_FIELDS = 1000  # of a query or a form
+MAX_FORM_FIELDS = 1000  # of a query or a form
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})(?:[eE][+-]?[0-9]{1,3})?")
 
 
 class BadValue(ValueError):
-    """A value that is not of its type. The text goes on after the parameter's name: "is not a whole number"."""
+    """A value that is not of its type. The text follows the parameter's name: "must be a whole number"."""
 
 
 def integer(text: str) -> int:
-    number = int(text) if INTEGER.fullmatch(text.strip()) else 1 << 63
-    if not -(1 << 63) <= number < 1 << 63:
+    """Return a whole number of 64 bits: databases have no larger ones. Raises BadValue."""
+    if not INTEGER.fullmatch(text.strip()) or not -(1 << 63) <= int(text) < 1 << 63:
         raise BadValue("must be a whole number")
-    return number
+    return int(text)
 
 
 def number(text: str) -> float:
+    """Return a finite number. Raises BadValue."""
     found = float(text) if NUMBER.fullmatch(text.strip()) else float("inf")
     if found in (float("inf"), -float("inf")):
         raise BadValue("must be a number")
@@ -39,6 +40,7 @@ def number(text: str) -> float:
 
 
 def date(text: str) -> str:
+    """Return a date in the form 2026-12-31. Raises BadValue."""
     try:
         return datetime.date.fromisoformat(text.strip()).isoformat()
     except ValueError:
@@ -46,19 +48,21 @@ def date(text: str) -> str:
 
 
 def flag(text: str) -> int:
+    """Return 1 or 0 for 1, on, true or 0, off, false. Raises BadValue."""
     if text.strip().lower() not in ("0", "1", "on", "off", "true", "false"):
         raise BadValue("must be 0 or 1")
     return int(text.strip().lower() in ("1", "on", "true"))
 
 
 def plain(text: str) -> str:
+    """Return a text as it is. Raises BadValue for a NUL."""
     if "\0" in text:
         raise BadValue("holds a character that no text can have")
     return text
 
 
 class Type(NamedTuple):
-    """What a parameter can be. input: the type of HTML's input field. sql: the type of a NULL, in any database."""
+    """The type of a parameter. input: the type of HTML's input field. sql: the type of a NULL, in any database."""
 
     read: Callable[[str], Value]
     input: str
@@ -76,7 +80,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a URL or a form may give. kind: a key of TYPES. default: bound if nothing is given."""
+    """A parameter that a URL or a form may give. kind: a key of TYPES. default: used if nothing is given."""
 
     name: str
     kind: str = "text"
@@ -87,11 +91,11 @@ class Parameter:
 def fields_of(text: str) -> dict[str, str]:
     """Return the fields of a query or of a form, the last of each name. Raises BadValue."""
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS))
     except UnicodeDecodeError:
         raise BadValue("is not UTF-8") from None
     except ValueError:
-        raise BadValue(f"has more than {MAX_FIELDS} fields") from None
+        raise BadValue(f"has more than {MAX_FORM_FIELDS} fields") from None
 
 
 def bound(
@@ -102,9 +106,9 @@ def bound(
 
 
 def value_of(parameter: Parameter, text: str | None) -> Value:
-    """Return a parameter's value. An empty field is the empty text; for all other types it is not given.
+    """Return a parameter's value. An empty field is an empty text; for other types it counts as not given.
 
-    Raises BadValue, whose text names the parameter.
+    Raises BadValue with the parameter's name in its text.
     """
     if text is None or (parameter.kind != "text" and not text.strip()) or (parameter.required and not text):
         if parameter.required:

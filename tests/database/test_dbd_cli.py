@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.server import accepts, wait_until
 
-from ewe.database.access_log import ADDRESSES, REPORT, ROW, lines_of, sample
+from ewe.config.messages import ConfigError
+from ewe.database import cli
+from ewe.database.access_log import ADDRESS_COUNT, REPORT, ROW_BYTES, lines_of, sample
 from ewe.database.cli import main
+from ewe.database.settings import DatabaseSettings, Settings
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nothing = 1", "unknown setting nothing"),
-        ("listen = ['http://x']", "listen must be a list of unix:PATH, HOST:PORT, fifo:PATH or mq:NAME"),
-        ("[databases.log]", "[databases.log]: place is missing"),
-        ("[databases.log]\nplace = 'a.db'\ndriver = 'oracle'", "driver must be one of sqlite"),
-        ("databases = 1", "databases must be a table"),
-        ("connections = 0", "connections must be 1 to 1000"),
+        ("nothing = 1", 'unknown key "nothing"'),
+        (
+            "listen = ['http://x']",
+            'listen = ["http://x"]: expected a list of unix:PATH, HOST:PORT, fifo:PATH or mq:NAME',
+        ),
+        ("[databases.log]", "databases.log: source is missing: a file for SQLite"),
+        (
+            "[databases.log]\nsource = 'a.db'\ndriver = 'oracle'",
+            'databases.log.driver = "oracle": expected "sqlite"',
+        ),
+        ("databases = 1", "databases = 1: expected tables: [databases.NAME]"),
+        ("connections = 0", "connections = 0: expected 1 to 1000"),
         ("[databases", "Expected"),
     ],
 )
@@ -36,11 +48,11 @@ def test_a_wrong_setting_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "nothing to listen on"),
+        ([], 2, "no address to listen on"),
         (["--listen", "unix:here"], 2, "no database"),
-        (["--listen", "here"], 2, "--listen must be"),
+        (["--listen", "here"], 2, '--listen "here": expected unix:PATH'),
         (["--nothing"], 2, "unrecognized arguments"),
-        (["status"], 2, "which demon?"),
+        (["status"], 2, "name the address of the daemon"),
         (["status", "--listen", "unix:/nothing/here"], 1, "/nothing/here: No such file"),
         (["status", "--listen", "here"], 2, "no address"),
         (["load", "/nothing/here", "x.db"], 2, "/nothing/here: No such file"),
@@ -57,16 +69,32 @@ def test_a_wrong_command_is_one_line(
 
 def test_settings_are_printed_as_a_file_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "dbd.toml"
-    file.write_text("time-limit = '1m'\n[databases.log]\nplace = 'a.db'\nusers = ['alice']\n")
+    file.write_text("time-limit = '1m'\n[databases.log]\nsource = 'a.db'\nusers = ['alice']\n")
     assert main(["--config", str(file), "--print-config"]) == 0
     printed = capsys.readouterr().out
-    assert 'time-limit = "1m"' in printed and f'place = "{tmp_path}/a.db"' in printed
+    assert 'time-limit = "1m"' in printed and f'source = "{tmp_path}/a.db"' in printed
     again = tmp_path / "again.toml"
     again.write_text(printed)
     assert main(["--config", str(again), "--print-config"]) == 0
     assert capsys.readouterr().out == printed
     assert main(["--config", str(again), "--check-config"]) == 0
     assert "a.db cannot be opened" in capsys.readouterr().err
+
+
+def test_former_names_of_settings_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "dbd.toml"
+    (tmp_path / "a.db").touch()
+    file.write_text("demons = 2\n[databases.log]\nplace = 'a.db'\n")
+    assert main(["--config", str(file), "--check-config"]) == 0
+    assert capsys.readouterr().err == (
+        f"ewe-dbd: {file}: demons is now called daemons\n"
+        f"ewe-dbd: {file}: databases.log: place is now called source\n"
+    )
+    assert main(["--config", str(file), "--print-config"]) == 0
+    assert "\ndaemons = 2\n" in capsys.readouterr().out
+    file.write_text("demons = 2\ndaemons = 3\n")
+    assert main(["--config", str(file)]) == 2
+    assert "demons is the former name of daemons: keep one" in capsys.readouterr().err
 
 
 def test_the_sample_is_the_papers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,11 +104,11 @@ def test_the_sample_is_the_papers(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "5000 rows" in capsys.readouterr().out
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT COUNT(*) FROM log").fetchone() == (5000,)
-    assert len(connection.execute(REPORT).fetchall()) == ADDRESSES
+    assert len(connection.execute(REPORT).fetchall()) == ADDRESS_COUNT
     connection.close()
     rows = list(sample(1000))
     assert rows == list(sample(1000))
-    assert {sum(len(str(each)) for each in row) for row in rows} == {ROW}
+    assert {sum(len(str(each)) for each in row) for row in rows} == {ROW_BYTES}
 
 
 def test_a_log_is_loaded_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,3 +135,43 @@ def test_a_log_is_loaded_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixt
         * 2
     )
     assert list(lines_of(["", '" " " [ ] "'])) == [None, None]
+
+
+def test_a_new_database_that_may_be_written_is_made(tmp_path: Path) -> None:
+    new, kept, only_read = tmp_path / "new.db", tmp_path / "kept.db", tmp_path / "read.db"
+    kept.write_bytes(b"as it was")
+    settings = Settings(
+        databases={
+            "new": DatabaseSettings(source=str(new), write=True),
+            "kept": DatabaseSettings(source=str(kept), write=True),
+            "read": DatabaseSettings(source=str(only_read)),
+        }
+    )
+    assert cli.make_missing(settings) == [str(new)]
+    assert new.stat().st_size == 0 and new.stat().st_mode & 0o777 == 0o600
+    assert kept.read_bytes() == b"as it was" and not only_read.exists()
+    assert cli.make_missing(settings) == []
+    nowhere = Settings(databases={"a": DatabaseSettings(source=str(tmp_path / "no" / "a.db"), write=True)})
+    with pytest.raises(
+        ConfigError, match=r"\[databases.a\] source: cannot make .*a\.db: No such file or dir"
+    ):
+        cli.make_missing(nowhere)
+
+
+@pytest.mark.starts_processes
+def test_the_daemon_writes_into_a_database_that_was_not_there(tmp_path: Path) -> None:
+    file, address = tmp_path / "dbd.toml", f"unix:{tmp_path}/dbd.sock"
+    file.write_text(f'listen = ["{address}"]\n[databases.new]\nsource = "new.db"\nwrite = true\n')
+    command = [sys.executable, "-m", "ewe.database.cli"]
+    with subprocess.Popen([*command, "--config", str(file)], stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            wait_until(lambda: accepts(tmp_path / "dbd.sock"), 20)
+            for statement in ("CREATE TABLE t (a)", "INSERT INTO t VALUES (7)", "SELECT a FROM t"):
+                done = subprocess.run(
+                    [*command, "ask", "new", statement, "--listen", address],
+                    capture_output=True, text=True, timeout=30,
+                )  # fmt: skip
+                assert done.returncode == 0, done.stderr
+            assert done.stdout.split() == ["a", "7"]
+        finally:
+            daemon.terminate()

@@ -1,4 +1,4 @@
-"""ewe_db.h, the demon's client for programs in C: against the demon, and against one that answers nonsense."""
+"""ewe_db.h, the daemon's client for programs in C: against the daemon, and against one that answers nonsense."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from database.test_demon import COUNT, ENDLESS, Demon
+from database.test_daemon import COUNT, ENDLESS, Daemon
 from support import needs, web
 from support.server import ROOT, Start
 
@@ -99,13 +99,13 @@ def asks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def demon() -> Iterator[Demon]:
+def daemon() -> Iterator[Daemon]:
     import signal
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         try:
             made.start()
             yield made
@@ -157,12 +157,12 @@ def test_it_compiles_as_cplusplus(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("gcc")
-def test_the_program_of_the_docs_and_of_the_header(demon: Demon, tmp_path: Path) -> None:
+def test_the_program_of_the_docs_and_of_the_header(daemon: Daemon, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "database.md").read_text(encoding="utf-8")
     program = page.partition("```c\n")[2].partition("```")[0]
     for number, text in enumerate((program, whole_of_header())):
         source = tmp_path / f"{number}.c"
-        text = text.replace("unix:/run/ewe-dbd.sock", demon.address)
+        text = text.replace("unix:/run/ewe-dbd.sock", daemon.address)
         source.write_text(
             text.replace("at, request FROM log WHERE address", "id, name FROM goods WHERE '10.0.0.1'")
         )
@@ -175,12 +175,12 @@ def test_the_program_of_the_docs_and_of_the_header(demon: Demon, tmp_path: Path)
 
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
-def test_the_sample_library(model: str, start: Start, demon: Demon, tmp_path: Path) -> None:
-    access_log.fill(str(demon.directory / "log.db"), access_log.sample(300), new=True)
+def test_the_sample_library(model: str, start: Start, daemon: Daemon, tmp_path: Path) -> None:
+    access_log.fill(str(daemon.directory / "log.db"), access_log.sample(300), new=True)
     build()
     libraries = tmp_path / "libcgi-bin"
     libraries.mkdir(mode=0o755)
-    for name, address in (("database", demon.address), ("alone", "unix:/nonexistent/demon.sock")):
+    for name, address in (("database", daemon.address), ("alone", "unix:/nonexistent/daemon.sock")):
         command = [
             "cc",
             *WARNS,
@@ -188,7 +188,7 @@ def test_the_sample_library(model: str, start: Start, demon: Demon, tmp_path: Pa
             "-fPIC",
             f"-I{DIRECTORY}",
             f"-I{ROOT}/ewe/database",
-            f'-DDEMON="{address}"',
+            f'-DDAEMON="{address}"',
         ]
         command += ["-o", str(libraries / f"{name}.so"), str(ROOT / "libcgi-bin" / "database.c")]
         subprocess.run(command, check=True, timeout=120)
@@ -199,7 +199,7 @@ def test_the_sample_library(model: str, start: Start, demon: Demon, tmp_path: Pa
         assert client.get("database.so?10.0.0.1'--").text.count("<tr><td>") == 0
         answer = client.get("alone.so")
         assert (answer.status_code, answer.text) == (503, "The database gives no answer.\n")
-    server.wait_for_log("database.so: unix:/nonexistent/demon.sock: No such file or directory")
+    server.wait_for_log("database.so: unix:/nonexistent/daemon.sock: No such file or directory")
 
 
 def whole_of_header() -> str:
@@ -210,22 +210,22 @@ def whole_of_header() -> str:
     return "\n".join(line.removeprefix(" *").removeprefix("     ") for line in lines[first : last + 1]) + "\n"
 
 
-def test_parameters_of_every_type(asks: Path, demon: Demon) -> None:
+def test_parameters_of_every_type(asks: Path, daemon: Daemon) -> None:
     values = ["i=-7", "f=2.5", "t='; DROP TABLE goods --", "b=", "n="]
-    with Asking(asks, demon.address, *values) as asking:
+    with Asking(asks, daemon.address, *values) as asking:
         found = asking.ask("SELECT ? AS a, ? AS b, ? AS c, hex(?) AS d, ? IS NULL AS e")
         assert found[:2] == (
             "a,b,c,d,e\r\n-7,2.5,'; DROP TABLE goods --,00FF,1\r\n".replace("\r\n", "\n"),
             200,
         )
-    with Asking(asks, demon.address, "tname=ü", "in=3") as asking:
+    with Asking(asks, daemon.address, "tname=ü", "in=3") as asking:
         assert asking.ask("SELECT :n + :n AS n, :name AS name", "TABLE")[0].split("<tbody>\n")[1] == (
             '<tr><td class="number">6</td><td>ü</td></tr>\n</tbody>\n</table>\n'
         )
 
 
-def test_a_long_result_comes_in_pieces(asks: Path, demon: Demon) -> None:
-    with Asking(asks, demon.address, "i=100000") as asking:
+def test_a_long_result_comes_in_pieces(asks: Path, daemon: Daemon) -> None:
+    with Asking(asks, daemon.address, "i=100000") as asking:
         _, status, whole, pieces, _, _ = asking.ask(COUNT)
         assert (status, whole) == (
             200,
@@ -237,37 +237,37 @@ def test_a_long_result_comes_in_pieces(asks: Path, demon: Demon) -> None:
         assert asking.ask(COUNT)[1:3] == (200, whole)
 
 
-def test_errors_name_their_status_and_the_connection_lasts(asks: Path, demon: Demon) -> None:
-    with Asking(asks, demon.address) as asking:
+def test_errors_name_their_status_and_the_connection_lasts(asks: Path, daemon: Daemon) -> None:
+    with Asking(asks, daemon.address) as asking:
         _, status, _, _, connected, error = asking.ask("nonsense")
         assert (status, connected) == (500, True) and error.startswith("STATEMENT: ")
         assert asking.ask("SELECT 1 AS n")[:2] == ("n\n1\n", 200)
-    with Asking(asks, demon.address, "N=5") as asking:
+    with Asking(asks, daemon.address, "N=5") as asking:
         _, status, _, _, connected, error = asking.ask(ENDLESS)
         assert (status, connected) == (504, True) and error.startswith("TIMEOUT: ")
-    with Asking(asks, demon.address, "x=") as asking:
+    with Asking(asks, daemon.address, "x=") as asking:
         assert asking.ask("SELECT ?")[1::4] == (
             500,
             "the statement and its parameters are longer than a message",
         )
 
 
-def test_the_demon_is_restarted(asks: Path, demon: Demon) -> None:
-    with Asking(asks, demon.address) as asking:
+def test_the_daemon_is_restarted(asks: Path, daemon: Daemon) -> None:
+    with Asking(asks, daemon.address) as asking:
         assert asking.ask("SELECT 1 AS n")[1] == 200
-        demon.stop()
+        daemon.stop()
         _, status, _, _, connected, error = asking.ask("SELECT 1 AS n")
-        assert (status, connected) == (503, False) and demon.address in error
-        demon.start()
+        assert (status, connected) == (503, False) and daemon.address in error
+        daemon.start()
         assert asking.ask("SELECT 1 AS n")[:2] == ("n\n1\n", 200)
 
 
 @pytest.mark.parametrize(
     ("address", "status"),
-    [("unix:/nonexistent/demon.sock", 503), ("unix:" + "x" * 150, 500), ("x" * 400, 500), ("127.0.0.1", 500),
+    [("unix:/nonexistent/daemon.sock", 503), ("unix:" + "x" * 150, 500), ("x" * 400, 500), ("127.0.0.1", 500),
      ("127.0.0.1:", 500), ("", 500), ("[::1]:1", 503), ("127.0.0.1:1", 503)],
 )  # fmt: skip
-def test_addresses_where_no_demon_is(asks: Path, address: str, status: int) -> None:
+def test_addresses_where_no_daemon_is(asks: Path, address: str, status: int) -> None:
     with Asking(asks, address) as asking:
         found = asking.ask("SELECT 1")
         assert (found[1], found[4]) == (status, False) and found[5]
@@ -388,7 +388,7 @@ def test_bytes_that_were_not_asked_for_are_no_answer(asks: Path) -> None:
         assert [asking.ask("SELECT 1")[0] for _ in range(2)] == ["good", "good"]
 
 
-def test_a_demon_that_does_not_answer_is_waited_for_no_longer_than_the_timeout(asks: Path) -> None:
+def test_a_daemon_that_does_not_answer_is_waited_for_no_longer_than_the_timeout(asks: Path) -> None:
     with Answers([b"\0\0\0"], closes=False) as peer, Asking(asks, peer.address) as asking:
         asking.say("WAIT 200")
         _, status, _, _, connected, error = asking.ask("SELECT 1")

@@ -16,7 +16,7 @@ import pytest
 from support.server import Start, free_port, wait_until
 from support.wire import read_all
 
-from ewe.database.access_log import MAX_LINE, lines_of, opened
+from ewe.database.access_log import MAX_LINE_CHARS, lines_of, opened
 from ewe.database.cli import main
 
 AGENT = 'He said "hi" \\ back [22/Nov/2026:19:12:46 +0000] "GET / HTTP/1.1" 200 1'
@@ -101,10 +101,8 @@ def check_rows(rows: list[tuple[str, str, str, int, int, str, str]], address: st
     """Check what every server logs of the requests."""
     assert {row[0] for row in rows} == {address}
     found = {row[2]: row for row in rows}
-    assert found["GET /quoted HTTP/1.1"][5:] in {
-        ('http://x/"q"', AGENT),
-        ("-", "-"),
-    }  # the common format has neither
+    # The common format has neither
+    assert found["GET /quoted HTTP/1.1"][5:] in {('http://x/"q"', AGENT), ("-", "-")}
     assert 'GET /"a"\\b HTTP/1.1' in found
     assert found["HEAD /head HTTP/1.1"][3] == 404
     assert any(row[2].startswith("GET /xxxxxxxx") and row[3] == 414 for row in rows)
@@ -171,10 +169,8 @@ def test_the_logs_of_nginx(tmp_path: Path) -> None:
     for name in ("combined", "vhost"):
         rows = loaded(tmp_path / f"{name}.log")
         check_rows(rows)
-        assert {row[1] for row in rows} == {
-            "-",
-            NAME,
-        }  # which nginx logs though nobody has checked the password
+        # Which nginx logs though nobody has checked the password
+        assert {row[1] for row in rows} == {"-", NAME}
 
 
 @pytest.mark.needs("apache2")
@@ -223,7 +219,7 @@ def test_odd_lines(line: str, address: str, user: str, asked: str, size: int, ag
         f'a - - {AT} "GET /" ２００ 5',
         'a - - [yesterday] "GET /" 200 5',
         f'- {AT} "GET /" 200 5',
-        f'a - - {AT} "{"x" * MAX_LINE}" 200 5',
+        f'a - - {AT} "{"x" * MAX_LINE_CHARS}" 200 5',
         '{"remote_addr": "127.0.0.1", "status": 200}',
         "2026-11-22 19:12:46 127.0.0.1 GET / - 200",
     ],
@@ -236,11 +232,11 @@ def test_a_log_is_read_by_lines_of_bounded_length(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     line = f'a - - {AT} "x\ry" 200 5\n'.encode()
     log.write_bytes(
-        line + b"\xff" * (3 * MAX_LINE) + b"\n" + line + b"z" * (MAX_LINE + 1) + b"\n" + line[:-1]
+        line + b"\xff" * (3 * MAX_LINE_CHARS) + b"\n" + line + b"z" * (MAX_LINE_CHARS + 1) + b"\n" + line[:-1]
     )
     with opened(str(log)) as lines:
         kept = list(lines)
-    assert max(map(len, kept)) <= MAX_LINE + 1
+    assert max(map(len, kept)) <= MAX_LINE_CHARS + 1
     assert [row and row[3] for row in lines_of(kept)] == ["x\ry", None, "x\ry", None, "x\ry"]
 
 

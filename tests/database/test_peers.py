@@ -1,4 +1,4 @@
-"""What a peer of the demon can take from it and from the others, before it has shown that it may ask and after."""
+"""What a peer of the daemon can take from it and from the others, before it has shown that it may ask and after."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.demon import Demon
+from support.daemon import Daemon
 from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database import gateways
 from ewe.database.client import Client
 from ewe.database.gateways import Complaints, Gateway, Gateways
-from ewe.database.lines import Acceptor, SocketLine
+from ewe.database.lines import Acceptor, SocketConnection
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
-    Decoder,
+    FrameDecoder,
     decode_response,
     encode_request,
     leading_fields,
@@ -36,30 +36,30 @@ starts = pytest.mark.starts_processes
 root = pytest.mark.needs("root")  # another account connects
 BEGUN = struct.pack(">I", 1 << 20) + bytes(4000)  # of a request of 1 MB, and never whole
 CODE = """
-import sys, ewe.database.demon, ewe.database.gateways, ewe.database.cli
-ewe.database.demon.BEGUN_S = ewe.database.gateways.BEGUN_S = 0.5
+import sys, ewe.database.daemon, ewe.database.gateways, ewe.database.cli
+ewe.database.daemon.REQUEST_TIMEOUT_S = ewe.database.gateways.REQUEST_TIMEOUT_S = 0.5
 sys.exit(ewe.database.cli.main())
 """
 
 
 @pytest.fixture
-def demon() -> Iterator[Demon]:
-    """A demon at a Unix socket and a port, for root alone, and for who knows the key."""
+def daemon() -> Iterator[Daemon]:
+    """A daemon at a Unix socket and at a port. Only root, and clients with the key, may use it."""
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         made.databases = {"log": ["key = 'sesame'"]}
         yield made
         made.stop(signal.SIGKILL)
 
 
-def start(demon: Demon, code: str = CODE) -> str:
-    """Start the demon, and return its address on TCP."""
-    tcp, unix = f"127.0.0.1:{free_port()}", demon.address
-    command = [sys.executable, "-c", code, "--config", str(demon.settings()), "--log", str(demon.log)]
+def start(daemon: Daemon, code: str = CODE) -> str:
+    """Start the daemon, and return its address on TCP."""
+    tcp, unix = f"127.0.0.1:{free_port()}", daemon.address
+    command = [sys.executable, "-c", code, "--config", str(daemon.settings()), "--log", str(daemon.log)]
     command += ["--listen", unix, "--listen", tcp]
-    demon.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-    wait_until(demon.answers, 10)
+    daemon.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    wait_until(daemon.answers, 10)
     return tcp
 
 
@@ -71,17 +71,17 @@ def connected(address: str) -> socket.socket:
 
 def error_of(sock: socket.socket) -> DatabaseError | None:
     """Return the error that comes before the end of the connection."""
-    decoder = Decoder()
+    decoder = FrameDecoder()
     while data := sock.recv(4096):
         decoder.feed(data)
-    fields = decoder.frame()
+    fields = decoder.next_frame()
     return None if fields is None else decode_response(fields).error
 
 
 @starts
 @root
-def test_an_account_that_may_use_no_database_is_closed_before_it_says_anything(demon: Demon) -> None:
-    start(demon)
+def test_an_account_that_may_use_no_database_is_closed_before_it_says_anything(daemon: Daemon) -> None:
+    start(daemon)
     code = (
         "import os, socket, sys; os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))\n"
         "sock = socket.socket(socket.AF_UNIX); sock.settimeout(30); sock.connect(sys.argv[1])\n"
@@ -89,26 +89,26 @@ def test_an_account_that_may_use_no_database_is_closed_before_it_says_anything(d
     )
     nobody = str(pwd.getpwnam("nobody").pw_uid)
     done = subprocess.run(
-        [sys.executable, "-c", code, demon.address[5:], nobody], capture_output=True, check=True, timeout=60
+        [sys.executable, "-c", code, daemon.address[5:], nobody], capture_output=True, check=True, timeout=60
     )
     assert b"FORBIDDEN" in done.stdout
-    assert "it may use no database here" in demon.log.read_text()
+    assert "it may use no database here" in daemon.log.read_text()
 
 
 @starts
-def test_a_request_that_has_begun_is_whole_in_time_or_its_connection_ends(demon: Demon) -> None:
-    tcp = start(demon)
+def test_a_request_that_has_begun_is_whole_in_time_or_its_connection_ends(daemon: Daemon) -> None:
+    tcp = start(daemon)
     slow = socket.socket(socket.AF_UNIX)
     slow.settimeout(30)
-    slow.connect(demon.address[5:])
+    slow.connect(daemon.address[5:])
     slow.sendall(BEGUN)
     silent = connected(tcp)  # it shows no key
-    with Client(demon.address) as idle, Client(tcp) as known:
+    with Client(daemon.address) as idle, Client(tcp) as known:
         request = ClientRequest("log", "SELECT 1 AS n", "CSV", key="sesame")
         list(known.ask(request))
         for sock in (slow, silent):
             error = error_of(sock)
-            assert error is not None and "no whole request came" in str(error)
+            assert error is not None and "the request was not complete" in str(error)
         # A connection that has shown its account or its key may be silent for as long as it likes
         assert b"".join(idle.ask(request)) == b"".join(known.ask(request)) == b"n\r\n1\r\n"
     slow.close()
@@ -116,30 +116,30 @@ def test_a_request_that_has_begun_is_whole_in_time_or_its_connection_ends(demon:
 
 
 @starts
-def test_a_long_request_on_tcp_shows_its_key_first(demon: Demon) -> None:
-    tcp = start(demon, CODE.replace("0.5", "30"))
+def test_a_long_request_on_tcp_shows_its_key_first(daemon: Daemon) -> None:
+    tcp = start(daemon, CODE.replace("0.5", "30"))
     long = f"SELECT length('{'x' * 500_000}') AS n"
     for key in ("", "Sesame"):
         with connected(tcp) as sock:
             sock.sendall(encode_request(ClientRequest("log", long, key=key))[:5000])
             error = error_of(sock)
-            assert error is not None and error.kind == "MESSAGE" and "without a right key" in str(error)
+            assert error is not None and error.kind == "MESSAGE" and "needs a right key" in str(error)
     with Client(tcp) as client:
         answer = client.ask(ClientRequest("log", long, "CSV", key="sesame"))
         assert b"".join(answer) == b"n\r\n500000\r\n"
     with connected(tcp) as sock:  # a short one is refused when it is whole
         sock.sendall(encode_request(ClientRequest("log", "SELECT 1")))
-        decoder = Decoder()
+        decoder = FrameDecoder()
         decoder.feed(sock.recv(4096))
-        refused = decode_response(decoder.frame() or []).error
+        refused = decode_response(decoder.next_frame() or []).error
         assert refused is not None and refused.kind == "FORBIDDEN"
 
 
 @starts
-def test_peers_without_a_key_take_neither_descriptors_nor_memory(demon: Demon) -> None:
-    tcp = start(demon, CODE.replace("0.5", "600"))
-    _, hard = resource.prlimit(demon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (150, hard))
+def test_peers_without_a_key_take_neither_descriptors_nor_memory(daemon: Daemon) -> None:
+    tcp = start(daemon, CODE.replace("0.5", "600"))
+    _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (150, hard))
     peers = [connected(tcp) for _ in range(200)]
     try:
         for each in peers:
@@ -147,19 +147,19 @@ def test_peers_without_a_key_take_neither_descriptors_nor_memory(demon: Demon) -
                 each.sendall(BEGUN[:3000])
             except OSError:
                 pass  # it has made room for a later one
-        assert demon.answers()
+        assert daemon.answers()
         with Client(tcp) as client:
             request = ClientRequest("log", "SELECT 1 AS n", "CSV", key="sesame")
             assert b"".join(client.ask(request)) == b"n\r\n1\r\n"
-        assert int(str(demon.status()["gateways"])) <= 150 - gateways.RESERVE
-        assert "cannot accept" not in demon.log.read_text()
-        assert peak_memory([demon.pid]) < 100 << 20
+        assert int(str(daemon.status()["gateways"])) <= 150 - gateways.RESERVED_DESCRIPTORS
+        assert "cannot accept" not in daemon.log.read_text()
+        assert peak_memory([daemon.pid]) < 100 << 20
     finally:
         for each in peers:
             each.close()
 
 
-class FakeLine(SocketLine):
+class FakeLine(SocketConnection):
     """A line with a number, and an account."""
 
     def __init__(self, number: int, uid: int | None) -> None:
@@ -170,10 +170,10 @@ class FakeLine(SocketLine):
         return self.number
 
 
-def gateway(all_: Gateways, number: int, uid: int | None, held: int = 0) -> Gateway:
+def gateway(all_: Gateways, number: int, uid: int | None, unanswered_bytes: int = 0) -> Gateway:
     made = Gateway(FakeLine(number, uid), Acceptor())
-    made.decoder.data += bytes(held)
-    made.heard = number
+    made.decoder.data += bytes(unanswered_bytes)
+    made.last_received_at = number
     all_.add(made)
     return made
 
@@ -181,7 +181,7 @@ def gateway(all_: Gateways, number: int, uid: int | None, held: int = 0) -> Gate
 def closed(all_: Gateways) -> list[int]:
     numbers = []
     for each, _ in all_.surplus():
-        numbers.append(each.line.fileno())
+        numbers.append(each.connection.fileno())
         all_.remove(each)
     return numbers
 
@@ -189,7 +189,7 @@ def closed(all_: Gateways) -> list[int]:
 def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateways, "most_gateways", lambda: 3)
+    monkeypatch.setattr(gateways, "max_gateways", lambda: 3)
     all_ = Gateways()
     few = gateway(all_, 1, 1)
     many = [gateway(all_, number, None) for number in (3, 4)]
@@ -203,7 +203,7 @@ def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
 
 
 def test_who_holds_most_bytes_loses_its_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "HELD", 1000)
+    monkeypatch.setattr(gateways, "MAX_UNANSWERED_BYTES", 1000)
     all_ = Gateways()
     gateway(all_, 1, 1, 400)
     gateway(all_, 2, 2, 300)
@@ -211,18 +211,18 @@ def test_who_holds_most_bytes_loses_its_longest_request(monkeypatch: pytest.Monk
     assert closed(all_) == []
     gateway(all_, 4, 3, 350)
     assert closed(all_) == [2]  # account 2 has 500
-    assert all_.held == 400 + 200 + 350
+    assert all_.unanswered_bytes == 400 + 200 + 350
 
 
 def test_a_log_of_complaints_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(gateways.time, "monotonic", lambda: now[0])
     complaints = Complaints()
-    words = [complaints.words(1, "wrong") for _ in range(50)]
+    words = [complaints.count(1, "wrong") for _ in range(50)]
     assert words == ["wrong"] * 10 + [""] * 40
-    assert complaints.words(2, "wrong") == "wrong"
+    assert complaints.count(2, "wrong") == "wrong"
     now[0] = 11.0
-    assert complaints.words(1, "wrong") == "wrong (40 such lines were left out)"
+    assert complaints.count(1, "wrong") == "wrong (40 such lines were left out)"
 
 
 def test_the_first_fields_of_a_long_request_are_its_database_and_key() -> None:

@@ -19,18 +19,18 @@ import pytest
 from support import needs
 from support.browsing import check_paging, listing_of, schema_in
 from support.browsing import run as rows_of
-from support.demon import Demon
+from support.daemon import Daemon
 from support.proc import peak_memory
 from support.server import ROOT, wait_until
 
 from ewe.database.client import Client
-from ewe.database.drivers import Connection, Database, connect
+from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, encode_request
 from ewe.features.browser import statements
 from ewe.features.browser.schema import POSTGRESQL
 from ewe.features.browser.urls import OPERATORS, Filter, View
 from ewe.sqlpages.declarations import parse, with_nulls
-from ewe.sqlpages.results import Choice, select
+from ewe.sqlpages.results import Choice, select_statement
 from ewe.sqlpages.values import bound
 
 postgresql = needs.module("ewe.database.postgresql", "psycopg")
@@ -52,7 +52,7 @@ class PostgreSQL:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.place = f"host={directory} user=postgres dbname=postgres"
+        self.source = f"host={directory} user=postgres dbname=postgres"
         self.account = {}
         if os.geteuid() == 0:  # initdb refuses root
             who = pwd.getpwnam("postgres")
@@ -82,7 +82,7 @@ class PostgreSQL:
 
     def answers(self) -> bool:
         try:
-            connect(Database("pg", "postgresql", self.place, False)).close()
+            connect(Database("pg", "postgresql", self.source, False)).close()
         except DatabaseError:
             return False
         return True
@@ -106,10 +106,10 @@ def server() -> Iterator[PostgreSQL]:
 
 
 @pytest.fixture
-def connections(server: PostgreSQL) -> Iterator[tuple[Connection, Connection]]:
-    """One that may write, and one that may only read; a table `goods` with two rows."""
-    writes = connect(Database("pg", "postgresql", server.place, True))
-    reads = connect(Database("pg", "postgresql", server.place, False))
+def connections(server: PostgreSQL) -> Iterator[tuple[DatabaseConnection, DatabaseConnection]]:
+    """Two connections: one may write, one may only read. A table `goods` with two rows."""
+    writes = connect(Database("pg", "postgresql", server.source, True))
+    reads = connect(Database("pg", "postgresql", server.source, False))
     run(writes, "DROP TABLE IF EXISTS goods")
     run(
         writes,
@@ -121,7 +121,9 @@ def connections(server: PostgreSQL) -> Iterator[tuple[Connection, Connection]]:
     reads.close()
 
 
-def run(connection: Connection, statement: str, parameters: Parameters = ()) -> list[Sequence[object]]:
+def run(
+    connection: DatabaseConnection, statement: str, parameters: Parameters = ()
+) -> list[Sequence[object]]:
     """Run one statement as a worker does."""
     try:
         result = connection.execute(statement, parameters)
@@ -150,7 +152,7 @@ def run(connection: Connection, statement: str, parameters: Parameters = ()) -> 
     ],
 )  # fmt: skip
 def test_a_statement_and_its_parameters(
-    connections: tuple[Connection, Connection],
+    connections: tuple[DatabaseConnection, DatabaseConnection],
     statement: str,
     parameters: Parameters,
     rows: list[object] | None,
@@ -175,7 +177,7 @@ def test_a_statement_and_its_parameters(
     ],
 )
 def test_who_may_only_read_changes_nothing(
-    connections: tuple[Connection, Connection], statement: str
+    connections: tuple[DatabaseConnection, DatabaseConnection], statement: str
 ) -> None:
     writes, reads = connections
     for before in WITHOUT_EFFECT:
@@ -186,7 +188,9 @@ def test_who_may_only_read_changes_nothing(
     assert run(reads, "SELECT COUNT(*) FROM goods") == [(2,)] == run(writes, "SELECT COUNT(*) FROM goods")
 
 
-def test_a_failed_statement_leaves_nothing(connections: tuple[Connection, Connection]) -> None:
+def test_a_failed_statement_leaves_nothing(
+    connections: tuple[DatabaseConnection, DatabaseConnection],
+) -> None:
     writes, reads = connections
     with pytest.raises(DatabaseError):
         run(writes, "WITH new AS (INSERT INTO goods VALUES (3) RETURNING id) SELECT 1 / (id - 3) FROM new")
@@ -207,15 +211,15 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
 
 
 @pytest.fixture
-def demon(server: PostgreSQL) -> Iterator[Demon]:
-    """A demon whose database `log` is in PostgreSQL."""
+def daemon(server: PostgreSQL) -> Iterator[Daemon]:
+    """A daemon whose database `log` is in PostgreSQL."""
     if server.process is None:
         server.start()
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         made.databases = {"log": ["driver = 'postgresql'"]}
-        made.place = server.place
+        made.source = server.source
         try:
             made.start()
             yield made
@@ -223,72 +227,77 @@ def demon(server: PostgreSQL) -> Iterator[Demon]:
             made.stop(signal.SIGKILL)
 
 
-def test_a_slow_statement_is_cancelled_in_the_database(demon: Demon, server: PostgreSQL) -> None:
+def test_a_slow_statement_is_cancelled_in_the_database(daemon: Daemon, server: PostgreSQL) -> None:
     with pytest.raises(DatabaseError) as refused:
-        demon.ask("SELECT pg_sleep(20)", time_limit=0.3)
+        daemon.ask("SELECT pg_sleep(20)", time_limit=0.3)
     assert refused.value.kind == "TIMEOUT"
-    with Client(demon.address) as leaves:
+    with Client(daemon.address) as leaves:
         leaves.socket.sendall(encode_request(ClientRequest("log", "SELECT pg_sleep(20)")))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
     busy = "SELECT COUNT(*) AS n FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(20)'"
-    wait_until(lambda: demon.ask(busy, layout="CSV") == "n\r\n0\r\n", 5)
+    wait_until(lambda: daemon.ask(busy, layout="CSV") == "n\r\n0\r\n", 5)
 
 
-def test_a_large_result_comes_through_and_needs_no_memory(demon: Demon) -> None:
-    demon.ask(SERIES, [1000])
-    before = peak_memory([demon.pid])
-    with Client(demon.address, 60) as client:
+def test_a_large_result_comes_through_and_needs_no_memory(daemon: Daemon) -> None:
+    daemon.ask(SERIES, [1000])
+    before = peak_memory([daemon.pid])
+    with Client(daemon.address, 60) as client:
         size = sum(map(len, client.ask(ClientRequest("log", SERIES, "PRE", [200_000], time_limit=20.0))))
     assert size == sum(len(f"{n}\ttext\n") for n in range(1, 200_001)) + len("<pre>\nn\t?column?\n</pre>\n")
-    assert peak_memory([demon.pid]) - before < 8 << 20
+    assert peak_memory([daemon.pid]) - before < 8 << 20
 
 
 def test_a_database_that_stops_is_said_and_one_that_starts_again_is_used(
-    demon: Demon, server: PostgreSQL
+    daemon: Daemon, server: PostgreSQL
 ) -> None:
-    assert demon.ask(SERIES, [1])
+    assert daemon.ask(SERIES, [1])
     server.stop()
     with pytest.raises(DatabaseError) as refused:
-        demon.ask(SERIES, [1])
+        daemon.ask(SERIES, [1])
     assert (refused.value.kind, refused.value.status) == ("UNAVAILABLE", 503)
     server.start()
-    assert demon.ask(SERIES, [1])
+    assert daemon.ask(SERIES, [1])
     # Each connection that was open is found dead at its next statement, which does not fail for it
     server.stop()
     server.start()
     for _ in range(8):
-        assert demon.ask(SERIES, [1])
+        assert daemon.ask(SERIES, [1])
+
+
+def ask_until(stop: threading.Event, address: str, answers: list[str]) -> None:
+    """Ask on one connection until the event is set; note what each answer is."""
+    with Client(address, 60) as client:
+        while not stop.is_set():
+            try:
+                found = b"".join(client.ask(ClientRequest("log", SERIES, "CSV", [500])))
+                answers.append("whole" if found.endswith(b"500,text\r\n") else "cut")
+            except DatabaseError as error:
+                answers.append(error.kind)
 
 
 def test_a_database_that_stops_and_starts_under_load(server: PostgreSQL) -> None:
-    """With two demons: an answer, or UNAVAILABLE at once; and the demon goes on without a restart."""
+    """With two daemons: an answer, or UNAVAILABLE at once; and the daemon goes on without a restart."""
     if server.process is None:
         server.start()
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        demon = Demon(Path(name))
-        demon.general = ["connections = 4", "demons = 2"]
-        demon.databases = {"log": ["driver = 'postgresql'"]}
-        demon.place = server.place
+        daemon = Daemon(Path(name))
+        daemon.general = ["connections = 4", "daemons = 2"]
+        daemon.databases = {"log": ["driver = 'postgresql'"]}
+        daemon.source = server.source
         stop = threading.Event()
         answers: list[str] = []
-
-        def load() -> None:
-            with Client(demon.address, 60) as client:
-                while not stop.is_set():
-                    try:
-                        found = b"".join(client.ask(ClientRequest("log", SERIES, "CSV", [500])))
-                        answers.append("whole" if found.endswith(b"500,text\r\n") else "cut")
-                    except DatabaseError as error:
-                        answers.append(error.kind)
 
         def wait_for(kind: str) -> None:
             seen = len(answers)
             wait_until(lambda: kind in answers[seen:], 20, lambda: f"no {kind}: {set(answers[seen:])}")
 
-        threads = [threading.Thread(target=load) for _ in range(6)]
+        threads = []
         try:
-            demon.start()
+            daemon.start()
+            threads = [
+                threading.Thread(target=ask_until, args=(stop, daemon.address, answers)) for _ in range(6)
+            ]
             for thread in threads:
                 thread.start()
             for _ in range(2):
@@ -302,13 +311,13 @@ def test_a_database_that_stops_and_starts_under_load(server: PostgreSQL) -> None
             stop.set()
             for thread in threads:
                 thread.join(60)
-            demon.stop(signal.SIGTERM)
+            daemon.stop(signal.SIGTERM)
         assert set(answers) == {"whole", "UNAVAILABLE"}
 
 
 @pytest.mark.needs("root")
 def test_a_connection_fits_a_database_and_a_user(
-    server: PostgreSQL, connections: tuple[Connection, Connection], demon: Demon
+    server: PostgreSQL, connections: tuple[DatabaseConnection, DatabaseConnection], daemon: Daemon
 ) -> None:
     """per-user: PostgreSQL sees the account of the gateway's process, and its rights count."""
     writes, _ = connections
@@ -317,26 +326,26 @@ def test_a_connection_fits_a_database_and_a_user(
         run(writes, f"CREATE ROLE {role} LOGIN")
     try:
         run(writes, "GRANT SELECT ON goods TO root")
-        demon.stop()
-        demon.general[0] = "connections = 1"
-        demon.databases["log"] += ["per-user = true", "users = ['root', 'nobody']"]
-        demon.start()
-        assert demon.ask("SELECT current_user", layout="CSV") == "current_user\r\nroot\r\n"
-        assert demon.ask("SELECT COUNT(*) AS n FROM goods", layout="CSV") == "n\r\n2\r\n"
-        backend = demon.ask("SELECT pg_backend_pid()")
-        assert demon.ask("SELECT pg_backend_pid()") == backend  # used again
-        assert as_nobody(demon, "SELECT current_user") == "current_user\r\nnobody\r\n"
-        assert "permission denied for table goods" in as_nobody(demon, "SELECT * FROM goods")
-        # What would make it another user again, in a later request, has no effect
-        assert "permission denied" in as_nobody(demon, "SET ROLE root")
-        assert demon.ask("SELECT pg_backend_pid()") != backend  # replaced
+        daemon.stop()
+        daemon.general[0] = "connections = 1"
+        daemon.databases["log"] += ["per-user = true", "users = ['root', 'nobody']"]
+        daemon.start()
+        assert daemon.ask("SELECT current_user", layout="CSV") == "current_user\r\nroot\r\n"
+        assert daemon.ask("SELECT COUNT(*) AS n FROM goods", layout="CSV") == "n\r\n2\r\n"
+        backend = daemon.ask("SELECT pg_backend_pid()")
+        assert daemon.ask("SELECT pg_backend_pid()") == backend  # used again
+        assert as_nobody(daemon, "SELECT current_user") == "current_user\r\nnobody\r\n"
+        assert "permission denied for table goods" in as_nobody(daemon, "SELECT * FROM goods")
+        # A statement that would change the account of a later request has no effect
+        assert "permission denied" in as_nobody(daemon, "SET ROLE root")
+        assert daemon.ask("SELECT pg_backend_pid()") != backend  # replaced
     finally:
-        demon.stop()
+        daemon.stop()
         run(writes, "REVOKE ALL ON goods FROM root")
 
 
-def as_nobody(demon: Demon, statement: str) -> str:
-    """Return what the account nobody gets: the result, or the words of the error."""
+def as_nobody(daemon: Daemon, statement: str) -> str:
+    """Return the answer for the account nobody: the result, or the text of the error."""
     code = (
         "import os, sys; from ewe.database.client import Client\n"
         "from ewe.database.protocol import ClientRequest, DatabaseError\n"
@@ -345,7 +354,7 @@ def as_nobody(demon: Demon, statement: str) -> str:
         "try: sys.stdout.buffer.write(b''.join(Client(sys.argv[1]).ask(asked)))\n"
         "except DatabaseError as error: print(error)\n"
     )
-    command = [sys.executable, "-c", code, demon.address, statement]
+    command = [sys.executable, "-c", code, daemon.address, statement]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
     return done.stdout.decode()
 
@@ -364,14 +373,16 @@ def as_nobody(demon: Demon, statement: str) -> str:
         "%s",
     ],
 )
-def test_text_in_every_script(connections: tuple[Connection, Connection], text: str) -> None:
+def test_text_in_every_script(connections: tuple[DatabaseConnection, DatabaseConnection], text: str) -> None:
     writes, reads = connections
     run(writes, "INSERT INTO goods VALUES (3, ?)", [text])
     assert run(reads, "SELECT name FROM goods WHERE name = ?", [text]) == [(text,)]
     assert run(reads, "SELECT COUNT(*) FROM goods") == [(3,)]
 
 
-def test_nul_is_refused_and_the_connection_stays(connections: tuple[Connection, Connection]) -> None:
+def test_nul_is_refused_and_the_connection_stays(
+    connections: tuple[DatabaseConnection, DatabaseConnection],
+) -> None:
     """A text of PostgreSQL cannot hold NUL."""
     for statement, parameters in (("SELECT ?::text", ["a\0b"]), ("SELECT 'a\0b'", [])):
         with pytest.raises(DatabaseError) as refused:
@@ -401,11 +412,11 @@ ALTER ROLE postgres SET search_path = browsed;
 
 
 @pytest.fixture(scope="module")
-def browsed(server: PostgreSQL) -> Iterator[Connection]:
+def browsed(server: PostgreSQL) -> Iterator[DatabaseConnection]:
     server.run(
         "psql", "-h", str(server.directory), "-U", "postgres", "-q", "-v", "ON_ERROR_STOP=1", "-c", BROWSED
     )
-    connection = connect(Database("pg", "postgresql", server.place, False))
+    connection = connect(Database("pg", "postgresql", server.source, False))
     yield connection
     connection.close()
     server.run(
@@ -413,12 +424,12 @@ def browsed(server: PostgreSQL) -> Iterator[Connection]:
     )
 
 
-def test_the_browser_reads_the_schema(browsed: Connection) -> None:
+def test_the_browser_reads_the_schema(browsed: DatabaseConnection) -> None:
     schema = schema_in(browsed, POSTGRESQL)
     assert list(schema.tables) == ['a;"b', "cheap", "goods", "makers", "stock"]
     goods = schema.tables["goods"]
     assert goods.key == ("id",) and goods.label == "name" and goods.columns["price"].is_number
-    assert goods.columns["cents"].filled == "computed" and "nextval" in goods.columns["id"].filled
+    assert goods.columns["cents"].filled_by == "computed" and "nextval" in goods.columns["id"].filled_by
     assert goods.columns["name"].not_null and not goods.columns["at"].is_number
     assert [(each.columns, each.other, each.others) for each in goods.foreign] == [
         (("maker",), "makers", ("name",))
@@ -441,7 +452,7 @@ def test_the_browser_reads_the_schema(browsed: Connection) -> None:
     ],
 )
 def test_the_browsers_pages_hold_every_row_once(
-    browsed: Connection, name: str, sort: str, descending: bool
+    browsed: DatabaseConnection, name: str, sort: str, descending: bool
 ) -> None:
     schema = schema_in(browsed, POSTGRESQL)
     for size in (1, 3):
@@ -464,14 +475,14 @@ def test_the_browsers_pages_hold_every_row_once(
     ],
 )
 def test_the_browsers_filters_find_what_they_say(
-    browsed: Connection, column: str, op: str, value: str, names: list[str]
+    browsed: DatabaseConnection, column: str, op: str, value: str, names: list[str]
 ) -> None:
     schema = schema_in(browsed, POSTGRESQL)
     listing = listing_of(browsed, schema, schema.tables["goods"], View((Filter(column, op, value),)))
     assert sorted(str(row[1]) for row in listing.rows.rows) == names and listing.total == len(names)
 
 
-def test_the_browsers_other_statements_run(browsed: Connection) -> None:
+def test_the_browsers_other_statements_run(browsed: DatabaseConnection) -> None:
     schema = schema_in(browsed, POSTGRESQL)
     goods = schema.tables["goods"]
     for op in OPERATORS:
@@ -483,7 +494,8 @@ def test_the_browsers_other_statements_run(browsed: Connection) -> None:
     labels = statements.labels_of(schema, schema.tables["stock"].foreign[0], [1, 3])
     assert labels is not None and sorted(rows_of(browsed, labels)[1], key=str) == [[1, "wool"], [3, "w_ol"]]
     plan = rows_of(
-        browsed, statements.Statement(POSTGRESQL.explain + 'SELECT * FROM "goods" WHERE id = :n', {"n": 1})
+        browsed,
+        statements.BoundStatement(POSTGRESQL.explain + 'SELECT * FROM "goods" WHERE id = :n', {"n": 1}),
     )
     assert "goods" in str(plan[1])
     with pytest.raises(DatabaseError) as refused:
@@ -502,7 +514,7 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
         (server.directory / name).chmod(0o644)
     server.run("psql", "-h", str(server.directory), "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-q", "-c",
                "DROP TABLE IF EXISTS comments, posts", *files, "postgres")  # fmt: skip
-    connection = connect(Database("pg", "postgresql", server.place, True))
+    connection = connect(Database("pg", "postgresql", server.source, True))
     given = {"q": "Cheese", "id": "7", "author": "Ada", "body": "x", "title": "A 'title'"}
     counts = []
     try:
@@ -512,7 +524,7 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
                 for fields in (given, {"id": "8"}):
                     values = bound(query.parameters, found.parameters, fields)
                     for sort in ("", query.sort[0][0] if query.sort else ""):
-                        sql = select(query, Choice(query, "", {"sort": sort, "page": "1"}))
+                        sql = select_statement(query, Choice(query, "", {"sort": sort, "page": "1"}))
                         counts.append(len(run(connection, sql, values)))
             for post in found.posts.values():
                 run(connection, post.sql, bound(post.parameters, found.parameters, given))
@@ -530,8 +542,8 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
     assert counts == [11, 11, 11, 11, 6, 6, 6, 6, 1, 1, 1, 1, 4, 4, 4, 4]
 
 
-def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: Connection) -> None:
-    writes = connect(Database("pg", "postgresql", server.place, True))
+def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: DatabaseConnection) -> None:
+    writes = connect(Database("pg", "postgresql", server.source, True))
     try:
         schema = schema_in(writes, POSTGRESQL)
         goods = schema.tables["goods"]
@@ -569,7 +581,7 @@ def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: Connection)
 def test_nothing_of_a_statement_stays_in_the_session(
     server: PostgreSQL, statement: str, trace: str, write: bool
 ) -> None:
-    connection = connect(Database("pg", "postgresql", server.place, write))
+    connection = connect(Database("pg", "postgresql", server.source, write))
     try:
         with suppress(DatabaseError):  # refused at once: as good
             run(connection, statement)
@@ -580,7 +592,7 @@ def test_nothing_of_a_statement_stays_in_the_session(
 
 def test_a_statement_that_postgresql_reads_in_quadratic_time_is_refused(server: PostgreSQL) -> None:
     """No time limit ends the reading, not even the end of the connection."""
-    connection = connect(Database("pg", "postgresql", server.place, False))
+    connection = connect(Database("pg", "postgresql", server.source, False))
     try:
         for statement in ("/*" * 10_000, "SELECT " + "+" * 20_000 + "1", "SELECT '" + "=" * 501 + "'"):
             with pytest.raises(DatabaseError, match="operator characters in a row"):

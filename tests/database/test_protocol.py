@@ -1,4 +1,4 @@
-"""The protocol between gateways and the database demon: both directions, however the bytes are cut."""
+"""The protocol between gateways and the database daemon: both directions, however the bytes are cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
-    Decoder,
+    FrameDecoder,
     ProtocolError,
     ServerResponse,
     decode_request,
@@ -43,12 +43,12 @@ REQUESTS = st.builds(
 
 def decoded(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes]]:
     """Return the fields of one frame that arrives in pieces."""
-    decoder = Decoder()
+    decoder = FrameDecoder()
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in pairwise(places):
         decoder.feed(data[start:end])
-    fields = decoder.frame()
-    assert fields is not None and decoder.frame() is None
+    fields = decoder.next_frame()
+    assert fields is not None and decoder.next_frame() is None
     return fields
 
 
@@ -102,11 +102,11 @@ def test_what_breaks_the_grammar_is_refused(fields: list[tuple[bytes, bytes]], w
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_arrives() -> None:
-    decoder = Decoder(limit=100)
+    decoder = FrameDecoder(limit=100)
     decoder.feed(frame([(b"S", bytes(95))])[:50])
-    assert decoder.frame() is None
+    assert decoder.next_frame() is None
     with pytest.raises(ProtocolError, match="101 bytes: at most 100"):
-        Decoder(limit=100).feed(b"\0\0\0\x65")
+        FrameDecoder(limit=100).feed(b"\0\0\0\x65")
     with pytest.raises(ProtocolError, match="ends within a field"):
         fields_of(b"S\0\0")
     with pytest.raises(ProtocolError, match="longer than its frame"):

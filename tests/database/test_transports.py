@@ -1,4 +1,4 @@
-"""The transports of the demon, with one demon and with two: the same protocol over each, and what ends a line."""
+"""The transports of the daemon, with one daemon and two: the same protocol over each; the end of a line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 from support import needs
-from support.demon import Demon
+from support.daemon import Daemon
 from support.proc import is_gone
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database.cli import main
 from ewe.database.client import Client
-from ewe.database.demon import Demon as DemonOfLines
-from ewe.database.dialing import PipeEnd, QueueEnd, connected
+from ewe.database.daemon import Daemon as DaemonOfLines
+from ewe.database.dialing import PipeToDaemon, QueueToDaemon, connect_to_daemon
 from ewe.database.gateways import Gateway
-from ewe.database.lines import PipeAcceptor, SocketLine
-from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
+from ewe.database.lines import PipeAcceptor, SocketConnection
+from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
 from ewe.database.settings import Settings
 from ewe.database.transports import parse_transport
 from ewe.logger import ErrorLog
@@ -42,10 +42,10 @@ TRANSPORTS = ("unix", "tcp", "fifo", "mq")
 ONE = ClientRequest("log", "SELECT 1 AS n", "CSV", key="sesame")
 
 
-class Demons(Demon):
-    """A demon that listens on every transport. at: the address of each."""
+class Daemons(Daemon):
+    """A daemon that listens on every transport. at: the address of each."""
 
-    def __init__(self, directory: Path, demons: int) -> None:
+    def __init__(self, directory: Path, daemons: int) -> None:
         super().__init__(directory)
         self.at = {
             "unix": self.address,
@@ -53,7 +53,7 @@ class Demons(Demon):
             "fifo": f"fifo:{directory}/pipes",
             "mq": f"mq:{directory.name}",
         }
-        self.general += [f"demons = {demons}"]
+        self.general += [f"daemons = {daemons}"]
         self.databases["log"].append("key = 'sesame'")
 
     def settings(self) -> Path:
@@ -61,17 +61,17 @@ class Demons(Demon):
         path.write_text(path.read_text().replace(f"['{self.address}']", json.dumps(list(self.at.values()))))
         return path
 
-    def demons(self) -> list[dict[str, object]]:
-        found = self.status()["demons"]
+    def daemons(self) -> list[dict[str, object]]:
+        found = self.status()["daemons"]
         assert isinstance(found, list)
         return found
 
 
 @contextlib.contextmanager
-def running(demons: int) -> Iterator[Demons]:
+def running(daemons: int) -> Iterator[Daemons]:
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demons(Path(name), demons)
+        made = Daemons(Path(name), daemons)
         try:
             made.start()
             yield made
@@ -86,33 +86,33 @@ def running(demons: int) -> Iterator[Demons]:
 
 
 @pytest.fixture(scope="module", params=[1, 2])
-def demon(request: pytest.FixtureRequest) -> Iterator[Demons]:
-    """One demon, or two, for the tests that leave it as it was."""
+def daemon(request: pytest.FixtureRequest) -> Iterator[Daemons]:
+    """One daemon, or two, for the tests that leave it as it was."""
     with running(request.param) as made:
         yield made
 
 
 @pytest.fixture
-def one() -> Iterator[Demons]:
+def one() -> Iterator[Daemons]:
     with running(1) as made:
         yield made
 
 
 @pytest.fixture
-def two() -> Iterator[Demons]:
+def two() -> Iterator[Daemons]:
     with running(2) as made:
         yield made
 
 
-def answers(demon: Demons, transport: str) -> bool:
-    with Client(demon.at[transport], 30) as client:
+def answers(daemon: Daemons, transport: str) -> bool:
+    with Client(daemon.at[transport], 30) as client:
         return b"".join(client.ask(ONE)) == b"n\r\n1\r\n"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_requests_and_results_of_any_size(demon: Demons, transport: str) -> None:
+def test_requests_and_results_of_any_size(daemon: Daemons, transport: str) -> None:
     long = "ü<'\0" * 100_000
-    with Client(demon.at[transport], 60) as client:
+    with Client(daemon.at[transport], 60) as client:
         for _ in range(3):
             assert b"".join(client.ask(ONE)) == b"n\r\n1\r\n"
         asked = ClientRequest("log", "SELECT ? AS text", "JSON", [long], key="sesame")
@@ -125,49 +125,49 @@ def test_requests_and_results_of_any_size(demon: Demons, transport: str) -> None
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_frames_that_are_cut_joined_and_broken(demon: Demons, transport: str) -> None:
+def test_frames_that_are_cut_joined_and_broken(daemon: Daemons, transport: str) -> None:
     """Byte by byte, two in one segment, an end in the middle, and noise: only that line suffers."""
     frame = encode_request(ONE)
     chance = random.Random(transport)
-    whole = connected(demon.at[transport], 30)
+    whole = connect_to_daemon(daemon.at[transport], 30)
     for at in range(len(frame)):
         whole.sendall(frame[at : at + 1])
     whole.sendall(frame + frame)
-    decoder, found = Decoder(), []
+    decoder, found = FrameDecoder(), []
     while len(found) < 3:
-        if (fields := decoder.frame()) is None:
+        if (fields := decoder.next_frame()) is None:
             decoder.feed(whole.recv(4096))
         else:
             found.append(decode_response(fields).fragment)
     whole.close()
     assert found == [b"n\r\n1\r\n"] * 3
     for _ in range(10):
-        end = connected(demon.at[transport], 30)
+        end = connect_to_daemon(daemon.at[transport], 30)
         end.sendall(frame[: chance.randrange(1, len(frame))])
         end.close()
     for _ in range(10):
         noise = bytearray(frame)
         for _ in range(3):
             noise[chance.randrange(len(noise))] = chance.randrange(256)
-        end = connected(demon.at[transport], 30)
+        end = connect_to_daemon(daemon.at[transport], 30)
         with contextlib.suppress(OSError):
             end.sendall(bytes(noise) + chance.randbytes(50))
         end.close()
-    bad = connected(demon.at[transport], 30)
+    bad = connect_to_daemon(daemon.at[transport], 30)
     bad.sendall(b"\xff" * 8)
-    decoder = Decoder()
-    while (fields := decoder.frame()) is None:
+    decoder = FrameDecoder()
+    while (fields := decoder.next_frame()) is None:
         decoder.feed(bad.recv(4096))
     error = decode_response(fields).error
     assert error is not None and error.kind == "MESSAGE"
     assert bad.recv(4096) == b""
     bad.close()
-    assert answers(demon, transport)
+    assert answers(daemon, transport)
 
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("transport", ["fifo", "mq"])
-def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, transport: str) -> None:
+def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(daemon: Daemons, transport: str) -> None:
     code = (
         "import os, sys; from ewe.database.client import Client\n"
         "import ewe.database.dialing, ewe.database.lines, ewe.database.transports, posix_ipc\n"  # while root reads
@@ -179,7 +179,7 @@ def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, t
         "try: print(os.listdir(sys.argv[1][5:]))\n"
         "except OSError as error: print(error.strerror)\n"
     )
-    command = [sys.executable, "-c", code, demon.at[transport], "log", "staff", ""]
+    command = [sys.executable, "-c", code, daemon.at[transport], "log", "staff", ""]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     *kinds, listed = done.stdout.splitlines()
     assert kinds == ["b'1\\r\\n1\\r\\n'", "FORBIDDEN", "FORBIDDEN"]
@@ -187,45 +187,45 @@ def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, t
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_gateway_that_leaves_or_is_killed_ends_its_statement(demon: Demons, transport: str) -> None:
-    end = connected(demon.at[transport], 30)
+def test_a_gateway_that_leaves_or_is_killed_ends_its_statement(daemon: Daemons, transport: str) -> None:
+    end = connect_to_daemon(daemon.at[transport], 30)
     end.sendall(encode_request(ClientRequest("log", ENDLESS, key="sesame")))
-    wait_until(lambda: demon.status()["running"] == 1, 5)
+    wait_until(lambda: daemon.status()["running"] == 1, 5)
     end.close()
-    wait_until(lambda: demon.status()["running"] == 0, 5)
+    wait_until(lambda: daemon.status()["running"] == 0, 5)
     code = (
         "import sys; from ewe.database.client import Client; from ewe.database.protocol import ClientRequest\n"
         "list(Client(sys.argv[1]).ask(ClientRequest('log', sys.argv[2], key='sesame')))"
     )
-    with subprocess.Popen([sys.executable, "-c", code, demon.at[transport], ENDLESS], cwd=ROOT) as killed:
-        wait_until(lambda: demon.status()["running"] == 1, 10)
+    with subprocess.Popen([sys.executable, "-c", code, daemon.at[transport], ENDLESS], cwd=ROOT) as killed:
+        wait_until(lambda: daemon.status()["running"] == 1, 10)
         killed.kill()
-    wait_until(lambda: demon.status()["running"] == 0, 5)
-    wait_until(lambda: demon.status()["gateways"] == 1, 5)
-    assert os.listdir(demon.at["fifo"][5:]) == ["demon"]
+    wait_until(lambda: daemon.status()["running"] == 0, 5)
+    wait_until(lambda: daemon.status()["gateways"] == 1, 5)
+    assert os.listdir(daemon.at["fifo"][5:]) == ["demon"]
 
 
-def test_a_queue_cannot_be_used_in_anothers_name(demon: Demons) -> None:
-    """Who does not read the reply queue does not learn the token, and cannot ask."""
-    end = connected(demon.at["mq"], 30)
-    assert isinstance(end, QueueEnd)
+def test_a_queue_cannot_be_used_in_anothers_name(daemon: Daemons) -> None:
+    """A process that does not read the reply queue does not learn the token, and cannot send requests."""
+    end = connect_to_daemon(daemon.at["mq"], 30)
+    assert isinstance(end, QueueToDaemon)
     right, end.token = end.token, os.urandom(16)
     end.sendall(encode_request(ONE))
     for junk in (b"", b"X", b"O", b"O" + b"z" * 32, b"D" + b"\0" * 16, b"O" + b"0" * 32 + b"s" * 16 + b"1"):
-        end.put(junk)
+        end.send_message_to_daemon(junk)
     end.token = right
-    posix_ipc.MessageQueue("/" + demon.directory.name, read=False).close()
+    posix_ipc.MessageQueue("/" + daemon.directory.name, read=False).close()
     end.sendall(encode_request(ClientRequest("log", "SELECT 2 AS n", "CSV")))
-    decoder = Decoder()
+    decoder = FrameDecoder()
     decoder.feed(end.recv(8192))
-    assert decode_response(decoder.frame() or []).fragment == b"n\r\n2\r\n"
+    assert decode_response(decoder.next_frame() or []).fragment == b"n\r\n2\r\n"
     end.close()
 
 
-def test_notes_that_are_none_are_left_out(demon: Demons) -> None:
-    directory = Path(demon.at["fifo"][5:])
+def test_notes_that_are_none_are_left_out(daemon: Daemons) -> None:
+    directory = Path(daemon.at["fifo"][5:])
     (directory / ("a" * 32 + ".request")).write_text("no pipe")
-    outside = [demon.directory / f"outside.{part}" for part in ("request", "reply")]
+    outside = [daemon.directory / f"outside.{part}" for part in ("request", "reply")]
     for path in outside:
         path.touch()
     with open(directory / "demon", "wb", buffering=0) as door:
@@ -238,14 +238,14 @@ def test_notes_that_are_none_are_left_out(demon: Demons) -> None:
             b"0" * 32 + b"\n",
         ):
             door.write(note)
-    assert answers(demon, "fifo")
+    assert answers(daemon, "fifo")
     assert os.listdir(directory) == ["demon"]
     assert all(path.exists() for path in outside)
 
 
-def test_a_demon_that_was_killed_leaves_nothing_in_the_way(one: Demons) -> None:
-    ends = {name: connected(at, 30) for name, at in one.at.items()}
-    assert isinstance(ends["fifo"], PipeEnd)
+def test_a_daemon_that_was_killed_leaves_nothing_in_the_way(one: Daemons) -> None:
+    ends = {name: connect_to_daemon(at, 30) for name, at in one.at.items()}
+    assert isinstance(ends["fifo"], PipeToDaemon)
     one.stop(signal.SIGKILL)
     for name, at in one.at.items():
         began = time.monotonic()
@@ -261,20 +261,20 @@ def test_a_demon_that_was_killed_leaves_nothing_in_the_way(one: Demons) -> None:
 
 
 @pytest.mark.parametrize("transport", ["fifo", "mq"])
-def test_an_address_that_is_in_use_is_said(demon: Demons, transport: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(demon.settings()), "--listen"]
+def test_an_address_that_is_in_use_is_said(daemon: Daemons, transport: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(daemon.settings()), "--listen"]
     done = subprocess.run(
-        [*command, demon.at[transport]], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [*command, daemon.at[transport]], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 1 and "is in use by another demon; choose another" in done.stderr
+    assert done.returncode == 1 and "is in use by another daemon; choose another" in done.stderr
     assert done.stderr.count("\n") == 1
     (tmp_path / "mine").touch()
     done = subprocess.run(
         [*command, f"fifo:{tmp_path}"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 1 and "is not a demon's" in done.stderr
+    assert done.returncode == 1 and "is not a daemon's" in done.stderr
     assert os.listdir(tmp_path) == ["mine"]
-    assert answers(demon, transport)
+    assert answers(daemon, transport)
 
 
 @pytest.mark.parametrize(
@@ -286,53 +286,55 @@ def test_no_address(text: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Several demons
+# Several daemons
 
 
-def ask_in_background(demon: Demons, statement: str = ENDLESS) -> Client:
-    client = Client(demon.address, 60)
+def ask_in_background(daemon: Daemons, statement: str = ENDLESS) -> Client:
+    client = Client(daemon.address, 60)
     client.socket.sendall(encode_request(ClientRequest("log", statement)))
     return client
 
 
-def test_the_least_busy_demon_gets_the_request(two: Demons) -> None:
+def test_the_least_busy_daemon_gets_the_request(two: Daemons) -> None:
     clients = []
     for load in ([1, 0], [1, 1], [2, 1], [2, 2]):
         clients.append(ask_in_background(two))
-        wait_until(lambda load=load: sorted(each["running"] for each in two.demons()) == sorted(load), 5)
-    clients[0].socket.close()  # its demon, the first or the second, is now the less busy one
-    wait_until(lambda: sorted(each["running"] for each in two.demons()) == [1, 2], 5)
-    less = min(two.demons(), key=lambda each: each["running"])["pid"]
+        wait_until(lambda load=load: sorted(each["running"] for each in two.daemons()) == sorted(load), 5)
+    clients[0].socket.close()  # its daemon, the first or the second, is now the less busy one
+    wait_until(lambda: sorted(each["running"] for each in two.daemons()) == [1, 2], 5)
+    less = min(two.daemons(), key=lambda each: each["running"])["pid"]
     clients.append(ask_in_background(two))
-    wait_until(lambda: {each["pid"]: each["running"] for each in two.demons()}[less] == 2, 5)
+    wait_until(lambda: {each["pid"]: each["running"] for each in two.daemons()}[less] == 2, 5)
     for client in clients:
         client.socket.close()
     wait_until(lambda: two.status()["running"] == 0, 5)
 
 
-def test_a_demon_that_is_killed_is_replaced_and_the_others_go_on(two: Demons) -> None:
+def test_a_daemon_that_is_killed_is_replaced_and_the_others_go_on(two: Daemons) -> None:
     first, second = ask_in_background(two), ask_in_background(two)
-    wait_until(lambda: [each["running"] for each in two.demons()] == [1, 1], 5)
-    before = [each["pid"] for each in two.demons()]
+    wait_until(lambda: [each["running"] for each in two.daemons()] == [1, 1], 5)
+    before = [each["pid"] for each in two.daemons()]
     os.kill(int(str(before[0])), signal.SIGKILL)
-    wait_until(lambda: len(two.demons()) == 2 and before[0] not in [each["pid"] for each in two.demons()], 10)
+    wait_until(
+        lambda: len(two.daemons()) == 2 and before[0] not in [each["pid"] for each in two.daemons()], 10
+    )
     assert two.status()["running"] == 1
     errors = []
     for client in (first, second):
         client.socket.settimeout(0.3)
         with contextlib.suppress(TimeoutError):
             client.decoder.feed(client.socket.recv(1000))
-            errors.append(decode_response(client.decoder.frame() or []).error)
+            errors.append(decode_response(client.decoder.next_frame() or []).error)
     # One was told, and the other still waits
     assert [str(error) for error in errors] == ["the process that ran the statement has ended"]
     assert two.answers()
-    assert "a demon (pid" in two.log.read_text()
+    assert "a daemon (pid" in two.log.read_text()
     first.socket.close()
     second.socket.close()
 
 
-def test_demons_end_with_the_regulating_process(two: Demons) -> None:
-    pids = [int(str(each["pid"])) for each in two.demons()]
+def test_daemons_end_with_the_regulating_process(two: Daemons) -> None:
+    pids = [int(str(each["pid"])) for each in two.daemons()]
     client = ask_in_background(two)
     wait_until(lambda: two.status()["running"] == 1, 5)
     two.stop(signal.SIGKILL)
@@ -341,16 +343,16 @@ def test_demons_end_with_the_regulating_process(two: Demons) -> None:
     two.start()
 
 
-def test_time_limits_hup_and_logs_reach_the_demons(two: Demons) -> None:
+def test_time_limits_hup_and_logs_reach_the_daemons(two: Daemons) -> None:
     with pytest.raises(DatabaseError, match="time limit") as late:
         two.ask(ENDLESS, time_limit=0.2)
     assert late.value.kind == "TIMEOUT"
     two.databases["new"] = []
     os.link(two.directory / "log.db", two.directory / "new.db")
-    two.general = ["connections = 6", "demons = 2"]
+    two.general = ["connections = 6", "daemons = 2"]
     two.settings()
     os.kill(two.pid, signal.SIGHUP)
-    wait_until(lambda: "connections has changed: restart the demon for it" in two.log.read_text(), 5)
+    wait_until(lambda: "connections: a change needs a restart" in two.log.read_text(), 5)
     wait_until(lambda: two.ask("SELECT 1 AS n", database="new", layout="CSV") == "n\r\n1\r\n", 5)
     two.log.rename(two.directory / "old.log")
     os.kill(two.pid, signal.SIGUSR1)
@@ -366,23 +368,23 @@ def test_time_limits_hup_and_logs_reach_the_demons(two: Demons) -> None:
 
 def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> None:
     """epoll may have reported an event of a line that is dropped: a new line must not get its number yet."""
-    demon = DemonOfLines(Settings(), Settings, ErrorLog("off"))
+    daemon = DaemonOfLines(Settings(), Settings, ErrorLog("off"))
     ours, theirs = socket.socketpair()
-    gateway = Gateway(SocketLine(ours, os.getuid(), "test"), PipeAcceptor(str(tmp_path / "pipes")))
-    demon.gateways.add(gateway)
-    demon.epoll.register(ours.fileno())
-    demon.drop(gateway)
-    assert len(demon.gateways) == 0 and ours.fileno() >= 0
-    demon.close_lines()
+    gateway = Gateway(SocketConnection(ours, os.getuid(), "test"), PipeAcceptor(str(tmp_path / "pipes")))
+    daemon.gateways.add(gateway)
+    daemon.epoll.register(ours.fileno())
+    daemon.drop(gateway)
+    assert len(daemon.gateways) == 0 and ours.fileno() >= 0
+    daemon.close_dropped()
     assert ours.fileno() == -1
     theirs.close()
     gateway.acceptor.close()
-    demon.epoll.close()
-    os.close(demon.wake_end)
-    os.close(demon.wakes)
+    daemon.epoll.close()
+    os.close(daemon.wakeup_reader)
+    os.close(daemon.wakeup_writer)
 
 
-def test_a_statement_is_timed_at_each_address(one: Demons, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_statement_is_timed_at_each_address(one: Daemons, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["time", "--config", str(one.settings()), "log", "SELECT 1", "--calls", "100"]
     assert main(command) == 0
     lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
@@ -394,8 +396,8 @@ def test_a_statement_is_timed_at_each_address(one: Demons, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["demons = 5", "connections = 4"], "demons must not be more than connections"),
-        (["[databases.log]", "place = 'a.db'", "per-user = true"], "per-user is for PostgreSQL"),
+        (["daemons = 5", "connections = 4"], "daemons must not be more than connections"),
+        (["[databases.log]", "source = 'a.db'", "per-user = true"], "per-user is for PostgreSQL"),
     ],
 )
 def test_settings_that_contradict_each_other(
@@ -420,7 +422,7 @@ def test_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
                 one.setblocking(False)
                 one.connect(path)
         with pytest.raises(BlockingIOError):
-            connected(f"unix:{path}", 0.05)
+            connect_to_daemon(f"unix:{path}", 0.05)
 
         def make_room() -> None:
             while True:
@@ -432,7 +434,7 @@ def test_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
         taken: list[socket.socket] = []
         accepting = threading.Thread(target=make_room)
         accepting.start()
-        connected(f"unix:{path}", 30).close()
+        connect_to_daemon(f"unix:{path}", 30).close()
         listening.shutdown(socket.SHUT_RDWR)
         accepting.join()
         for each in taken:

@@ -18,7 +18,7 @@ from support.wire import read_all
 
 from ewe.features.authorizers import readings
 from ewe.gateway import records
-from ewe.gateway.claims import is_in
+from ewe.gateway.protected_sources import is_in
 from ewe.http.messages import Request
 from ewe.http.target import parse_target
 
@@ -48,7 +48,7 @@ class Authorizer:
         responder = records.Responder(role=records.AUTHORIZER)
         with suppress(OSError), sock:
             while data := sock.recv(65536):
-                self.records += [kind for kind, _, _ in records.Decoder().feed(data)]
+                self.records += [kind for kind, _, _ in records.RecordDecoder().feed(data)]
                 for event in responder.feed(data):
                     assert isinstance(event, records.Began)
                     self.asked.append(event.params)
@@ -138,7 +138,7 @@ def test_what_programs_are_told(server: Server, authorizer: Authorizer) -> None:
         lines = told.text[: -len(body)].splitlines()
         assert {"REMOTE_USER=ada", "HTTP_X_ROLE=admin", f"CONTENT_LENGTH={len(body)}"} <= set(lines)
         assert client.post("/cgi-bin/private/env", content=body).status_code == 401
-        # Equal heads share one Request: what was said of one must not be said of the next.
+        # Equal heads share one Request: the authorizer's answer to one must not be used for the next.
         assert client.get("/cgi-bin/private/env", headers={"X-Role": "guest"}).status_code == 401
     asked = authorizer.asked[0]
     assert asked[b"REQUEST_METHOD"] == b"POST" and asked[b"REQUEST_URI"] == b"/cgi-bin/private/env/more"

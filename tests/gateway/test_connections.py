@@ -28,11 +28,11 @@ class Pause:
 
 
 class Client(MemoryStream):
-    """A client whose bell pauses, until the test resumes its request. upstream: what the request got."""
+    """A client whose event pauses, until the test resumes its request. upstream: what the request got."""
 
     def __init__(self, connections: Connections, **how: Any) -> None:
         super().__init__([])
-        self.rung = False
+        self.is_set = False
         self.upstream: Upstream | None = None
         self.opening: Coroutine[Any, Any, Upstream] = connections.open(self, **how)
         made.append(self)
@@ -49,18 +49,18 @@ class Client(MemoryStream):
         return self
 
     def forget(self, descriptor: int) -> None:
-        """As a poller that watches nothing."""
+        """Do nothing: this poller watches no descriptor."""
 
-    def bell(self) -> Client:  # type: ignore[override]
+    def wake_event(self) -> Client:  # type: ignore[override]
         return self
 
-    def ring(self) -> None:
-        assert not self.rung
-        self.rung = True
+    def set(self) -> None:
+        assert not self.is_set
+        self.is_set = True
 
-    async def heard(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         await Pause()
-        return self.rung
+        return self.is_set
 
     def close(self) -> None:
         """Nothing is open."""
@@ -94,7 +94,7 @@ def paths(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def limited(addresses: list[str], limit: int = 1, keeps: bool = False) -> Connections:
-    return Connections(addresses, keeps, retry=1000, limit=limit, patience=1000)
+    return Connections(addresses, keeps, retry=1000, limit=limit, queue_timeout=1000)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -109,11 +109,11 @@ def test_first_come_first_served(paths: list[str], keeps: bool) -> None:
         connections.release(upstream, reusable=True)
         late = Client(connections)  # it comes when there is room, but others came before it
         assert late.upstream is None
-        order += [each for each in range(2, 6) if clients[each].rung and each not in order]
+        order += [each for each in range(2, 6) if clients[each].is_set and each not in order]
         clients[order[-1]].resume()
         kept = clients[order[-1]].upstream is upstream
         assert kept is keeps
-    assert order == [2, 3, 4, 5] and connections.places[0].open == 2
+    assert order == [2, 3, 4, 5] and connections.addresses[0].open_count == 2
 
 
 def test_without_a_limit_nobody_waits(paths: list[str]) -> None:
@@ -125,43 +125,43 @@ def test_a_limit_is_for_each_address(paths: list[str]) -> None:
     connections = limited(paths)
     first, second, third = (Client(connections) for _ in range(3))
     assert first.upstream and second.upstream and third.upstream is None
-    assert first.upstream.place is not second.upstream.place
+    assert first.upstream.address is not second.upstream.address
     connections.release(second.upstream)
     third.resume()
-    assert third.upstream and third.upstream.place is second.upstream.place
+    assert third.upstream and third.upstream.address is second.upstream.address
 
 
 def test_a_request_waits_for_the_place_of_its_client(paths: list[str]) -> None:
     """Those behind it find room at the other place, and it keeps its turn among those that want the same."""
     connections = limited(paths)
-    there = connections.places[0]
+    there = connections.addresses[0]
     first, second = Client(connections, preferred=there), Client(connections, preferred=there)
-    assert first.upstream and first.upstream.place is there and second.upstream is None
+    assert first.upstream and first.upstream.address is there and second.upstream is None
     other = Client(connections)
     if other.upstream is None:
         other.resume()
-    assert other.upstream and other.upstream.place is not there
+    assert other.upstream and other.upstream.address is not there
     third = Client(connections, preferred=there)
     connections.release(other.upstream)
-    assert not second.rung and not third.rung
+    assert not second.is_set and not third.is_set
     connections.release(first.upstream)
-    assert second.rung and not third.rung
+    assert second.is_set and not third.is_set
     second.resume()
-    assert second.upstream and second.upstream.place is there
+    assert second.upstream and second.upstream.address is there
     connections.release(second.upstream)
     third.resume()
-    assert third.upstream and third.upstream.place is there
+    assert third.upstream and third.upstream.address is there
 
 
 def test_the_place_of_a_client_has_died(paths: list[str]) -> None:
     connections = limited(paths)
-    there, elsewhere = connections.places
-    Path(there.address.removeprefix("unix:")).unlink()
+    there, elsewhere = connections.addresses
+    Path(there.text.removeprefix("unix:")).unlink()
     first = Client(connections, preferred=there)
-    assert first.upstream and first.upstream.place is elsewhere and there.left_out_until
+    assert first.upstream and first.upstream.address is elsewhere and there.left_out_until
     connections.release(first.upstream)
     second = Client(connections, preferred=there)
-    assert second.upstream and second.upstream.place is elsewhere
+    assert second.upstream and second.upstream.address is elsewhere
 
 
 @pytest.mark.parametrize(
@@ -174,33 +174,35 @@ def test_the_place_of_a_client_has_died(paths: list[str]) -> None:
 )  # fmt: skip
 def test_cookies_that_a_client_may_send(cookie: str, number: int) -> None:
     """Forged ones lead nowhere, or where a turn could have led."""
-    places = Connections(["unix:/a", "unix:/b"], keeps=False).places
+    addresses = Connections(["unix:/a", "unix:/b"], keeps=False).addresses
     request = Request("GET", "/", (1, 1), (("cookie", cookie),))
-    assert Affinity("ewe", "/app", places).preferred(request) is (places[number - 1] if number else None)
+    assert Affinity("ewe", "/app", addresses).preferred(request) is (
+        addresses[number - 1] if number else None
+    )
 
 
 def test_the_cookie_that_ewe_sets() -> None:
-    places = Connections(["unix:/a", "unix:/b"], keeps=False).places
-    field = Affinity("ewe", "/app", places).field(places[1], "http")
+    addresses = Connections(["unix:/a", "unix:/b"], keeps=False).addresses
+    field = Affinity("ewe", "/app", addresses).field(addresses[1], "http")
     assert field == ("Set-Cookie", "ewe=2; Path=/app; HttpOnly; SameSite=Lax")
-    field = Affinity("ewe", ".php", places).field(places[0], "https")
+    field = Affinity("ewe", ".php", addresses).field(addresses[0], "https")
     assert field == ("Set-Cookie", "ewe.php=1; Path=/; HttpOnly; SameSite=Lax; Secure")
 
 
 def test_who_comes_later_does_not_overtake(paths: list[str]) -> None:
-    """As when an address that was left out may be tried again."""
+    """For example when an address that was left out may be tried again."""
     connections = limited(paths)
-    connections.places[0].left_out_until = math.inf
+    connections.addresses[0].left_out_until = math.inf
     first, second = (Client(connections) for _ in range(2))
     assert first.upstream and second.upstream is None
-    connections.places[0].left_out_until = 0.0
+    connections.addresses[0].left_out_until = 0.0
     late = Client(connections)
-    assert second.rung and late.upstream is None
+    assert second.is_set and late.upstream is None
     second.resume()
-    assert second.upstream and second.upstream.place is connections.places[0]
+    assert second.upstream and second.upstream.address is connections.addresses[0]
 
 
-def test_patience_ends(paths: list[str]) -> None:
+def test_the_queue_timeout_ends_a_wait(paths: list[str]) -> None:
     connections = limited(paths[:1])
     first, second, third = (Client(connections) for _ in range(3))
     with pytest.raises(HTTPError, match="no connection to the responder was free for 1000 s") as refused:
@@ -212,21 +214,21 @@ def test_patience_ends(paths: list[str]) -> None:
     assert third.upstream and not connections.queue
 
 
-@pytest.mark.parametrize("rung", [False, True])
-def test_a_client_that_leaves_passes_its_room_on(paths: list[str], rung: bool) -> None:
-    """Also if it got the room just before."""
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_client_that_leaves_passes_its_room_on(paths: list[str], is_set: bool) -> None:
+    """Also if the client got the room just before."""
     connections = limited(paths[:1], keeps=True)
     first, second, third = (Client(connections) for _ in range(3))
     assert first.upstream
-    if rung:
+    if is_set:
         connections.release(first.upstream, reusable=True)
     with pytest.raises(Disconnected):
         second.opening.throw(Disconnected())
-    assert second.rung is rung
-    if not rung:
+    assert second.is_set is is_set
+    if not is_set:
         connections.release(first.upstream, reusable=True)
     third.resume()
-    assert third.upstream is first.upstream and connections.places[0].open == 1
+    assert third.upstream is first.upstream and connections.addresses[0].open_count == 1
 
 
 def test_room_at_an_address_that_has_died_meanwhile(paths: list[str]) -> None:
@@ -234,16 +236,16 @@ def test_room_at_an_address_that_has_died_meanwhile(paths: list[str]) -> None:
     connections = limited(paths)
     first, second, third, fourth = (Client(connections) for _ in range(4))
     assert first.upstream and second.upstream
-    dead = first.upstream.place
-    Path(dead.address.removeprefix("unix:")).unlink()
+    dead = first.upstream.address
+    Path(dead.text.removeprefix("unix:")).unlink()
     connections.release(first.upstream)
     third.resume()
-    assert third.upstream is None and dead.left_out_until and dead.open == 0
-    third.rung = False
+    assert third.upstream is None and dead.left_out_until and dead.open_count == 0
+    third.is_set = False
     connections.release(second.upstream)
-    assert third.rung and not fourth.rung
+    assert third.is_set and not fourth.is_set
     third.resume()
-    assert third.upstream and third.upstream.place is second.upstream.place
+    assert third.upstream and third.upstream.address is second.upstream.address
 
 
 def test_nobody_waits_where_nothing_can_be_reached(tmp_path: Path) -> None:
@@ -252,7 +254,7 @@ def test_nobody_waits_where_nothing_can_be_reached(tmp_path: Path) -> None:
         with pytest.raises(HTTPError, match="cannot be reached") as refused:
             Client(connections)
         assert refused.value.status == 503
-    assert [place.open for place in connections.places] == [0, 0]
+    assert [address.open_count for address in connections.addresses] == [0, 0]
 
 
 def test_a_kept_connection_that_has_ended_leaves_its_room(paths: list[str]) -> None:
@@ -262,23 +264,27 @@ def test_a_kept_connection_that_has_ended_leaves_its_room(paths: list[str]) -> N
     connections.release(first.upstream, reusable=True)
     first.upstream.socket.shutdown(socket.SHUT_RDWR)
     second = Client(connections)
-    assert second.upstream and second.upstream is not first.upstream and connections.places[0].open == 1
+    assert (
+        second.upstream and second.upstream is not first.upstream and connections.addresses[0].open_count == 1
+    )
     connections.release(second.upstream, reusable=True)
-    third = Client(connections, new=True)  # the kept one gives its room to a new one
-    assert third.upstream and third.upstream is not second.upstream and connections.places[0].open == 1
+    third = Client(connections, must_be_new=True)  # the kept one gives its room to a new one
+    assert (
+        third.upstream and third.upstream is not second.upstream and connections.addresses[0].open_count == 1
+    )
 
 
 def test_each_process_begins_anywhere_in_the_circle() -> None:
-    """A child of the fork model has what its parent knew, and answers perhaps one request."""
+    """A child of the fork model starts with its parent's state, and answers perhaps one request."""
     connections = Connections(["unix:/a", "unix:/b", "unix:/c"], keeps=False)
     first = set()
     for child in range(200):
         connections.process, connections.turn = -child, 0  # as another process left it
-        first.add(connections.in_turn()[0])
-    assert first == set(connections.places)
+        first.add(connections.take_turn()[0])
+    assert first == set(connections.addresses)
 
 
 def test_one_place_that_has_refused_is_not_asked_again() -> None:
     connections = Connections(["unix:/a"], keeps=False)
     with pytest.raises(HTTPError, match="overloaded"):
-        run(connections.open(MemoryStream([]), connections.places))
+        run(connections.open(MemoryStream([]), connections.addresses))

@@ -1,4 +1,4 @@
-"""A feature that asks a database demon, under every model: results, errors, and a demon that comes and goes."""
+"""A feature that asks a database daemon, under every model: results, errors, and a daemon that comes and goes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from support import web
-from support.demon import FEATURE, Demon
+from support.daemon import FEATURE, Daemon
 from support.server import MODELS, Start, wait_until
 
 from ewe.config.settings import Config
@@ -22,10 +22,10 @@ NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 
 
 
 @pytest.fixture(scope="module")
-def demon() -> Iterator[Demon]:
+def daemon() -> Iterator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         try:
             made.start()
             yield made
@@ -34,9 +34,9 @@ def demon() -> Iterator[Demon]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_under_every_model(start: Start, demon: Demon, tmp_path: Path, model: str) -> None:
+def test_under_every_model(start: Start, daemon: Daemon, tmp_path: Path, model: str) -> None:
     (tmp_path / "asks.py").write_text(FEATURE)
-    server = start(model, "--mount", "/ask=asks:Asks", "--dbd", demon.address)
+    server = start(model, "--mount", "/ask=asks:Asks", "--dbd", daemon.address)
     url = server.url + "ask/"
     table = web.get(url + "rows?SELECT 1 AS n, 'ü' AS t, NULL AS missing, x'00ff' AS b, 9e999 AS f")
     assert table.status_code == 200, server.log()
@@ -50,35 +50,35 @@ def test_under_every_model(start: Start, demon: Demon, tmp_path: Path, model: st
     assert web.get(url + "?" + NUMBERS % 50_000).text.count("\r\n") == 50_001  # a result in many frames
     assert web.get(url + "?SELEC 1").status_code == 500
     assert "syntax error" in server.wait_for_log('near "SELEC"')
-    with closing(sqlite3.connect(demon.directory / "shop.db")) as database:
+    with closing(sqlite3.connect(daemon.directory / "shop.db")) as database:
         before = database.execute("SELECT COUNT(*) FROM goods").fetchone()
     written = web.post(url + "rows?INSERT INTO goods (name) VALUES ('new') RETURNING name", content=b"")
     assert written.json() == [["name"], [["new"]], False]
-    with closing(sqlite3.connect(demon.directory / "shop.db")) as database:
+    with closing(sqlite3.connect(daemon.directory / "shop.db")) as database:
         assert database.execute("SELECT COUNT(*) FROM goods").fetchone() == (before[0] + 1,)
-    demon.stop(signal.SIGKILL)
+    daemon.stop(signal.SIGKILL)
     away = web.get(url + "?SELECT 1")
     assert (away.status_code, away.headers.get("retry-after")) == (503, "1")
-    demon.start()
+    daemon.start()
     # A connection that was kept from before the restart has ended: the request meets another one
     wait_until(lambda: web.get(url + "?SELECT 1").status_code == 200, 5)
 
 
-def test_a_client_that_leaves_ends_its_statement(start: Start, demon: Demon, tmp_path: Path) -> None:
+def test_a_client_that_leaves_ends_its_statement(start: Start, daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "asks.py").write_text(FEATURE)
-    server = start("asyncio", "--mount", "/ask=asks:Asks", "--dbd", demon.address)
+    server = start("asyncio", "--mount", "/ask=asks:Asks", "--dbd", daemon.address)
     endless = quote("WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) SELECT max(n) FROM c")
     client = server.connect()
     client.sendall(f"GET /ask/?{endless} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
-    wait_until(lambda: demon.status()["running"] == 1, 5, str(demon.status()))
+    wait_until(lambda: daemon.status()["running"] == 1, 5, str(daemon.status()))
     client.close()
-    wait_until(lambda: demon.status()["running"] == 0, 5)
+    wait_until(lambda: daemon.status()["running"] == 0, 5)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"database": ["log"]}, "database log: where is it?"),
+        ({"database": ["log"]}, "database log has no file: write log=FILE"),
         ({"dbd": "nowhere"}, "(dbd)"),
     ],
 )

@@ -111,7 +111,7 @@ def talk_fastcgi(sock: socket.socket) -> None:
 
 
 def talk_once(codec: ModuleType) -> Callable[[socket.socket], None]:
-    """Return what answers one request as a program that speaks SCGI or uwsgi."""
+    """Return a function that answers one request as a program that uses SCGI or uwsgi."""
 
     def talk(sock: socket.socket) -> None:
         data = b""

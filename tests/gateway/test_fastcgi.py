@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
+from support.examples import examples
 from support.proc import open_files
 from support.server import MODELS, ROOT, Server, Start, accepts, wait_until, write_program
 from support.wire import read_all
@@ -43,7 +44,7 @@ class Application:
         self.connections: list[socket.socket] = []
         self.aborted = threading.Event()
         self.overloaded = False
-        self.gate = threading.Event()  # what holds a request to /gate
+        self.gate = threading.Event()  # a request to /gate waits for this event
         self.open: list[socket.socket] = []
         self.most_open = 0
         self.thread = threading.Thread(target=self.accept, daemon=True)
@@ -68,11 +69,13 @@ class Application:
         """Answer one request after another on a connection."""
         responder = records.Responder()
         body = b""
+        params: dict[bytes, bytes] = {}
         try:
             while data := sock.recv(65536):
                 for event in responder.feed(data):
                     if isinstance(event, Began):
-                        self.seen.append(event.params)
+                        params = event.params  # another connection may append to `seen` before the answer
+                        self.seen.append(params)
                         body = b""
                         if event.params.get(b"PATH_INFO") == b"/early":
                             sock.sendall(responder.output(b"Content-Type: a/b\n\n" + LARGE))
@@ -80,7 +83,7 @@ class Application:
                         body += event.data
                     elif isinstance(event, Aborted):
                         self.aborted.set()
-                    elif not self.answer(sock, responder, self.seen[-1], body):
+                    elif not self.answer(sock, responder, params, body):
                         return
             self.aborted.set()
         except OSError:
@@ -137,7 +140,7 @@ class Application:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End a connection, whoever has it open."""
+    """Shut a connection down in both directions."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
@@ -175,7 +178,7 @@ def server(start: Start, caller: str, tmp_path: Path) -> Server:
 
 @pytest.fixture(params=[*MODELS, "asyncio --loop asyncio"])
 def caller(request: pytest.FixtureRequest) -> str:
-    """Each model, each event loop: whoever keeps connections, and waits for a responder in a way of its own."""
+    """Each model and each event loop: each has its own way to keep connections and to wait for a responder."""
     return str(request.param)
 
 
@@ -224,7 +227,7 @@ def test_a_silent_responder(
 
 
 def test_what_goes_wrong(server: Server, application: Callable[[], Application]) -> None:
-    """Each has its status, one line in the log, and the next request is served."""
+    """Each fault has its status and one line in the log, and the next request is served."""
     with web.Client(base_url=server.url) as client:
         unreached = client.get("/app/")
         assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1")
@@ -248,7 +251,7 @@ def test_what_goes_wrong(server: Server, application: Callable[[], Application])
 
 
 def test_an_xswitch_that_cannot_be_reached(start: Start, caller: str) -> None:
-    """As a responder (X-Switch paper section 3.1.2): it may be back soon."""
+    """The answer is 503 with Retry-After, as for a responder: X-Switch may be back soon (paper section 3.1.2)."""
     server = start(caller, "--xswitch", "unix:/none", "--xswitch-status")
     write_program(server.cgi / "hello", "#!/bin/sh\necho\n")
     (server.root / "page.php").write_text("<?php secret();")
@@ -291,11 +294,11 @@ def test_what_has_effects_is_asked_for_once(server: Server, application: Callabl
 def test_a_responder_that_closes_connections_as_it_likes(
     server: Server, application: Callable[[], Application]
 ) -> None:
-    """Their descriptors are soon others': nobody may wait at the old ones."""
+    """New connections soon get the numbers of the closed descriptors: nothing may wait at the old ones."""
     application()
 
     def ask(client: web.Client) -> None:
-        for number in range(30):
+        for number in range(examples(30)):
             path = "/leaves" if number % 3 else "/stays"
             assert client.get("/app" + path).content == path.encode()
 
@@ -322,7 +325,7 @@ def two_addresses(start: Start, caller: str, tmp_path: Path, retry: str, *more: 
 def test_several_addresses_are_used_in_turn(
     start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
-    """Also by a request that one of them refuses unread; if all do, the answer is 503."""
+    """If one address refuses a request unread, the next one gets it. If all refuse, the answer is 503."""
     one, other = application(), application("other.sock")
     with web.Client(base_url=two_addresses(start, caller, tmp_path, "1d").url) as client:
         for _ in range(10):
@@ -340,7 +343,7 @@ def test_several_addresses_are_used_in_turn(
 def test_a_client_goes_again_to_the_same_address(
     start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
-    """By a cookie. If the address is dead, another one takes the client over."""
+    """A cookie names the address. If the address is dead, another one takes the client over."""
     apps = [application(), application("other.sock")]
     server = two_addresses(start, caller, tmp_path, "100ms", "--fastcgi-affinity", "ewe")
     with web.Client(base_url=server.url) as client:
@@ -419,7 +422,7 @@ def test_at_most_so_many_connections(
 ) -> None:
     """Whatever the number of clients, and every request is answered."""
     app = application()
-    options = ("--fastcgi-keep", "--fastcgi-connections", "2", "--fastcgi-patience", "1h")
+    options = ("--fastcgi-keep", "--fastcgi-connections", "2", "--fastcgi-queue-timeout", "1h")
     server = start(caller, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
 
     def ask(number: int) -> None:
@@ -437,9 +440,9 @@ def test_at_most_so_many_connections(
 def test_a_request_that_finds_no_room(
     start: Start, model: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
-    """It waits; after the patience it is answered 503. One whose client has left is not asked for."""
+    """The request waits, and gets 503 after the queue timeout. If its client has left, it is not sent."""
     app = application()
-    options = ("--fastcgi-connections", "1", "--fastcgi-patience", "3s", "--program-timeout", "1h")
+    options = ("--fastcgi-connections", "1", "--fastcgi-queue-timeout", "3s", "--program-timeout", "1h")
     server = start(model, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
 
     def ask(path: str) -> httpx.Response:
@@ -453,7 +456,7 @@ def test_a_request_that_finds_no_room(
             half_closed.shutdown(socket.SHUT_WR)
             refused = threads.submit(ask, "app/refused").result()
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            server.wait_for_log("no connection to the responder was free for 3 s (fastcgi-patience)")
+            server.wait_for_log("no connection to the responder was free for 3 s (fastcgi-queue-timeout)")
             wait_until(lambda: '/app/left HTTP/1.1" 499' in server.access_file.read_text(), 20)
         waiting = threads.submit(ask, "app/waits")
         assert ask("").status_code == 200  # it holds nothing but a worker
@@ -470,9 +473,9 @@ def sockets(server: Server) -> int:
 def test_a_pool_whose_workers_all_wait_for_one_that_is_parked(
     start: Start, application: Callable[..., Application], tmp_path: Path
 ) -> None:
-    """A client that reads slowly has the only connection, and parks. Who waits for room must not hold a worker."""
+    """A slow client holds the only connection and is parked. A waiting request must not hold a worker."""
     application()
-    options = ("--poolthreads", "2", "--fastcgi-connections", "1", "--fastcgi-patience", "1h")
+    options = ("--poolthreads", "2", "--fastcgi-connections", "1", "--fastcgi-queue-timeout", "1h")
     server = start("pool", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
     with server.connect() as slow, ThreadPoolExecutor(5) as threads:
         slow.sendall(b"GET /app/huge HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
@@ -491,7 +494,7 @@ def test_a_pool_whose_workers_all_wait_for_one_that_is_parked(
 def test_settings_read_anew_leave_no_kept_connection_behind(
     start: Start, application: Callable[[], Application], tmp_path: Path, model: str
 ) -> None:
-    """Their numbers go to new clients and new connections, which must not be taken for them."""
+    """New clients and connections get the descriptors' numbers, and must not be taken for the old ones."""
     application()
     server = start(model, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", "--fastcgi-keep")
     ends = {"Connection": "close"}
@@ -572,7 +575,7 @@ def test_extensions(start: Start, application: Callable[[], Application], tmp_pa
 def test_equal_heads_of_two_clients(
     start: Start, application: Callable[[], Application], tmp_path: Path, model: str
 ) -> None:
-    """What is remembered of the first must not be told of the second: its address and its port."""
+    """The address and the port of the first client must not be sent for the second."""
     app = application()
     listening = [option for port in (0, 0) for option in ("--bind", f"127.0.0.1:{port}")]
     server = start(model, *listening, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}")
@@ -591,7 +594,7 @@ def test_equal_heads_of_two_clients(
 
 
 def test_scripts_come_and_go(start: Start, application: Callable[[], Application], tmp_path: Path) -> None:
-    """One that comes is found at once; one that goes is believed to be there for a second at most."""
+    """A new script is found at once. A deleted one may be believed to exist for a second at most."""
     application()
     server = start("pool", "--fastcgi", f".php=unix:{tmp_path / 'app.sock'}")
     with web.Client(base_url=server.url) as client:

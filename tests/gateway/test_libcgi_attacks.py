@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
-from support import needs
+from support import needs, web
 from support.libcgi import DOES, SAYS, compiled, install
 from support.proc import open_files
 from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until
@@ -72,7 +71,7 @@ def post(query: str, length: int, body: bytes) -> bytes:
 def test_clients_that_leave(started: Callable[..., Server], model: str) -> None:
     """Within their body, during the call, within the answer. Nothing stays open, and others are answered."""
     server = started(model)
-    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
         assert client.post("does.so?echo", content=BODY).content == BODY
 
     def round_of_them() -> None:
@@ -83,11 +82,11 @@ def test_clients_that_leave(started: Callable[..., Server], model: str) -> None:
             leave(server, post("echo", len(BODY), BODY), take=1000)
 
     round_of_them()
-    wait_until(lambda: httpx.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200, 30)
+    wait_until(lambda: web.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200, 30)
     before = files_of(server)
     for _ in range(2):
         round_of_them()
-    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
         assert client.post("does.so?echo", content=BODY).content == BODY
     wait_until(
         lambda: files_of(server) <= before + 2, 30, lambda: f"{before} descriptors, now {files_of(server)}"
@@ -146,7 +145,7 @@ def test_a_head_request_and_a_slow_reader(started: Callable[..., Server], model:
     with server.connect() as slow:
         slow.sendall(b"GET /libcgi-bin/does.so?late- HTTP/1.1\r\nHost: a\r\n\r\n" * 20)
         for _ in range(5):
-            assert httpx.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200
+            assert web.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200
 
 
 # The status page
@@ -154,9 +153,9 @@ def test_a_head_request_and_a_slow_reader(started: Callable[..., Server], model:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_status_page(started: Callable[..., Server], model: str) -> None:
-    """Each process tells of itself. A child of fork ends with its connection, so all goes over one."""
+    """Each process shows its own state. A child of fork ends with its connection, so the test uses only one."""
     server = started(model, "--libcgi-status")
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with web.Client(base_url=server.url, timeout=30) as client:
         for _ in range(3):
             assert client.get("libcgi-bin/does.so?-").status_code == 200
         assert client.get("libcgi-bin/does.so?nap").status_code == 200
@@ -177,5 +176,5 @@ def test_the_status_page(started: Callable[..., Server], model: str) -> None:
 
 
 def test_nobody_else_sees_the_status_page(started: Callable[..., Server]) -> None:
-    assert httpx.get(f"{started('thread').url}libcgi-status").status_code == 404
+    assert web.get(f"{started('thread').url}libcgi-status").status_code == 404
     assert not any(map(is_loopback, ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "")))

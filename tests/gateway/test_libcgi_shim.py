@@ -1,4 +1,4 @@
-"""LibCGI's shim: whose environment a call sees, whose faults it takes, and how it is built."""
+"""LibCGI's shim: the environment of a call, recovery from faults, and the build."""
 
 from __future__ import annotations
 

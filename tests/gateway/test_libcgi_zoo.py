@@ -23,8 +23,9 @@ from support.server import Server, Start, wait_until
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("gcc")]
 EVER = {
-    "ewe.features.libcgi.libraries.FAULTS": 100_000
+    "ewe.features.libcgi.libraries.MAX_FAULTS": 100_000
 }  # a library is never kept out, however often it faults
+SOON = ("--libcgi-timeout", "0.4s")  # where calls spin until the time limit ends them
 NUMBERS = itertools.count(1)
 Zoo = Callable[..., "Visit"]
 
@@ -137,7 +138,7 @@ def test_processes_that_a_library_makes(zoo: Zoo, model: str) -> None:
 
 def test_signals_that_a_library_blocks_or_takes(zoo: Zoo, model: str) -> None:
     """The time limit holds, a fault is a fault, and TERM stops the server."""
-    with zoo(model) as visit:
+    with zoo(model, *SOON) as visit:
         for query in ("block", "block-process", "handle", "ignore", "default"):
             visit.works(query)
         for query in ("block-fault", "handle-fault", "ignore-fault"):
@@ -149,8 +150,8 @@ def test_signals_that_a_library_blocks_or_takes(zoo: Zoo, model: str) -> None:
 
 
 def test_a_library_that_hears_no_signal_ends_its_process(zoo: Zoo, model: str) -> None:
-    """It blocks the signals by a system call. The connection breaks; another process serves the next ones."""
-    with zoo(model) as visit:
+    """The library blocks the signals by a system call. The connection breaks; another process serves the next."""
+    with zoo(model, *SOON) as visit:
         with pytest.raises(httpx.TransportError):
             visit.ask(visit.client, "zoo", "raw-block-loop")
         visit.server.wait_for_log("zoo.so: blocks the signal that ends its call")
@@ -161,7 +162,7 @@ def test_a_library_that_hears_no_signal_ends_its_process(zoo: Zoo, model: str) -
 
 
 def test_output_without_end(zoo: Zoo, model: str) -> None:
-    """It is ended by its size, or by the time limit, which a flush does not begin again."""
+    """The output is ended by its size, or by the time limit, which a flush does not restart."""
     with zoo(model, "--libcgi-max-output", "8M") as visit:
         for query in ("endless-short", "endless", "endless-print"):
             visit.fault(query, 500, "wrote more than it may (libcgi-max-output)")
@@ -183,7 +184,7 @@ EXECS = ("end-execv", "end-execlp", "end-execle")
 
 
 def test_functions_that_would_end_or_replace_the_server(zoo: Zoo, model: str) -> None:
-    """They end the call, as exit() does; a child may run another program."""
+    """The functions end the call, as exit() does. A child process may run another program."""
     with zoo(model) as visit:
         for query in ("end-error-0", "exec-in-child"):
             visit.works(query)
@@ -208,15 +209,15 @@ def test_no_exit_status_of_a_library_stops_the_server(zoo: Zoo, supervised: str)
 
 
 def test_destructors_that_fault_leave_the_loader_as_it_was(zoo: Zoo, model: str) -> None:
-    """They run when the library is unloaded. The next request loads it again."""
-    with zoo(model) as visit:
+    """The destructors run when the library is unloaded. The next request loads the library again."""
+    with zoo(model, *SOON) as visit:
         visit.fault("atexit-aborts", 500, "zoo.so: destructors(): abort()")
         visit.fault("atexit-spins", 500, "zoo.so: destructors() took longer than its limit")
 
 
 def test_timers_are_the_servers(zoo: Zoo, model: str) -> None:
     """The signal of a timer would end the process. The time limit still ends a call."""
-    with zoo(model) as visit:
+    with zoo(model, *SOON) as visit:
         for query in ("timer-real", "timer-profile", "alarm"):
             visit.works(query)
         for query in ("alarm-spins", "alarm-jump"):
@@ -228,14 +229,14 @@ WAITS = ("wait-suspend", "wait-sigwait", "wait-info", "wait-ppoll", "wait-pselec
 
 
 def test_the_time_limit_ends_a_wait_with_all_signals_blocked(zoo: Zoo, model: str) -> None:
-    with zoo(model) as visit:
+    with zoo(model, *SOON) as visit:
         for query in WAITS:
             visit.fault(query, 500, "took longer than its limit")
 
 
 def test_what_belongs_to_the_thread_stays_the_servers(zoo: Zoo, model: str) -> None:
     """A call cannot cancel the server's thread, nor take the stack on which a full stack is noticed."""
-    with zoo(model) as visit:
+    with zoo(model, *SOON) as visit:
         for query in ("cancel", "cancel-own", "direction"):
             visit.works(query)
         visit.fault("cancel-spins", 500, "took longer than its limit")

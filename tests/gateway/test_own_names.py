@@ -112,7 +112,7 @@ def test_the_page_of_x_switch(start: Start) -> None:
 
 
 def test_a_page_can_forge_what_a_proxy_would_say(start: Start, tmp_path: Path) -> None:
-    """Its scripts may set X-Forwarded-Host, but not Host. A proxy may keep its own Host and name another."""
+    """A page's scripts may set X-Forwarded-Host, but not Host. A proxy may keep its own Host and name another."""
     (tmp_path / "htdocs" / "dav").mkdir()
     (tmp_path / "ewe.toml").write_text(
         'trusted-proxies = "127.0.0.1"\n[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n'

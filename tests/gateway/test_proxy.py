@@ -1,4 +1,4 @@
-"""The reverse proxy, under every model: bytes both ways, a next server that misbehaves, tunnels, and who waits."""
+"""The reverse proxy, under every model: bytes both ways, a faulty upstream, tunnels, and waiting requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.http_upstream import BAD_HEADS, Asked, HTTPUpstream
-from support.server import Server, Start, wait_until
+from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
 HOLDING = ("pool --poolthreads 1", "asyncio", "asyncio --loop asyncio")  # waiting requests hold no thread
@@ -52,78 +52,174 @@ def about(body: bytes) -> dict[str, Any]:
     return found
 
 
-def test_requests_and_responses(start: Start, model: str, upstream: HTTPUpstream) -> None:
-    large = os.urandom(3_000_000)
-    upstream.answers = {
-        "/app/204": b"HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n" + KEEP,
-        "/app/304": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nETag: x\r\n\r\n" + KEEP,
-        "/app/head": OK + b"Content-Length: 5\r\n\r\n" + KEEP,
-        "/app/interim": b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK
-        + b"Content-Length: 2\r\n\r\nhi" + KEEP,
-        "/app/chunks": OK + b"Transfer-Encoding: chunked\r\nTrailer: T\r\n\r\n"
-        b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: v\r\n\r\n"
-        + KEEP,
-        "/app/close": b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
-        "/app/large": OK + b"Content-Length: %d\r\n\r\n" % len(large) + large + KEEP,
-        "/app/surplus": OK + b"Content-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil" + KEEP,
-        "/app/cookie": OK + b"Set-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nContent-Length: 0\r\n\r\n" + KEEP,
-    }  # fmt: skip
-    server = start(model, "--proxy", f"/app=http://127.0.0.1:{upstream.port}")
-    with closing(server.connect()) as sock:
-        status, fields, body = exchange(sock, request("/app/x?y", "X-Forwarded-For: 6.6.6.6", "X-A: 1"))
-        asked = about(body)
-        assert (status, asked["method"], asked["target"]) == (200, "GET", "/app/x?y")
-        assert asked["fields"] == [
-            ["host", "a.org"], ["x-forwarded-for", "127.0.0.1"], ["x-forwarded-host", "a.org"],
-            ["x-forwarded-proto", "http"], ["forwarded", 'for=127.0.0.1;proto=http;host="a.org"'], ["x-a", "1"],
-            ["via", "1.1 ewe"],
-        ]  # fmt: skip
-        # Bodies: with a length, in chunks whose end has come, and in chunks whose end has not
-        digest = hashlib.sha256(large).hexdigest()
-        sock.sendall(request("/app/in", f"Content-Length: {len(large)}", method="POST") + large)
-        asked = about(read_response(sock, "POST")[2])
-        assert (asked["length"], asked["sha"]) == (len(large), digest)
-        chunk = b"%x\r\n" % len(large) + large + b"\r\n0\r\n\r\n"
-        sock.sendall(request("/app/in", "Transfer-Encoding: chunked", method="PUT") + chunk)
-        asked = about(read_response(sock, "PUT")[2])
-        assert (asked["length"], asked["sha"]) == (len(large), digest)
-        assert ["transfer-encoding", "chunked"] in asked["fields"]
-    with closing(server.connect()) as sock:
-        sock.sendall(
-            request("/app/in", "Transfer-Encoding: chunked", method="POST") + b"2\r\nhi\r\n0\r\n\r\n"
-        )
-        asked = about(read_response(sock, "POST")[2])
-        assert ["content-length", "2"] in asked["fields"] and asked["length"] == 2
-        sock.sendall(request("/app/in", "Expect: 100-continue", "Content-Length: 2", method="POST"))
-        assert sock.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        sock.sendall(b"hi")
-        asked = about(read_response(sock, "POST")[2])
-        assert asked["length"] == 2 and "expect" not in dict(asked["fields"])
-        # Responses
-        assert exchange(sock, request("/app/204"))[::2] == (204, b"")
-        status, fields, body = exchange(sock, request("/app/304"))
-        assert (status, fields["etag"], body) == (304, "x", b"") and "content-length" not in fields
-        status, fields, _ = exchange(sock, request("/app/head", method="HEAD"), "HEAD")
-        assert (status, fields["content-length"]) == (200, "5")
-        assert exchange(sock, request("/app/interim"))[::2] == (200, b"hi")
-        status, fields, body = exchange(sock, request("/app/chunks"))
-        assert (status, body) == (200, b"hello") and "trailer" not in fields
-        assert exchange(sock, request("/app/large"))[2] == large
-        assert exchange(sock, request("/app/surplus"))[::2] == (200, b"hi")
-        assert exchange(sock, request("/app/x"))[0] == 200  # not the surplus
-        assert exchange(sock, request("/app/close"))[2] == b"until the end"
-        sock.sendall(request("/app/cookie"))
-        assert read_response(sock, "GET")[0] == 200
-        # What ewe answers itself
-        assert exchange(sock, request("/app/x", method="TRACE"))[0] == 405
-        assert exchange(sock, request("/app/x", "Max-Forwards: 0", method="OPTIONS"))[0] == 204
-        asked = about(exchange(sock, request("/app/x", "Max-Forwards: 3", method="OPTIONS"))[2])
-        assert ["max-forwards", "2"] in asked["fields"]
-        assert exchange(sock, request("/app/x", "Via: " + ", ".join(["1.1 ewe"] * 8)))[0] == 502
-        assert exchange(sock, request("/application"))[0] == 404
-    # HTTP/1.0 knows no chunks: the close ends the body.
+LARGE = os.urandom(3_000_000)
+RESPONSES = [
+    # What the next server sends, the method, and the status, some fields and the body that the client gets
+    pytest.param(
+        b"HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n" + KEEP, "GET", 204, {"x-a": "b"}, b"", id="204"
+    ),
+    pytest.param(
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nETag: x\r\n\r\n" + KEEP,
+        "GET", 304, {"etag": "x", "content-length": None}, b"", id="304",
+    ),
+    pytest.param(OK + b"Content-Length: 5\r\n\r\n" + KEEP, "HEAD", 200, {"content-length": "5"}, b"", id="HEAD"),
+    pytest.param(
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+        + OK + b"Content-Length: 2\r\n\r\nhi" + KEEP, "GET", 200, {}, b"hi", id="interim",
+    ),
+    pytest.param(
+        OK + b"Transfer-Encoding: chunked\r\nTrailer: T\r\n\r\n"
+        b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: v\r\n\r\n" + KEEP,
+        "GET", 200, {"trailer": None}, b"hello", id="chunks",
+    ),
+    pytest.param(b"HTTP/1.0 200 OK\r\n\r\nuntil the end", "GET", 200, {}, b"until the end", id="close"),
+    pytest.param(
+        OK + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE + KEEP, "GET", 200, {}, LARGE, id="large"
+    ),
+    pytest.param(
+        OK + b"Content-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil" + KEEP,
+        "GET", 200, {}, b"hi", id="surplus",
+    ),
+    pytest.param(
+        OK + b"Set-Cookie: a=1; Path=/\r\nSet-Cookie: b=2\r\nContent-Length: 0\r\n\r\n" + KEEP,
+        "GET", 200, {}, b"", id="cookies",
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def proxied(request: pytest.FixtureRequest, start_shared: Start) -> Iterator[tuple[Server, HTTPUpstream]]:
+    """A server of each model, and the next server behind its path /app. The tests of this file share both."""
+    upstream = HTTPUpstream()
+    yield start_shared(request.param, "--proxy", f"/app=http://127.0.0.1:{upstream.port}"), upstream
+    upstream.close()
+
+
+@pytest.fixture
+def client(proxied: tuple[Server, HTTPUpstream]) -> Iterator[socket.socket]:
+    """A connection to the shared server. After a test, its next response must be that of the next request."""
+    with closing(proxied[0].connect()) as sock:
+        yield sock
+        status, _, body = exchange(sock, request("/app/last"))
+        assert (status, about(body)["target"]) == (200, "/app/last"), "the connection is out of step"
+
+
+def test_a_request_and_its_fields(client: socket.socket) -> None:
+    status, _, body = exchange(client, request("/app/x?y", "X-Forwarded-For: 6.6.6.6", "X-A: 1"))
+    asked = about(body)
+    assert (status, asked["method"], asked["target"]) == (200, "GET", "/app/x?y")
+    assert asked["fields"] == [
+        ["host", "a.org"], ["x-forwarded-for", "127.0.0.1"], ["x-forwarded-host", "a.org"],
+        ["x-forwarded-proto", "http"], ["forwarded", 'for=127.0.0.1;proto=http;host="a.org"'], ["x-a", "1"],
+        ["via", "1.1 ewe"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framing", "body", "data", "field"),
+    [
+        (f"Content-Length: {len(LARGE)}", LARGE, LARGE, ["content-length", str(len(LARGE))]),
+        (
+            "Transfer-Encoding: chunked",
+            b"%x\r\n" % len(LARGE) + LARGE + b"\r\n0\r\n\r\n",
+            LARGE,
+            ["transfer-encoding", "chunked"],
+        ),
+        # Chunks whose end has come with the head: the next server is told the length
+        ("Transfer-Encoding: chunked", b"2\r\nhi\r\n0\r\n\r\n", b"hi", ["content-length", "2"]),
+    ],
+    ids=["length", "large-chunks", "whole-chunks"],
+)
+def test_the_body_of_a_request(
+    client: socket.socket, framing: str, body: bytes, data: bytes, field: list[str]
+) -> None:
+    client.sendall(request("/app/in", framing, method="POST") + body)
+    asked = about(read_response(client, "POST")[2])
+    assert (asked["length"], asked["sha"]) == (len(data), hashlib.sha256(data).hexdigest())
+    assert field in asked["fields"]
+
+
+def test_a_client_that_expects_100_continue(client: socket.socket) -> None:
+    client.sendall(request("/app/in", "Expect: 100-continue", "Content-Length: 2", method="POST"))
+    assert client.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.sendall(b"hi")
+    asked = about(read_response(client, "POST")[2])
+    assert asked["length"] == 2 and "expect" not in dict(asked["fields"])
+
+
+@pytest.mark.parametrize(("sent", "method", "status", "fields", "body"), RESPONSES)
+def test_responses(
+    proxied: tuple[Server, HTTPUpstream],
+    client: socket.socket,
+    sent: bytes,
+    method: str,
+    status: int,
+    fields: dict[str, str | None],
+    body: bytes,
+) -> None:
+    proxied[1].answers = {"/app/answer": sent}
+    found = exchange(client, request("/app/answer", method=method), method)
+    assert (found[0], {name: found[1].get(name) for name in fields}, found[2]) == (status, fields, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "method", "status"),
+    [
+        ("/app/x", "X-A: 1", "TRACE", 405),
+        ("/app/x", "Max-Forwards: 0", "OPTIONS", 204),
+        ("/app/x", "Via: " + ", ".join(["1.1 ewe"] * 8), "GET", 502),
+        ("/application", "X-A: 1", "GET", 404),
+    ],
+    ids=["TRACE", "OPTIONS", "loop", "another-path"],
+)
+def test_a_request_that_ewe_answers_itself(
+    client: socket.socket, path: str, field: str, method: str, status: int
+) -> None:
+    assert exchange(client, request(path, field, method=method))[0] == status
+
+
+def test_max_forwards_counts_down(client: socket.socket) -> None:
+    asked = about(exchange(client, request("/app/x", "Max-Forwards: 3", method="OPTIONS"))[2])
+    assert ["max-forwards", "2"] in asked["fields"]
+
+
+def test_an_old_client_gets_no_chunks(proxied: tuple[Server, HTTPUpstream]) -> None:
+    """HTTP/1.0 knows no chunks: the close ends the body."""
+    server, upstream = proxied
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: v\r\n\r\n"
+    upstream.answers = {"/app/chunks": OK + chunks + KEEP}
     assert server.ask(b"GET /app/chunks HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nhello")
-    assert "Traceback" not in server.log()
+
+
+CUT = {
+    "/length": OK + b"Content-Length: 100\r\n\r\nhi",
+    "/chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
+    "/bad-chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nzz\r\n",
+    "/bad-end": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi0\r\n\r\n",
+}
+BAD = {
+    "/two-lengths": BAD_HEADS[12],
+    "/no-http": b"220 mail.example.org ESMTP\r\n\r\n",
+    "/nothing": b"",
+    "/half": b"HTTP/1.1 200 OK\r\nContent-",
+    "/endless-head": OK + b"A: " + b"b" * 70_000,
+    "/switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    "/interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 101,
+}
+
+
+def dribble(sock: socket.socket, asked: Asked) -> bool:
+    """Send a head so slowly that it is never silent, and never through."""
+    for byte in OK + b"A: " + b"b" * 1000:
+        sock.sendall(bytes((byte,)))
+        time.sleep(0.01)
+    return False
+
+
+def bare_lf(sock: socket.socket, asked: Asked) -> bool:
+    """Send a head with bad line ends. The connection stays open, so only the bytes themselves can tell."""
+    sock.sendall(b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi")
+    return True
 
 
 def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPUpstream) -> None:
@@ -131,50 +227,26 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
         upstream.ended.acquire(timeout=20)
         return False
 
-    cut = {
-        "/length": OK + b"Content-Length: 100\r\n\r\nhi",
-        "/chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
-        "/bad-chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nzz\r\n",
-        "/bad-end": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi0\r\n\r\n",
-    }
     bad = {f"/bad{number}": head for number, head in enumerate(BAD_HEADS)} if model == "thread" else {}
-    bad |= {
-        "/two-lengths": BAD_HEADS[12],
-        "/no-http": b"220 mail.example.org ESMTP\r\n\r\n",
-        "/nothing": b"",
-        "/half": b"HTTP/1.1 200 OK\r\nContent-",
-        "/endless-head": OK + b"A: " + b"b" * 70_000,
-        "/switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
-        "/interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 101,
-    }
-
-    def dribble(sock: socket.socket, asked: Asked) -> bool:
-        for byte in OK + b"A: " + b"b" * 1000:
-            sock.sendall(bytes((byte,)))
-            time.sleep(0.01)  # never silent, and never through
-        return False
-
-    def bare_lf(sock: socket.socket, asked: Asked) -> bool:
-        sock.sendall(b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi")
-        return True  # the connection stays open, so only the bytes themselves can tell
-
-    upstream.answers = {**cut, **bad, "/silent": unheard, "/dribble": dribble, "/bare-lf": bare_lf}
+    bad |= BAD
+    upstream.answers = {**CUT, **bad, "/silent": unheard, "/dribble": dribble, "/bare-lf": bare_lf}
     server = start(model, "--proxy", f"/=http://127.0.0.1:{upstream.port}", "--proxy-timeout", "300ms")
-    for path in bad:
-        answer = server.ask(request(path, "Connection: close"))
-        assert answer.startswith(b"HTTP/1.1 502 "), (path, answer)
-    for path in cut:
-        answer = server.ask(request(path, "Connection: close"))
+
+    def ask(path: str) -> bytes:
+        return server.ask(request(path, "Connection: close"))
+
+    statuses = dict.fromkeys(bad, 502) | {"/silent": 504, "/dribble": 504, "/bare-lf": 502}
+    expected = {path: b"HTTP/1.1 %d " % status for path, status in statuses.items()}
+    assert {path: ask(path)[:13] for path in expected} == expected
+    for path in CUT:
+        answer = ask(path)
         assert answer.startswith(OK) and not answer.endswith(b"\r\n0\r\n\r\n"), (path, answer)
-    assert server.ask(request("/silent", "Connection: close")).startswith(b"HTTP/1.1 504 ")
-    assert server.ask(request("/dribble", "Connection: close")).startswith(b"HTTP/1.1 504 ")
-    assert server.ask(request("/bare-lf", "Connection: close")).startswith(b"HTTP/1.1 502 ")
     log = server.wait_for_log("silent for 0.3 s (proxy-timeout)")
     assert "its response has both" in log or model != "thread"
     assert "ends with a bare LF" in log
     assert "Traceback" not in log
     upstream.close()
-    wait_until(lambda: server.ask(request("/", "Connection: close")).startswith(b"HTTP/1.1 503 "), 10)
+    wait_until(lambda: ask("/").startswith(b"HTTP/1.1 503 "), 10)
 
 
 def test_kept_connections_and_what_is_sent_again(
@@ -230,7 +302,7 @@ def test_smuggling(start: Start, upstream: HTTPUpstream) -> None:
     for each in refused:
         assert b"HTTP/1.1 200 " not in server.ask(each), each
     assert upstream.asked == []
-    # Understood: what looks like a request is a body, and stays one.
+    # Understood: a body that looks like a request stays a body.
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
     with closing(server.connect()) as sock:
         for data in (

@@ -14,12 +14,12 @@ from ewe.gateway import records as fastcgi
 from ewe.gateway.records import (
     Aborted,
     Began,
-    Decoder,
     Ended,
     Errors,
     FastCGIError,
     Input,
     Output,
+    RecordDecoder,
     Requester,
     Responder,
     decode_pairs,
@@ -76,7 +76,7 @@ def test_pairs_beyond_the_end_are_refused(data: bytes) -> None:
 )
 def test_records_come_back_cut_anywhere(records: list[tuple[int, int, bytes]], cuts: list[int]) -> None:
     data = b"".join(record(*each) for each in records)
-    decoder = Decoder()
+    decoder = RecordDecoder()
     found = [each for piece in in_pieces(data, cuts) for each in decoder.feed(piece)]
     assert found == [tuple(each) for each in records]
     assert decoder.buffer == b""
@@ -85,16 +85,16 @@ def test_records_come_back_cut_anywhere(records: list[tuple[int, int, bytes]], c
 @pytest.mark.parametrize("size", [0, 1, 65528, 65529, 65535, 65536, 200_000])
 def test_a_stream_is_as_many_records_as_it_takes(size: int) -> None:
     data = random.Random(size).randbytes(size)
-    records = Decoder().feed(stream(fastcgi.STDIN, 7, data))
+    records = RecordDecoder().feed(stream(fastcgi.STDIN, 7, data))
     assert b"".join(content for _, _, content in records) == data
     assert all(each[2] and each[:2] == (fastcgi.STDIN, 7) for each in records)
 
 
 def test_another_version_is_refused_at_its_first_byte() -> None:
     with pytest.raises(FastCGIError, match="version 71"):
-        Decoder().feed(b"GET / HTTP/1.1\r\n")
+        RecordDecoder().feed(b"GET / HTTP/1.1\r\n")
     with pytest.raises(FastCGIError, match="version 2"):
-        Decoder().feed(b"\x02")
+        RecordDecoder().feed(b"\x02")
 
 
 # Both ends together
@@ -142,7 +142,7 @@ def test_a_second_request_on_a_busy_connection_is_refused() -> None:
     application = Responder()
     application.feed(Requester().begin([]))
     assert application.feed(record(fastcgi.BEGIN_REQUEST, 2, b"\0\1\0\0\0\0\0\0")) == []
-    (refusal,) = Decoder().feed(application.take_reply())
+    (refusal,) = RecordDecoder().feed(application.take_reply())
     assert refusal == (fastcgi.END_REQUEST, 2, b"\0\0\0\0\1\0\0\0")
     assert application.id == 1
 
@@ -150,14 +150,14 @@ def test_a_second_request_on_a_busy_connection_is_refused() -> None:
 def test_another_role_is_refused() -> None:
     application = Responder()
     application.feed(record(fastcgi.BEGIN_REQUEST, 1, b"\0\3\0\0\0\0\0\0") + record(fastcgi.PARAMS, 1))
-    assert Decoder().feed(application.take_reply())[0][2][4] == fastcgi.UNKNOWN_ROLE
+    assert RecordDecoder().feed(application.take_reply())[0][2][4] == fastcgi.UNKNOWN_ROLE
 
 
 def test_management_records_are_answered() -> None:
     application = Responder()
     asked = encode_pairs([(b"FCGI_MPXS_CONNS", b""), (b"FCGI_NO_SUCH", b"")])
     application.feed(record(fastcgi.GET_VALUES, 0, asked) + record(77, 0))
-    values, unknown = Decoder().feed(application.take_reply())
+    values, unknown = RecordDecoder().feed(application.take_reply())
     assert values[0] == fastcgi.GET_VALUES_RESULT
     assert decode_pairs(values[2]) == {b"FCGI_MPXS_CONNS": b"0"}
     assert unknown == (fastcgi.UNKNOWN_TYPE, 0, bytes([77]) + bytes(7))
@@ -263,20 +263,20 @@ def test_bad_bytes_are_never_anything_but_the_typed_error() -> None:
 
 
 def test_a_whole_answer_taken_at_once_means_what_its_records_mean() -> None:
-    """whole_output() finds what feed() finds, or leaves the bytes to feed(): for good answers and mutations."""
+    """take_whole_output() finds the same as feed(), or leaves them to feed(), for good answers and mutations."""
     application = Responder()
     application.feed(Requester().begin([]))
     output = application.output(b"Content-Type: text/plain\n\nhello")
     ends = (application.end(), record(fastcgi.END_REQUEST, 1, bytes(8)))  # of X-Switch, of php-fpm
     for end in ends:
-        assert running_requester().whole_output(output + end) == b"Content-Type: text/plain\n\nhello"
+        assert running_requester().take_whole_output(output + end) == b"Content-Type: text/plain\n\nhello"
     chance = random.Random(6)
     found = 0
     for _ in range(20_000):
         data = mutated(chance, [output + ends[0], output + ends[1], output])
         expected = read_all(running_requester(), [data])
         server = running_requester()
-        whole = server.whole_output(data)
+        whole = server.take_whole_output(data)
         if whole is None:
             assert read_all(server, [data]) == expected, data
         else:

@@ -67,7 +67,7 @@ def test_what_scgi_cannot_carry() -> None:
 
 
 def test_what_uwsgi_cannot_carry() -> None:
-    """One variable or all of them together; the largest that fits does."""
+    """One variable is too large, or all of them together. The largest possible one is sent."""
     requester = uwsgi.Requester()
     fits = uwsgi.encode_pairs([(b"NAME", bytes(65_527))])
     assert len(requester.begin_with(fits, False)) == 4 + 65_535
@@ -82,7 +82,7 @@ def test_what_uwsgi_cannot_carry() -> None:
     ("data", "told"),
     [
         (b"GET / HTTP/1.1\r\n", "begins no netstring"), (b":,", "begins no netstring"), (b"-1:", "begins no"),
-        (b"262145:", "is the limit"), (b"007:", "a netstring of 007"), (b"2:a\0.", "end in a comma"),
+        (b"262145:", "is the limit"), (b"007:", "length 007 begins with 0"), (b"2:a\0.", "end in a comma"),
         (b"1:a,", "has no end"), (b"2:a\0,", "has no end"), (b"0:,", "CONTENT_LENGTH is not the first"),
         (b"24:SCGI\x001\0CONTENT_LENGTH\x000\0,", "CONTENT_LENGTH is not the first"),
         (b"24:CONTENT_LENGTH\x000\0SCGI\x002\0,", "SCGI=1"), (b"24:CONTENT_LENGTH\0x\0SCGI\x001\0,", "not the"),
@@ -210,7 +210,7 @@ def caller(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def applications(tmp_path: Path) -> Iterator[dict[str, Application]]:
-    """One that speaks SCGI, and one that speaks uwsgi."""
+    """Two applications: one uses SCGI, one uwsgi."""
     made = {"scgi": Application(scgi, tmp_path), "uwsgi": Application(uwsgi, tmp_path)}
     yield made
     for application in made.values():
@@ -248,7 +248,7 @@ def test_requests_and_answers(start: Start, caller: str, applications: dict[str,
 
 
 def test_what_goes_wrong(start: Start, caller: str, applications: dict[str, Application]) -> None:
-    """Each has its status or is cut, with one line in the log; the next request is served."""
+    """Each fault has its status or aborts the response, with one line in the log; the next request is served."""
     options = ("--program-timeout", "300ms", "--max-head", "90K", "--max-field", "80K")
     server = start(
         caller, *(each.option for each in applications.values()), "--scgi", "/none=unix:/none", *options
@@ -325,7 +325,7 @@ def test_flup_and_uwsgi(start: Start, model: str, programs: list[str], name: str
         assert client.post("", content=LARGE).content == LARGE
         assert client.post("", content=iter((b"in ", b"chunks"))).content == b"in chunks"
         assert client.head("?a=b").status_code == 201
-    clients = [web.Client(base_url=f"{server.url}{name}") for _ in range(1 if model == "serial" else 6)]
+    clients = [web.Client(base_url=f"{server.url}{name}") for _ in range(1 if model == "serial" else 4)]
     for client in clients * 3:  # more than uWSGI has processes
         assert client.get("?a=b").text == "a=b"
     for client in clients:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ewe.gateway import true_names
-from ewe.gateway.true_names import LOOK, real_path, true_name
+from ewe.gateway.true_names import NAME_ONLY_FLAGS, real_path, true_name
 
 
 @pytest.fixture(params=["proc", "F_GETPATH", "path"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One way to learn a name; the calls of the others are hidden, and F_GETPATH is played."""
+    """One way to find a file's true name. The calls of the other ways are hidden, and F_GETPATH is faked."""
     readlink, control = os.readlink, fcntl.fcntl
 
     def no_proc(path: str, **more: int) -> str:
@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def opened(path: Path) -> int:
-    return os.open(path, LOOK)
+    return os.open(path, NAME_ONLY_FLAGS)
 
 
 def test_links_are_followed(kind: str, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_links_are_followed(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_link_that_was_exchanged(kind: str, tmp_path: Path) -> None:
-    """The open file counts, not what has its name now; where only the name can be asked, there is no answer."""
+    """The open file counts, not a new file of the same name. If only the name can be asked, there is no answer."""
     (tmp_path / "secret").touch()
     (tmp_path / "public").touch()
     link = tmp_path / "link"

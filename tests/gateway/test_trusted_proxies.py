@@ -56,7 +56,7 @@ def test_the_client_is_the_one_that_a_trusted_proxy_names(start: Start, model: s
         f"127.0.0.1 off a.org {port} 127.0.0.1",
     ]
     assert answer.count(b"HTTP/1.1 400 ") == 1
-    # What is refused before a feature sees it, after a request of another client on the same connection
+    # A request that is refused before a feature gets it, after one of another client on the same connection
     server.ask(request("X-Forwarded-For: 203.0.113.8") + b"GET / HTTP/9.9\r\n\r\n")
     expected = ["203.0.113.9"] * 2 + ["127.0.0.1", "2001:db8::9"] + ["127.0.0.1"] * 3 + ["203.0.113.7"]
     expected += ["127.0.0.1", "203.0.113.8", "127.0.0.1"]
@@ -97,7 +97,7 @@ def test_forwarded_in_place_of_x_forwarded(start: Start, tmp_path: Path) -> None
 
 
 def test_a_client_cannot_hide_behind_its_proxy(start: Start, model: str, tmp_path: Path) -> None:
-    """What only the proxy's network may see stays so, whatever the client writes in front of the proxy's words."""
+    """A page for the proxy's network stays protected, with any fields that the client sends before the proxy's."""
     (tmp_path / "htdocs").mkdir(exist_ok=True)
     (tmp_path / "htdocs" / "inside.txt").write_text("secret")
     (tmp_path / "ewe.toml").write_text(

@@ -39,7 +39,7 @@ def test_a_turn_ends_with_an_exception() -> None:
 
 
 def test_who_hangs_does_not_hold_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.01)
+    monkeypatch.setattr(turns, "TURN_TIMEOUT_S", 0.01)
     shared = Turns()
     with shared.taken():
         with shared.taken():

@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -69,8 +71,20 @@ def test_bottle(start: Start, model: str) -> None:
     assert server.stop() == 0, server.log()
 
 
+@pytest.fixture(scope="module")
+def django_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of Django with its tables and a user: its migrations take longer than all that a test asks."""
+    directory = tmp_path_factory.mktemp("django")
+    shutil.copy(SOURCE, directory / "frameworks.py")
+    code = "import frameworks; frameworks.django_app()"
+    subprocess.run([sys.executable, "-c", code], cwd=directory, check=True)
+    return directory / "django.db"
+
+
 @pytest.mark.usefixtures("frameworks")
-def test_django(start: Start, model: str) -> None:
+def test_django(start: Start, tmp_path: Path, django_database: Path, model: str) -> None:
+    if model != "serial":  # its server makes the database
+        shutil.copy(django_database, tmp_path)
     server = start(model, "--wsgi", "/site=frameworks:django_app()")
     with web.Client(base_url=server.url + "site/", follow_redirects=True) as client:
         page = client.get("admin/")

@@ -1,24 +1,25 @@
-"""Claims: which files belong to programs, so that the static files' feature never sends them.
+"""Protected sources: the files that belong to programs. The static files' feature never sends them.
 
-A script's source holds passwords, and its mistakes help attackers. Usually a program's feature stands in front of
-the static files (ewe.site) and answers for it. That is not enough to keep the source secret:
+A script's source may contain passwords, and its bugs help attackers. Usually a program's feature stands in front of
+the static files (ewe.site) and answers the request. That is not enough to keep the source secret:
 
-- The file may come into being between the two looks: `git checkout` removes a page and creates it again.
-- Another feature may lead there: a user's directory is served before `fastcgi` is asked.
-- A symbolic link, or another spelling of the name, may lead there: `page.txt` -> `page.php`, `page.PHP` on a
+- The file may be created between the two checks: `git checkout` removes a page and creates it again.
+- Another feature may lead to the file: a user's directory is served before `fastcgi` is asked.
+- A symbolic link, or another spelling of the name, may lead to the file: `page.txt` -> `page.php`, `page.PHP` on a
   file system that ignores case, `page.php.` on one that drops a dot at the end.
 
-Each Static therefore asks a Claims about every file that it opens, by the name in the URL and by the true name that
-the kernel reports. A claimed file is refused with 403, whether or not its program can be reached at the moment.
+Each Static therefore asks its ProtectedSources about every file that it opens, by the name in the URL and by the
+true name that the kernel reports. A protected file is refused with 403, whether or not its program can be reached
+now.
 
-A page from SQL (name.sql.html, ewe.features.sql_pages) is refused with 404, on every site, also one without
-databases: its file holds statements, and tells how a database is built. The same holds for copies of it that
-editors and compressors leave beside it.
+A page from SQL (name.sql.html, ewe.features.sql_pages) is refused with 404 on every site, even on one without
+databases: the file has statements, and reveals the structure of a database. The same is true of copies of it
+that editors and compressors leave beside it.
 
-An application in Python (`wsgi`, `asgi`, `mount`) may lie in the document root, `ewe --documentroot .` for example.
-Python files in its directory, and below it, are then claimed: the application may import any of them. Files of
-other kinds are sent. If the document root itself lies below that directory (htdocs/ beside app.py), its Python
-files are documents.
+An application in Python (`wsgi`, `asgi`, `mount`) may lie in the document root, for example with
+`ewe --documentroot .`. Python files in its directory, and below, are then protected: the application may import any
+of them. Files of other kinds are sent. If the document root itself lies below that directory (htdocs/ beside
+app.py), its Python files are documents.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ PYTHON = re.compile(
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
-class Claims:
-    """Which files are programs: by extension, or by the directory that they lie in.
+class ProtectedSources:
+    """The set of files that are programs: by extension, or by directory.
 
-    root: the document root, without links. extensions: ".php" and the like. directories: all below them is claimed.
-    executables: of what is below this directory, only executable files are claimed, because the document root
-    lies in it, and there would be no files left to send. sources: directories of applications in Python.
+    root: the document root, without links. extensions: ".php" and the like. directories: every file below them is
+    protected. executables: a directory that contains the document root; below it only executable files are
+    protected, or no files would be left to send. "": none does. sources: directories of applications in Python.
     """
 
     def __init__(
@@ -59,27 +60,27 @@ class Claims:
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.extensions = extensions
-        self.claim_below(name for each in directories for name in names_of(each))
+        self.protect_below(name for each in directories for name in names_of(each))
         self.executables = executables
         self.sources = tuple(sorted({name for each in sources for name in names_of(each)}))
         ends = "|".join(re.escape(each) for each in extensions)
         self.ending = re.compile(rf"[^/](?:{ends})[. ]*\Z", re.IGNORECASE) if ends else None
 
-    def for_root(self, root: str, directories: Iterable[str]) -> Claims:
-        """Return the same claims for a user's document root, and more directories. root: without links."""
-        claims = Claims(root, self.extensions, (), self.executables, self.sources)
+    def for_root(self, root: str, directories: Iterable[str]) -> ProtectedSources:
+        """Return the same protection for a user's document root, with more directories. root: without links."""
+        protected = ProtectedSources(root, self.extensions, (), self.executables, self.sources)
         own = (name for each in directories for name in names_of(each))
-        claims.claim_below((*self.directories, *own))
-        return claims
+        protected.protect_below((*self.directories, *own))
+        return protected
 
-    def claim_below(self, directories: Iterable[str]) -> None:
-        """Claim these directories: names as names_of() returns them, as one pattern that is asked once a file."""
+    def protect_below(self, directories: Iterable[str]) -> None:
+        """Protect these directories, named as names_of() returns them. One pattern checks all of them at once."""
         self.directories = tuple(sorted(set(directories)))
         names = "|".join(re.escape(each.rstrip("/")) for each in self.directories)
         self.below = re.compile(rf"(?:{names})(?:/|\Z)", re.IGNORECASE) if self.directories else None
 
-    def claim(self, name: str, real: str, descriptor: int) -> bool:
-        """Return whether an opened file or directory is a program's. name: in the URL. real: its true name."""
+    def protects(self, name: str, real: str, descriptor: int) -> bool:
+        """Return whether an open file or directory belongs to a program. name: in the URL. real: its true name."""
         if self.below is not None and (
             self.below.match(real) is not None or (name != real and self.below.match(name) is not None)
         ):
@@ -93,11 +94,11 @@ class Claims:
             return False
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            return False  # a directory with such a name holds files like any other
+            return False  # files in a directory with such a name are like any others
         return ends or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
 
     def is_source(self, name: str, real: str, root: str) -> bool:
-        """Return whether a file that is sent from this document root is the source of an application in Python.
+        """Return whether a file sent from this document root is the source of an application in Python.
 
         A directory of sources counts if it lies in the document root, or if a link leads out of the root.
         """
@@ -118,8 +119,8 @@ def is_sql_page(name: str, real: str) -> bool:
 def names_of(directory: str) -> set[str]:
     """Return the names of a directory: as written, below its parent's true name, and its own true name.
 
-    The directory may be a symbolic link that is changed at any moment, to the next release of a program for
-    example. The new target is still claimed, by the name of the link.
+    The directory may be a symbolic link that changes at any moment, for example to the next release of a program.
+    The new target is still protected, by the name of the link.
     """
     directory = directory.rstrip("/") or "/"
     above, name = os.path.split(directory)
@@ -127,12 +128,12 @@ def names_of(directory: str) -> set[str]:
     try:
         names |= {os.path.join(os.path.realpath(above), name), os.path.realpath(directory)}
     except OSError:
-        pass  # a link was changed during the look
+        pass  # a link was changed during the check
     return names
 
 
 def with_languages(extensions: Iterable[str], languages: Iterable[str]) -> list[str]:
-    """Return extensions of programs, and those of their variants: page.php.en answers for page.php (languages)."""
+    """Return extensions of programs, and of their variants: page.php.en is a variant of page.php (languages)."""
     plain = list(extensions)
     return plain + [f"{each}.{language}" for each in plain for language in languages]
 

@@ -1,4 +1,4 @@
-"""The demon that ewe starts for the setting `database`: it serves, comes back, changes at HUP, ends with ewe."""
+"""The daemon that ewe starts for the setting `database`: it serves, comes back, changes at HUP, ends with ewe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import web
-from support.demon import FEATURE
+from support.daemon import FEATURE
 from support.proc import is_gone
 from support.server import Server, Start, run_command, wait_until
 
@@ -40,8 +40,8 @@ def started(start: Start, model: str, directory: Path, *options: str) -> Server:
 
 
 def address_of(server: Server) -> str:
-    """Return the address of the server's demon, which the log names."""
-    match = re.search(r"demon at (unix:\S+) ", server.wait_for_log("a database demon at"))
+    """Return the address of the server's daemon, which the log names."""
+    match = re.search(r"daemon at (unix:\S+) ", server.wait_for_log("a database daemon at"))
     assert match is not None
     return match[1]
 
@@ -91,9 +91,9 @@ def test_it_serves_and_comes_back_when_it_is_killed(start: Start, model: str, tm
 def test_it_ends_with_a_server_that_is_killed(start: Start, model: str, tmp_path: Path) -> None:
     server = started(start, model, tmp_path)
     address = address_of(server)
-    demon = pid_of(address)
+    daemon = pid_of(address)
     os.kill(server.pid, signal.SIGKILL)
-    wait_until(lambda: is_gone(demon), 30)
+    wait_until(lambda: is_gone(daemon), 30)
     directory = Path(
         address[5:]
     ).parent  # as nobody, the manager can only empty it, if TMPDIR is root's alone
@@ -108,11 +108,11 @@ def test_hup_changes_the_databases(start: Start, model: str, tmp_path: Path) -> 
     settings.write_text(f"database = ['shop={first}']\nmount = ['/ask=asks:Asks']\n")
     server = start(model, "--config", str(settings))
     assert web.get(server.url + ONE).text == "n\r\n1\r\n"
-    demon = pid_of(address_of(server))
+    daemon = pid_of(address_of(server))
     settings.write_text(f"database = ['shop={second}']\nmount = ['/ask=asks:Asks']\n")
     server.process.send_signal(signal.SIGHUP)
     wait_until(lambda: web.get(server.url + ONE).text == "n\r\n2\r\n", 20)
-    assert pid_of(address_of(server)) == demon
+    assert pid_of(address_of(server)) == daemon
     settings.write_text(f"database = ['shop={tmp_path}/3.db']\nmount = ['/ask=asks:Asks']\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("database shop: there is no file")
@@ -181,7 +181,7 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: s
 
 
 def test_its_modules_are_in_no_process_of_ewe(start: Start, tmp_path: Path) -> None:
-    """The manager loads them, and the demon."""
+    """The manager loads them, and the daemon."""
     (tmp_path / "loaded.py").write_text(
         "import sys\nfrom ewe.http.messages import Response\n"
         "class Loaded:\n"
@@ -193,4 +193,4 @@ def test_its_modules_are_in_no_process_of_ewe(start: Start, tmp_path: Path) -> N
     server = start("thread", "--mount", "/loaded=loaded:Loaded", "--database", f"shop={place}", env={})
     loaded = web.get(server.url + "loaded").text.split()
     assert "ewe.features.databases.asking" in loaded and "ewe.database.protocol" in loaded
-    assert not {"sqlite3", "ewe.database.demon", "ewe.database.settings"}.intersection(loaded)
+    assert not {"sqlite3", "ewe.database.daemon", "ewe.database.settings"}.intersection(loaded)

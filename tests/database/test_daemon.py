@@ -1,4 +1,4 @@
-"""The database demon as a process: who may ask, what it protects, and what happens when something fails."""
+"""The database daemon as a process: access, protection of the databases, and failures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.demon import ME, Demon
+from support.daemon import ME, Daemon
 from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database.client import Client
-from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
+from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
 
 pytestmark = pytest.mark.starts_processes
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
@@ -33,20 +33,20 @@ NOBODY = pwd.getpwnam("nobody")
 
 
 @pytest.fixture
-def demon() -> Iterator[Demon]:
+def daemon() -> Iterator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         yield made
         made.stop(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Demon]:
-    """One demon for the tests that only ask."""
+def shared() -> Iterator[Daemon]:
+    """One daemon for the tests that only ask."""
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         try:
             made.start()
             yield made
@@ -68,7 +68,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_shows_text_as_text(shared: Demon, layout: str) -> None:
+def test_a_layout_shows_text_as_text(shared: Daemon, layout: str) -> None:
     assert LAYOUTS[layout] in shared.ask("SELECT * FROM goods", layout=layout)
 
 
@@ -76,7 +76,7 @@ def test_a_layout_shows_text_as_text(shared: Demon, layout: str) -> None:
     "value",
     [None, 0, -(2**63), 2**63 - 1, 1.5, "", "'; DROP TABLE goods; --", "a\0b", "日本 <script>", b"\0\xff"],
 )
-def test_a_parameter_is_bound_and_never_pasted(shared: Demon, value: object) -> None:
+def test_a_parameter_is_bound_and_never_pasted(shared: Daemon, value: object) -> None:
     shown = json.loads(shared.ask("SELECT ? AS it, typeof(?) AS type", [value, value]))[0]
     expected = "AP8=" if value == b"\0\xff" else value
     assert shown["it"] == expected
@@ -102,7 +102,7 @@ def test_a_parameter_is_bound_and_never_pasted(shared: Demon, value: object) -> 
         "BEGIN",
     ],
 )
-def test_a_statement_that_may_not_be_is_refused(shared: Demon, statement: str) -> None:
+def test_a_statement_that_may_not_be_is_refused(shared: Daemon, statement: str) -> None:
     before = sorted(os.listdir(shared.directory))
     if statement:
         with pytest.raises(DatabaseError) as refused:
@@ -117,14 +117,14 @@ def test_a_statement_that_may_not_be_is_refused(shared: Demon, statement: str) -
 @pytest.mark.parametrize(
     "statement", ["ATTACH 'more.db' AS more", "VACUUM INTO 'more.db'", "PRAGMA writable_schema=1"]
 )
-def test_who_may_write_writes_to_one_file_only(shared: Demon, statement: str) -> None:
+def test_who_may_write_writes_to_one_file_only(shared: Daemon, statement: str) -> None:
     before = sorted(os.listdir(shared.directory))
     with pytest.raises(DatabaseError):
         shared.ask(statement, database="shop")
     assert sorted(os.listdir(shared.directory)) == before
 
 
-def test_a_statement_that_may_only_read_changes_nothing_where_others_may(shared: Demon) -> None:
+def test_a_statement_that_may_only_read_changes_nothing_where_others_may(shared: Daemon) -> None:
     """A visitor may write a statement of their own in a page that also has forms."""
     for statement in (
         "DELETE FROM goods",
@@ -138,19 +138,19 @@ def test_a_statement_that_may_only_read_changes_nothing_where_others_may(shared:
     shared.ask("UPDATE goods SET price = price", database="shop")
 
 
-def test_the_schema_and_a_full_text_index_may_be_read(demon: Demon) -> None:
-    with sqlite3.connect(demon.directory / "log.db") as connection:
+def test_the_schema_and_a_full_text_index_may_be_read(daemon: Daemon) -> None:
+    with sqlite3.connect(daemon.directory / "log.db") as connection:
         connection.executescript(
             "CREATE VIRTUAL TABLE words USING fts5(text); INSERT INTO words VALUES ('wool')"
         )
     connection.close()
-    demon.start()
-    assert '"wool"' in demon.ask("SELECT text FROM words WHERE words MATCH 'wo*'")
-    columns = demon.ask("SELECT c.name FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c")
+    daemon.start()
+    assert '"wool"' in daemon.ask("SELECT text FROM words WHERE words MATCH 'wo*'")
+    columns = daemon.ask("SELECT c.name FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c")
     assert '"price"' in columns
 
 
-def test_a_change_is_kept_whole_or_not_at_all(shared: Demon) -> None:
+def test_a_change_is_kept_whole_or_not_at_all(shared: Daemon) -> None:
     shared.ask("INSERT INTO goods (id, name) VALUES (?, ?)", [7, "ewe"], database="shop")
     with pytest.raises(DatabaseError):
         shared.ask(
@@ -162,25 +162,25 @@ def test_a_change_is_kept_whole_or_not_at_all(shared: Demon) -> None:
 
 
 @pytest.mark.needs("root")
-def test_a_database_is_for_its_users(shared: Demon) -> None:
+def test_a_database_is_for_its_users(shared: Daemon) -> None:
     assert may_nobody_use(shared, "log") == "yes"
     for database in ("shop", "staff", "unknown", ""):  # "": the status
         assert may_nobody_use(shared, database) == "FORBIDDEN"
 
 
 @pytest.mark.needs("root")
-def test_accounts_are_looked_up_when_the_settings_are_read(demon: Demon) -> None:
-    demon.databases["log"] = [f"users = ['{ME}', 'nobody-at-all']"]
-    demon.start()
-    assert "[databases.log] users: there is no account 'nobody-at-all'" in demon.log.read_text()
-    assert may_nobody_use(demon, "log") == "FORBIDDEN"
-    demon.databases["log"] = [f"users = ['{ME}', 'nobody']"]
-    demon.settings()
-    os.kill(demon.pid, signal.SIGHUP)
-    wait_until(lambda: may_nobody_use(demon, "log") == "yes", 5)
+def test_accounts_are_looked_up_when_the_settings_are_read(daemon: Daemon) -> None:
+    daemon.databases["log"] = [f"users = ['{ME}', 'nobody-at-all']"]
+    daemon.start()
+    assert "[databases.log] users: there is no account 'nobody-at-all'" in daemon.log.read_text()
+    assert may_nobody_use(daemon, "log") == "FORBIDDEN"
+    daemon.databases["log"] = [f"users = ['{ME}', 'nobody']"]
+    daemon.settings()
+    os.kill(daemon.pid, signal.SIGHUP)
+    wait_until(lambda: may_nobody_use(daemon, "log") == "yes", 5)
 
 
-def may_nobody_use(demon: Demon, database: str) -> str:
+def may_nobody_use(daemon: Daemon, database: str) -> str:
     """Ask as the account nobody; return "yes", or the kind of the error."""
     code = (
         "import os, sys; from ewe.database.client import Client\n"
@@ -190,7 +190,7 @@ def may_nobody_use(demon: Demon, database: str) -> str:
         "except DatabaseError as error: print(error.kind, end='')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, demon.address, database, str(NOBODY.pw_uid), str(NOBODY.pw_gid)],
+        [sys.executable, "-c", code, daemon.address, database, str(NOBODY.pw_uid), str(NOBODY.pw_gid)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -199,29 +199,29 @@ def may_nobody_use(demon: Demon, database: str) -> str:
     return done.stdout
 
 
-def test_tcp_asks_for_a_key(demon: Demon) -> None:
+def test_tcp_asks_for_a_key(daemon: Daemon) -> None:
     port = free_port()
-    unix = demon.address
-    demon.general.insert(0, "")
-    demon.databases["log"].append("key = 'sesame'")
-    demon.address = f"{unix}', '127.0.0.1:{port}"
-    settings = demon.settings()
-    demon.address = unix
-    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(settings), "--log", str(demon.log)]
-    demon.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-    wait_until(demon.answers, 10)
-    demon.address = f"127.0.0.1:{port}"
-    assert demon.ask("SELECT 2 AS n", key="sesame", layout="CSV") == "n\r\n2\r\n"
+    unix = daemon.address
+    daemon.general.insert(0, "")
+    daemon.databases["log"].append("key = 'sesame'")
+    daemon.address = f"{unix}', '127.0.0.1:{port}"
+    settings = daemon.settings()
+    daemon.address = unix
+    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(settings), "--log", str(daemon.log)]
+    daemon.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    wait_until(daemon.answers, 10)
+    daemon.address = f"127.0.0.1:{port}"
+    assert daemon.ask("SELECT 2 AS n", key="sesame", layout="CSV") == "n\r\n2\r\n"
     for database, key in (("log", ""), ("log", "Sesame"), ("shop", ""), ("shop", "sesame")):
         with pytest.raises(DatabaseError) as refused:
-            demon.ask("SELECT 2", database=database, key=key)
+            daemon.ask("SELECT 2", database=database, key=key)
         assert refused.value.kind == "FORBIDDEN"
 
 
 @pytest.mark.parametrize(
     "cut", [b"", b"\0", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\5D\0\0\0\\9"]
 )
-def test_bytes_that_are_no_request_end_one_connection_only(shared: Demon, cut: bytes) -> None:
+def test_bytes_that_are_no_request_end_one_connection_only(shared: Daemon, cut: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(20)
         sock.connect(shared.address[5:])
@@ -229,15 +229,15 @@ def test_bytes_that_are_no_request_end_one_connection_only(shared: Demon, cut: b
         sock.shutdown(socket.SHUT_WR)
         answer = sock.recv(4096)
         if answer:
-            decoder = Decoder()
+            decoder = FrameDecoder()
             decoder.feed(answer)
-            response = decode_response(decoder.frame() or [])
+            response = decode_response(decoder.next_frame() or [])
             assert response.error is not None and response.error.kind == "MESSAGE"
             assert sock.recv(4096) == b""
     assert shared.answers()
 
 
-def test_requests_in_one_segment_are_answered_in_order(shared: Demon) -> None:
+def test_requests_in_one_segment_are_answered_in_order(shared: Daemon) -> None:
     requests = [ClientRequest("log", "SELECT ? AS n", "CSV", [number]) for number in range(5)]
     with Client(shared.address) as client:
         client.socket.sendall(b"".join(map(encode_request, requests[:-1])))
@@ -245,7 +245,7 @@ def test_requests_in_one_segment_are_answered_in_order(shared: Demon) -> None:
         assert b"".join(client.ask(requests[-1])) == b"n\r\n0\r\n"
         decoder, answers = client.decoder, []
         while len(answers) < 4:
-            fields = decoder.frame()
+            fields = decoder.next_frame()
             if fields is None:
                 decoder.feed(client.socket.recv(4096))
             else:
@@ -253,11 +253,11 @@ def test_requests_in_one_segment_are_answered_in_order(shared: Demon) -> None:
     assert answers == [b"n\r\n%d\r\n" % number for number in (1, 2, 3, 4)]
 
 
-def test_a_long_result_needs_no_memory(shared: Demon) -> None:
+def test_a_long_result_needs_no_memory(shared: Daemon) -> None:
     text = "sheep " * 40
     wide, rows = COUNT.replace("'text'", f"'{text}' AS text"), 100_000
     shared.ask(wide, [1000])
-    processes = [shared.pid, *(each["pid"] for each in shared.status()["demons"])]  # type: ignore[attr-defined]
+    processes = [shared.pid, *(each["pid"] for each in shared.status()["daemons"])]  # type: ignore[attr-defined]
     before = peak_memory(processes)
     size = 0
     with Client(shared.address, 60) as client:
@@ -267,29 +267,29 @@ def test_a_long_result_needs_no_memory(shared: Demon) -> None:
     assert size > 20 << 20 and peak_memory(processes) - before < 8 << 20
 
 
-def test_rows_end_where_the_gateway_asks_and_fail_where_the_demon_says(demon: Demon) -> None:
-    demon.general.append("rows = 1000")
-    demon.start()
-    assert demon.ask(COUNT, [5000], rows=3, layout="CSV").count("\r\n") == 4
+def test_rows_end_where_the_gateway_asks_and_fail_where_the_daemon_says(daemon: Daemon) -> None:
+    daemon.general.append("rows = 1000")
+    daemon.start()
+    assert daemon.ask(COUNT, [5000], rows=3, layout="CSV").count("\r\n") == 4
     with pytest.raises(DatabaseError) as refused:
-        demon.ask(COUNT, [1001])
+        daemon.ask(COUNT, [1001])
     assert (refused.value.kind, refused.value.status) == ("TOO MANY ROWS", 500)
-    assert demon.ask(COUNT, [1000], layout="CSV").count("\r\n") == 1001
+    assert daemon.ask(COUNT, [1000], layout="CSV").count("\r\n") == 1001
     # What the statement has changed by then is forgotten
     with pytest.raises(DatabaseError, match="more than 1000 rows"):
-        demon.ask(
+        daemon.ask(
             f"INSERT INTO goods (name) {COUNT.replace('SELECT n, ', 'SELECT ')} RETURNING id", [1001], "shop"
         )
-    assert json.loads(demon.ask("SELECT COUNT(*) AS n FROM goods", database="shop"))[0]["n"] == 1
+    assert json.loads(daemon.ask("SELECT COUNT(*) AS n FROM goods", database="shop"))[0]["n"] == 1
 
 
-def test_a_slow_statement_is_cancelled_and_the_next_is_not(demon: Demon) -> None:
-    demon.general[0] = "connections = 1"
-    demon.start()
+def test_a_slow_statement_is_cancelled_and_the_next_is_not(daemon: Daemon) -> None:
+    daemon.general[0] = "connections = 1"
+    daemon.start()
     with pytest.raises(DatabaseError) as refused:
-        demon.ask(ENDLESS, time_limit=0.3)
+        daemon.ask(ENDLESS, time_limit=0.3)
     assert (refused.value.kind, refused.value.status) == ("TIMEOUT", 504)
-    assert demon.answers()
+    assert daemon.answers()
 
 
 # One step of SQLite that nothing cancels: 38 minutes
@@ -298,40 +298,40 @@ INSTR = (
 )
 
 
-def test_a_statement_that_hears_nothing_ends_with_its_process_and_harms_no_other(demon: Demon) -> None:
-    demon.general = ["connections = 2", 'time-limit = "50s"', 'patience = "50s"']
-    demon.start()
-    with Client(demon.address, 60) as client, Client(demon.address, 60) as other:
+def test_a_statement_that_hears_nothing_ends_with_its_process_and_harms_no_other(daemon: Daemon) -> None:
+    daemon.general = ["connections = 2", 'time-limit = "50s"', 'queue-timeout = "50s"']
+    daemon.start()
+    with Client(daemon.address, 60) as client, Client(daemon.address, 60) as other:
         other.socket.sendall(encode_request(ClientRequest("shop", ENDLESS)))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
         for _ in range(2):  # over the same connection: it is at the beginning of an answer
             with pytest.raises(DatabaseError) as refused:
                 list(client.ask(ClientRequest("log", INSTR, time_limit=0.3)))
             assert refused.value.kind == "TIMEOUT"
         assert b"".join(client.ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))) == b"n\r\n1\r\n"
-        wait_until(lambda: demon.status()["running"] == 1, 5)  # the other statement goes on
-    assert "was killed, since a statement did not end" in demon.log.read_text()
+        wait_until(lambda: daemon.status()["running"] == 1, 5)  # the other statement goes on
+    assert "was killed, since a statement did not end" in daemon.log.read_text()
 
 
-def test_a_statement_that_hears_nothing_ends_when_its_gateway_has_left(demon: Demon) -> None:
-    demon.general[0] = "connections = 1"
-    demon.start()
-    leaving = Client(demon.address)
+def test_a_statement_that_hears_nothing_ends_when_its_gateway_has_left(daemon: Daemon) -> None:
+    daemon.general[0] = "connections = 1"
+    daemon.start()
+    leaving = Client(daemon.address)
     leaving.socket.sendall(encode_request(ClientRequest("log", INSTR)))
-    wait_until(lambda: demon.status()["running"] == 1, 5)
+    wait_until(lambda: daemon.status()["running"] == 1, 5)
     leaving.socket.close()
-    wait_until(lambda: demon.status()["running"] == 0, 30)  # its time limit is 50 s
-    assert demon.answers()
+    wait_until(lambda: daemon.status()["running"] == 0, 30)  # its time limit is 50 s
+    assert daemon.answers()
 
 
-def test_a_stop_is_bounded_whatever_a_statement_does(demon: Demon) -> None:
-    demon.general = ["connections = 1", 'time-limit = "50s"']
-    demon.start()
-    with Client(demon.address) as client:
+def test_a_stop_is_bounded_whatever_a_statement_does(daemon: Daemon) -> None:
+    daemon.general = ["connections = 1", 'time-limit = "50s"']
+    daemon.start()
+    with Client(daemon.address) as client:
         client.socket.sendall(encode_request(ClientRequest("log", INSTR)))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
-        process = demon.status()["demons"][0]["pid"]  # type: ignore[index]
-        assert demon.stop() == 0  # waits 30 s at most
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
+        process = daemon.status()["daemons"][0]["pid"]  # type: ignore[index]
+        assert daemon.stop() == 0  # waits 30 s at most
     wait_until(lambda: not os.path.exists(f"/proc/{process}"), 5)
 
 
@@ -344,40 +344,40 @@ MUCH = {
 
 
 @pytest.mark.parametrize("what", MUCH)
-def test_a_statement_has_a_bound_of_memory(demon: Demon, what: str) -> None:
-    demon.general = ["connections = 1", 'memory = "64m"', 'time-limit = "20s"']
-    demon.start()
+def test_a_statement_has_a_bound_of_memory(daemon: Daemon, what: str) -> None:
+    daemon.general = ["connections = 1", 'memory = "64m"', 'time-limit = "20s"']
+    daemon.start()
     with pytest.raises(DatabaseError) as refused:
-        demon.ask(MUCH[what])
+        daemon.ask(MUCH[what])
     assert refused.value.kind == "STATEMENT"
     assert "memory" in str(refused.value) or "too big" in str(refused.value)
-    processes = [demon.pid, *(each["pid"] for each in demon.status()["demons"])]  # type: ignore[attr-defined]
+    processes = [daemon.pid, *(each["pid"] for each in daemon.status()["daemons"])]  # type: ignore[attr-defined]
     assert peak_memory(processes) < 160 << 20
-    assert demon.answers()
+    assert daemon.answers()
 
 
-def test_a_gateway_that_leaves_frees_its_connection(demon: Demon) -> None:
-    demon.general[0] = "connections = 1"
-    demon.start()
-    leaving = Client(demon.address)
+def test_a_gateway_that_leaves_frees_its_connection(daemon: Daemon) -> None:
+    daemon.general[0] = "connections = 1"
+    daemon.start()
+    leaving = Client(daemon.address)
     leaving.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
-    wait_until(lambda: demon.status()["running"] == 1, 5)
-    waiting = Client(demon.address)
+    wait_until(lambda: daemon.status()["running"] == 1, 5)
+    waiting = Client(daemon.address)
     waiting.socket.sendall(encode_request(ClientRequest("log", "SELECT 1")))
-    wait_until(lambda: demon.status()["waiting"] == 1, 5)
+    wait_until(lambda: daemon.status()["waiting"] == 1, 5)
     waiting.socket.close()  # it leaves the queue
-    wait_until(lambda: demon.status()["waiting"] == 0, 5)
+    wait_until(lambda: daemon.status()["waiting"] == 0, 5)
     leaving.socket.close()  # its statement is cancelled long before its time limit of 50 s
-    wait_until(lambda: demon.status()["running"] == 0, 2)
-    assert demon.answers()
+    wait_until(lambda: daemon.status()["running"] == 0, 2)
+    assert daemon.answers()
 
 
-def test_a_full_queue_and_a_long_wait_are_said(demon: Demon) -> None:
-    demon.general = ["connections = 1", "queue = 1", 'patience = "300ms"', 'time-limit = "20s"']
-    demon.start()
-    with Client(demon.address) as first, Client(demon.address) as second:
+def test_a_full_queue_and_a_long_wait_are_said(daemon: Daemon) -> None:
+    daemon.general = ["connections = 1", "queue = 1", 'queue-timeout = "300ms"', 'time-limit = "20s"']
+    daemon.start()
+    with Client(daemon.address) as first, Client(daemon.address) as second:
         first.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
         asked = second.ask(ClientRequest("log", "SELECT 1"))
         second_result: list[DatabaseError] = []
 
@@ -389,66 +389,66 @@ def test_a_full_queue_and_a_long_wait_are_said(demon: Demon) -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        wait_until(lambda: demon.status()["waiting"] == 1 or second_result, 5)
+        wait_until(lambda: daemon.status()["waiting"] == 1 or second_result, 5)
         thread.join(20)
         assert [error.kind for error in second_result] == ["UNAVAILABLE"]
         assert second_result[0].status == 503
 
 
-def test_a_request_behind_a_refused_one_is_answered(demon: Demon) -> None:
-    demon.general = ["connections = 1", 'patience = "200ms"', 'time-limit = "20s"']
-    demon.start()
-    with Client(demon.address) as first, Client(demon.address) as second:
+def test_a_request_behind_a_refused_one_is_answered(daemon: Daemon) -> None:
+    daemon.general = ["connections = 1", 'queue-timeout = "200ms"', 'time-limit = "20s"']
+    daemon.start()
+    with Client(daemon.address) as first, Client(daemon.address) as second:
         first.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
         second.socket.sendall(encode_request(ClientRequest("log", "SELECT 1")) * 2)
         second.socket.settimeout(20)
         errors = []
         while len(errors) < 2:
-            while (fields := second.decoder.frame()) is None:
+            while (fields := second.decoder.next_frame()) is None:
                 second.decoder.feed(second.socket.recv(4096))
             errors.append(decode_response(fields).error)
     assert [error and error.kind for error in errors] == ["UNAVAILABLE"] * 2
 
 
-def test_fewer_connections_are_kept_after_a_hup(demon: Demon) -> None:
-    demon.start()
-    with Client(demon.address) as busy:
+def test_fewer_connections_are_kept_after_a_hup(daemon: Daemon) -> None:
+    daemon.start()
+    with Client(daemon.address) as busy:
         busy.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
-        wait_until(lambda: demon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
         for database in ("shop", "staff"):
-            demon.ask("SELECT 1", database=database)
-        demon.general[0] = "connections = 1"
-        demon.settings()
-        os.kill(demon.pid, signal.SIGHUP)
-        wait_until(lambda: demon.status()["connections"] == ["log"], 5)
-    assert demon.answers()
+            daemon.ask("SELECT 1", database=database)
+        daemon.general[0] = "connections = 1"
+        daemon.settings()
+        os.kill(daemon.pid, signal.SIGHUP)
+        wait_until(lambda: daemon.status()["connections"] == ["log"], 5)
+    assert daemon.answers()
 
 
-def test_no_descriptor_left_is_said_and_is_no_end(demon: Demon) -> None:
-    demon.start()
-    with Client(demon.address) as stays:  # the connection of another test of the start may not be closed yet
+def test_no_descriptor_left_is_said_and_is_no_end(daemon: Daemon) -> None:
+    daemon.start()
+    with Client(daemon.address) as stays:  # the connection of another test of the start may not be closed yet
         wait_until(lambda: alone(stays), 5)
-        no_descriptor_left(demon)
+        no_descriptor_left(daemon)
 
 
 def alone(client: Client) -> bool:
-    """Return whether a client is the only one of its demon."""
+    """Return whether a client is the only one of its daemon."""
     return bool(json.loads(b"".join(client.ask(ClientRequest("", ""))))["gateways"] == 1)
 
 
-def no_descriptor_left(demon: Demon) -> None:
-    soft, hard = resource.prlimit(demon.pid, resource.RLIMIT_NOFILE)
-    used = set(map(int, os.listdir(f"/proc/{demon.pid}/fd")))
-    resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (min(set(range(1000)) - used), hard))
+def no_descriptor_left(daemon: Daemon) -> None:
+    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir(f"/proc/{daemon.pid}/fd")))
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (min(set(range(1000)) - used), hard))
     # A descriptor of `used` may have been open for a moment only: the first client could take its number
-    clients = [Client(demon.address) for _ in range(8)]
+    clients = [Client(daemon.address) for _ in range(8)]
     try:
-        wait_until(lambda: "cannot accept: Too many open files" in demon.log.read_text(), 5)
-        before = demon.log.read_text().count("cannot accept")
+        wait_until(lambda: "cannot accept: Too many open files" in daemon.log.read_text(), 5)
+        before = daemon.log.read_text().count("cannot accept")
         time.sleep(1)  # it tries again some times a second, and not as fast as it can
-        assert demon.log.read_text().count("cannot accept") - before < 50
-        resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert daemon.log.read_text().count("cannot accept") - before < 50
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (soft, hard))
         answer = clients[-1].ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))
         assert b"".join(answer) == b"n\r\n1\r\n"
     finally:
@@ -456,16 +456,16 @@ def no_descriptor_left(demon: Demon) -> None:
             each.socket.close()
 
 
-def test_no_gateway_waits_much_longer_than_the_others(demon: Demon) -> None:
+def test_no_gateway_waits_much_longer_than_the_others(daemon: Daemon) -> None:
     """200 gateways on 4 connections, each asks five times. How long one waits is counted in answers to others."""
-    demon.start()
+    daemon.start()
     answered: list[int] = []
     overtaken: list[int] = []
     lock = threading.Lock()
     together = threading.Barrier(200)
 
     def ask() -> None:
-        with Client(demon.address, 60) as client:
+        with Client(daemon.address, 60) as client:
             together.wait(60)
             for _ in range(5):
                 before = len(answered)
@@ -483,64 +483,64 @@ def test_no_gateway_waits_much_longer_than_the_others(demon: Demon) -> None:
     assert max(overtaken) < 3 * statistics.median(overtaken)
 
 
-def test_connections_are_used_again_and_replaced_when_they_do_not_fit(demon: Demon) -> None:
-    demon.general[0] = "connections = 1"
-    demon.start()
+def test_connections_are_used_again_and_replaced_when_they_do_not_fit(daemon: Daemon) -> None:
+    daemon.general[0] = "connections = 1"
+    daemon.start()
     for database in ("log", "shop", "log"):
-        demon.ask("SELECT 1", database=database)
-        wait_until(lambda database=database: demon.status()["connections"] == [database], 5)
+        daemon.ask("SELECT 1", database=database)
+        wait_until(lambda database=database: daemon.status()["connections"] == [database], 5)
 
 
-def test_a_database_that_is_put_in_place_of_another_is_seen(demon: Demon) -> None:
-    demon.start()
-    with sqlite3.connect(demon.directory / "new.db") as connection:
+def test_a_database_that_is_put_in_place_of_another_is_seen(daemon: Daemon) -> None:
+    daemon.start()
+    with sqlite3.connect(daemon.directory / "new.db") as connection:
         connection.execute("CREATE TABLE goods (id)")
     connection.close()
-    os.replace(demon.directory / "new.db", demon.directory / "log.db")
-    assert json.loads(demon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
-    (demon.directory / "log.db").unlink()
+    os.replace(daemon.directory / "new.db", daemon.directory / "log.db")
+    assert json.loads(daemon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
+    (daemon.directory / "log.db").unlink()
     with pytest.raises(DatabaseError) as refused:
-        demon.ask("SELECT 1")
+        daemon.ask("SELECT 1")
     assert refused.value.kind == "UNAVAILABLE"
-    sqlite3.connect(demon.directory / "log.db").execute("CREATE TABLE goods (id)").connection.close()
-    assert json.loads(demon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
+    sqlite3.connect(daemon.directory / "log.db").execute("CREATE TABLE goods (id)").connection.close()
+    assert json.loads(daemon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
 
 
-def test_hup_reads_the_settings_again_and_keeps_the_old_ones_if_they_are_wrong(demon: Demon) -> None:
-    demon.start()
+def test_hup_reads_the_settings_again_and_keeps_the_old_ones_if_they_are_wrong(daemon: Daemon) -> None:
+    daemon.start()
     with pytest.raises(DatabaseError):
-        demon.ask("SELECT 1", database="new")
-    os.link(demon.directory / "log.db", demon.directory / "new.db")
-    demon.databases["new"] = ["unknown = 1"]
-    demon.settings()
-    os.kill(demon.pid, signal.SIGHUP)
-    wait_until(lambda: "unknown setting" in demon.log.read_text(), 5)
-    assert demon.answers()
-    demon.databases["new"] = []
-    demon.settings()
-    os.kill(demon.pid, signal.SIGHUP)
-    wait_until(lambda: "read again" in demon.log.read_text(), 5)
-    assert demon.ask("SELECT 1 AS n", database="new", layout="CSV") == "n\r\n1\r\n"
+        daemon.ask("SELECT 1", database="new")
+    os.link(daemon.directory / "log.db", daemon.directory / "new.db")
+    daemon.databases["new"] = ["unknown = 1"]
+    daemon.settings()
+    os.kill(daemon.pid, signal.SIGHUP)
+    wait_until(lambda: "unknown key" in daemon.log.read_text(), 5)
+    assert daemon.answers()
+    daemon.databases["new"] = []
+    daemon.settings()
+    os.kill(daemon.pid, signal.SIGHUP)
+    wait_until(lambda: "read again" in daemon.log.read_text(), 5)
+    assert daemon.ask("SELECT 1 AS n", database="new", layout="CSV") == "n\r\n1\r\n"
 
 
-def test_a_stop_lets_statements_end(demon: Demon) -> None:
-    demon.start()
+def test_a_stop_lets_statements_end(daemon: Daemon) -> None:
+    daemon.start()
     result: list[str] = []
-    thread = threading.Thread(target=lambda: result.append(demon.ask(COUNT, [100_000], layout="CSV")))
+    thread = threading.Thread(target=lambda: result.append(daemon.ask(COUNT, [100_000], layout="CSV")))
     thread.start()
-    wait_until(lambda: demon.status()["running"] == 1 or result, 5)
-    assert demon.stop() == 0
+    wait_until(lambda: daemon.status()["running"] == 1 or result, 5)
+    assert daemon.stop() == 0
     thread.join(20)
     assert result and result[0].endswith("100000,text\r\n")
-    assert not os.path.exists(demon.address[5:])
+    assert not os.path.exists(daemon.address[5:])
 
 
-def test_a_demon_that_was_killed_starts_again_at_the_same_address(demon: Demon) -> None:
-    demon.start()
-    demon.stop(signal.SIGKILL)
-    assert os.path.exists(demon.address[5:])
+def test_a_daemon_that_was_killed_starts_again_at_the_same_address(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.stop(signal.SIGKILL)
+    assert os.path.exists(daemon.address[5:])
     with pytest.raises(DatabaseError) as refused:
-        demon.ask("SELECT 1")
+        daemon.ask("SELECT 1")
     assert refused.value.kind == "UNAVAILABLE"
-    demon.start()
-    assert demon.answers()
+    daemon.start()
+    assert daemon.answers()

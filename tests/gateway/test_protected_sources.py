@@ -1,4 +1,4 @@
-"""A program's source is never sent as a file: whichever feature serves it, whatever leads there."""
+"""A program's source is never sent as a file, through any feature and by any path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.xswitch_client import account
 
 from ewe.config.settings import Config
 from ewe.features.static import Static
-from ewe.gateway.claims import Claims, is_in
+from ewe.gateway.protected_sources import ProtectedSources, is_in
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
@@ -49,7 +49,7 @@ def test_is_in() -> None:
 
 
 def test_extensions_of_a_responder(start: Start, way_to_wait: str) -> None:
-    """By a link, by another spelling, below a directory that another feature serves; the responder is not there."""
+    """By a link, by another spelling, below a directory of another feature; also while the responder is down."""
     server = start(
         way_to_wait, "--fastcgi", f".php={NOBODY}", "--fastcgi", f"/app={NOBODY}", "--symlinks", "follow"
     )
@@ -110,7 +110,7 @@ def test_a_page_that_comes_between_two_looks(tmp_path: Path) -> None:
     (tmp_path / "index.php").write_text(SOURCE)
     (tmp_path / "link").symlink_to("page.php")
     config = Config(documentroot=str(tmp_path), defaultindex="index.php")
-    static = Static(config, claims=Claims(str(tmp_path), [".php"]))
+    static = Static(config, protected=ProtectedSources(str(tmp_path), [".php"]))
     stream = Stream(("127.0.0.1", 1), ("127.0.0.1", 2), config)
     for path in ("/page.php", "/", "/link", "/index.php"):
         with pytest.raises(HTTPError) as refused:
@@ -119,7 +119,7 @@ def test_a_page_that_comes_between_two_looks(tmp_path: Path) -> None:
 
 
 def test_what_lies_below_cgi_path(start: Start, way_to_wait: str) -> None:
-    """Also where the document root holds it under another name, and where it holds the document root."""
+    """Also if the document root has the file under another name, and if cgi-path contains the document root."""
     server = start(way_to_wait)
     inside = server.root / "programs"
     write_program(inside / "hello.py", f"#!/usr/bin/env python3\n{SCRIPT}")
@@ -146,7 +146,7 @@ def test_private_directories_of_web_applications(start: Start) -> None:
 
 @pytest.fixture
 def homely() -> Iterator[tuple[str, Path]]:
-    """The name of the account that runs the tests, and a directory of its own in its home."""
+    """The name of the account that runs the tests, and a directory in its home."""
     me = pwd.getpwuid(os.geteuid())
     root = Path(me.pw_dir) / f"ewe-test-{os.getpid()}"
     root.mkdir()
@@ -180,7 +180,7 @@ def test_programs_of_users(start: Start, way_to_wait: str, homely: tuple[str, Pa
 
 
 def test_directories_that_x_switch_has_an_engine_for(start: Start, site: Path, tmp_path: Path) -> None:
-    """All files there are scripts, and run; the directory's index too; nothing of it is ever sent."""
+    """All files in the directory are scripts and run, the index too. None of them is ever sent."""
     scripts = tmp_path / "htdocs" / "scripts"
     settings = tmp_path / "xswitch.toml"
     settings.write_text(f'[directories]\n"{scripts}" = "python"\n')
@@ -207,7 +207,7 @@ def test_directories_that_x_switch_has_an_engine_for(start: Start, site: Path, t
 def test_a_directory_of_scripts_that_is_a_link_turned_to_another(
     start: Start, site: Path, tmp_path: Path
 ) -> None:
-    """As a deploy turns it to the next release: what lies there still is a script, by the name of the link."""
+    """A deployment turns the link to the next release: the files behind the link are still scripts."""
     link = tmp_path / "htdocs" / "live"
     settings = tmp_path / "xswitch.toml"
     settings.write_text(f'[directories]\n"{link}" = "python"\n')
@@ -240,16 +240,16 @@ def test_without_x_switch_its_scripts_are_503(start: Start, way_to_wait: str, tm
 
 
 def test_the_settings_of_x_switch_are_no_file_without_x_switch(tmp_path: Path) -> None:
-    """Also while no X-Switch is set: who serves a directory with its settings may have taken it out for an hour."""
+    """X-Switch may be switched off for an hour: its settings file in a served directory is still not sent."""
     (tmp_path / "xswitch.toml").write_text("# secret\n")
     settings = Config(documentroot=str(tmp_path), xswitch_config=str(tmp_path / "xswitch.toml"))
     plan = make_site(settings).plan
-    assert plan is not None and str(tmp_path / "xswitch.toml") in plan.claims.directories
+    assert plan is not None and str(tmp_path / "xswitch.toml") in plan.protected.directories
 
 
 @pytest.mark.needs("root")
 def test_a_users_scripts_by_a_link(start: Start, site: Path) -> None:
-    """They run only as their owner: a link of the same user's leads to the program, not to its source."""
+    """A user's scripts run only as their owner. A link of the same user leads to the program, not to its source."""
     with account() as alice:
         public = Path(alice.pw_dir) / "public_html"
         write_program(public / "cgi-bin" / "hello.py", SCRIPT)
@@ -308,7 +308,7 @@ def test_python_files_beside_an_application_elsewhere_are_documents(start: Start
 
 
 def test_the_modules_of_the_application_of_a_location(start: Start, tmp_path: Path) -> None:
-    """Also another site must not send them."""
+    """Another site must not send the modules either."""
     application_in(tmp_path, "wsgi")
     (tmp_path / "SETTINGS.PY.").write_text(KEY)
     (tmp_path / "sites.toml").write_text(

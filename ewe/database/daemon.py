@@ -1,0 +1,623 @@
+"""The database daemon: gateways ask, permanent connections answer.
+
+    gateway ──frame──▶ main thread ──job──▶ worker 1: connection to `log`  ──▶ database
+    gateway ──frame──▶    epoll    queue ─▶ worker 2: connection to `shop`
+                            ▲                  │ sends the result to the gateway itself
+                            └── socket: done ──┘
+
+A worker runs in another process (daemons.py, worker.py). The daemon kills that process if a statement cannot be
+ended otherwise. The connections to gateways may be sockets, pipes or message queues (lines.py); this file
+treats all alike.
+
+This process has one thread, and it never waits for a database. It accepts connections, reads requests, checks the
+rights of each gateway, and gives each request to a worker. A request waits in one queue for all databases, first
+come, first served: no gateway waits longer than those that came before it, however often others ask.
+
+The kernel, not the peer, says which account asks: on a Unix socket, the user id of the process that connected
+(SO_PEERCRED). If the permissions of the socket decided instead, every student's script could use every database.
+The owner of a named pipe or a message queue proves the account just as well. TCP has no such proof, so the daemon
+asks for a key. A peer that has not proved its account yet may use only bounded resources (gateways.py).
+
+A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ewe.database.daemons import REOPEN_LOG, DaemonProcess, RemoteWorker
+from ewe.database.drivers import DRIVERS
+from ewe.database.gateways import REQUEST_TIMEOUT_S, Complaints, Gateway, Gateways
+from ewe.database.lines import Acceptor, GatewayConnection, name_of, open_acceptors
+from ewe.database.protocol import (
+    ClientRequest,
+    DatabaseError,
+    ProtocolError,
+    ServerResponse,
+    decode_request,
+    encode_response,
+)
+from ewe.database.settings import DatabaseSettings, Settings, unknown
+from ewe.database.worker import Job, WorkerThread
+from ewe.logger import ErrorLog
+from ewe.registry import load
+
+DEADLINE_CHECK_S = 0.1  # seconds between two checks of the deadlines
+MIN_LIFE_S = 1.0  # seconds; a daemon process that ends younger than this is started again only after so long
+WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals
+GRACE_S = 10.0  # seconds in which the daemon finishes running requests when it is asked to stop
+
+
+class QueuedJob:
+    """A request in the queue. queued_at: by time.monotonic()."""
+
+    def __init__(self, gateway: Gateway, job: Job) -> None:
+        self.gateway = gateway
+        self.job = job
+        self.queued_at = time.monotonic()
+
+
+class Daemon:
+    """Serves until it is asked to stop; see the module's docstring. worker: the class of the workers."""
+
+    worker: type[WorkerThread] = WorkerThread
+
+    def __init__(self, settings: Settings, reload: Callable[[], Settings], log: ErrorLog) -> None:
+        """Open the addresses. reload: reads the settings again. Raises ewe.streams.listener.StartError."""
+        self.settings = settings
+        self.reload = reload
+        self.log = log
+        preload(settings.databases.values())
+        self.accounts = accounts_of(settings, log)
+        self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
+        self.acceptors_by_descriptor = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
+        self.gateways = Gateways()
+        self.complaints = Complaints()
+        self.dropped_connections: list[GatewayConnection] = []
+        self.queue: deque[QueuedJob] = deque()
+        self.running: dict[RemoteWorker, Gateway] = {}
+        self.idle_workers: list[RemoteWorker] = []  # the one that was idle longest comes first
+        self.workers: list[RemoteWorker] = []
+        self.finished: deque[RemoteWorker] = deque()  # those that have answered, until take_back()
+        self.daemons: dict[int, DaemonProcess] = {}  # by descriptor
+        # Processes to start again: (monotonic time of the start, number of connections)
+        self.pending_starts: deque[tuple[float, int]] = deque()
+        self.ended_jobs = 0
+        self.refused_count = 0
+        # The monotonic time at which the daemon ends; None: it was not asked to stop
+        self.stop_by: float | None = None
+        self.listen_again_at: float | None = None
+        self.signals: deque[int] = deque()
+        self.epoll = select.epoll()
+        # Python writes the numbers of signals to this pipe, which wakes epoll
+        self.wakeup_reader, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    # The main thread
+
+    def run(self) -> None:
+        """Serve until TERM or INT; HUP reads the settings again, USR1 opens the log again."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, lambda number, _: self.signals.append(number))
+        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
+        self.epoll.register(self.wakeup_reader, select.EPOLLIN)
+        for descriptor in self.acceptors_by_descriptor:
+            self.epoll.register(descriptor, select.EPOLLIN)
+        try:
+            self.resize()
+            while not self.is_over():
+                for descriptor, events in self.epoll.poll(DEADLINE_CHECK_S):
+                    self.handle(descriptor, events)
+                self.close_dropped()
+                while self.signals:
+                    self.on_signal(self.signals.popleft())
+                self.collect()
+                self.expire(time.monotonic())
+                self.dispatch()
+        finally:
+            self.close()
+
+    def handle(self, descriptor: int, events: int) -> None:
+        """Handle the events that epoll reports of one descriptor."""
+        if descriptor == self.wakeup_reader:
+            os.read(self.wakeup_reader, WAKEUP_BYTES)
+        elif descriptor in self.acceptors_by_descriptor:
+            self.accept(self.acceptors_by_descriptor[descriptor])
+        elif descriptor in self.daemons:
+            if not self.read_reports(self.daemons[descriptor]):
+                self.replace_daemon(self.daemons[descriptor])
+        elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
+            if gateway.busy and self.finished:
+                self.collect()
+            if self.gateways.by_descriptor.get(descriptor) is not gateway:
+                return
+            if gateway.busy:
+                if gateway.connection.has_left(events):
+                    self.gateway_left(gateway)
+                self.mute(gateway)
+            elif events & select.EPOLLIN:
+                self.receive(gateway)
+            else:
+                self.drop(gateway)
+
+    def accept(self, acceptor: Acceptor) -> None:
+        """Accept connections, and read the bytes that the acceptor has received for existing ones."""
+        try:
+            for connection in acceptor.take():
+                gateway = self.gateways.by_descriptor.get(connection.fileno())
+                if gateway is None:
+                    self.register_gateway(Gateway(connection, acceptor))
+                elif not gateway.busy:
+                    self.receive(gateway)
+                # The connection keeps a busy gateway's bytes until the request is answered, up to a limit
+                elif connection.is_overfull():
+                    self.gateway_left(gateway)
+        except OSError as reason:
+            # No descriptor is left. epoll would report the connection again at once: ignore it for a moment
+            self.log.write(
+                "error", f"cannot accept: {reason.strerror}; trying again in {DEADLINE_CHECK_S:g} s"
+            )
+            self.watch_listeners(0)
+            self.listen_again_at = time.monotonic() + DEADLINE_CHECK_S
+
+    def register_gateway(self, gateway: Gateway) -> None:
+        """Register a new connection. If its account may use no database, close it at once."""
+        connection = gateway.connection
+        if gateway.uid is not None and not self.may_connect(gateway.uid):
+            self.refused_count += 1
+            self.log_fault(gateway, "it may use no database here, so the connection is closed (users)")
+            error = DatabaseError("FORBIDDEN", f"{gateway.peer_name} may not use a database here")
+            self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+            gateway.acceptor.forget(connection)
+            connection.close()
+            return
+        self.gateways.add(gateway)
+        self.epoll.register(connection.fileno(), connection.idle_events)
+        self.enforce_limits()
+
+    def may_connect(self, uid: int) -> bool:
+        """Return whether an account may ask anything: a database, or the status."""
+        return uid in (0, os.geteuid()) or any(uid in accounts for accounts in self.accounts.values())
+
+    def enforce_limits(self) -> None:
+        """Close connections while there are too many, or while their requests take too much memory."""
+        for gateway, why in self.gateways.surplus():
+            self.log_fault(gateway, f"a connection is closed: {why}")
+            if gateway.busy:
+                self.gateway_left(gateway)
+            else:
+                error = DatabaseError("UNAVAILABLE", "too many requests at once")
+                self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+            self.drop(gateway)
+
+    def log_fault(self, gateway: Gateway, message: str) -> None:
+        """Log a peer's fault."""
+        if words := self.complaints.count(gateway.uid, f"{gateway.peer_name}: {message}"):
+            self.log.write("warning", words)
+
+    def watch_listeners(self, events: int) -> None:
+        """Make epoll report these events of the listening sockets."""
+        for descriptor in self.acceptors_by_descriptor:
+            self.epoll.modify(descriptor, events)
+
+    def receive(self, gateway: Gateway) -> None:
+        """Read a gateway's bytes; once a request is complete, queue it."""
+        try:
+            data = gateway.connection.receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(gateway)
+            return
+        try:
+            gateway.feed(data, self.settings)
+        except ProtocolError as error:
+            self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+            return
+        self.next_request(gateway)
+        self.enforce_limits()
+
+    def next_request(self, gateway: Gateway) -> None:
+        """Queue the gateway's next request, if it is complete; drop a gateway that does not read its answers.
+
+        A request for the status, and one that the gateway must not make, are answered here.
+        """
+        gateway.request_bytes = 0
+        try:
+            while not gateway.has_left:
+                size = len(gateway.decoder.data)
+                fields = gateway.decoder.next_frame()
+                if fields is None:
+                    break
+                self.gateways.incomplete_since.pop(gateway, None)
+                request = decode_request(fields)
+                if not request.database:
+                    self.send_now_or_drop(gateway, self.status(gateway))
+                    continue
+                try:
+                    self.admit(gateway, request)
+                except DatabaseError as error:
+                    self.refuse(gateway, error)
+                    continue
+                gateway.request_bytes = size - len(gateway.decoder.data)
+                break
+        except ProtocolError as error:
+            self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+        self.gateways.update(gateway)
+        if gateway.has_left:
+            self.drop(gateway)
+        elif not gateway.busy and gateway.connection.has_received():
+            self.receive(gateway)
+
+    def admit(self, gateway: Gateway, request: ClientRequest) -> None:
+        """Queue a request that the gateway may make. Raises DatabaseError."""
+        job = self.job(gateway, request)
+        if len(self.queue) >= self.settings.queue:
+            raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
+        gateway.busy = True
+        self.queue.append(QueuedJob(gateway, job))
+
+    def mute(self, gateway: Gateway) -> None:
+        """Make epoll report only the end of a busy gateway, once. Its next bytes stay in its connection."""
+        if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
+            return  # the gateway waited in the queue, and was dropped
+        events = select.EPOLLONESHOT if gateway.has_left else gateway.connection.busy_events
+        self.epoll.modify(gateway.connection.fileno(), events)
+        gateway.muted = True
+
+    def job(self, gateway: Gateway, request: ClientRequest) -> Job:
+        """Return the job of a request that the gateway may make. Raises DatabaseError."""
+        database_settings = self.settings.databases.get(request.database)
+        # The same message for a database that does not exist and for one that this peer may not use
+        if database_settings is None or not gateway.may_use(
+            database_settings, self.accounts[request.database], request.key
+        ):
+            reason = (
+                unknown(request.database, self.settings)
+                if database_settings is None
+                else "it may not use this database"
+            )
+            self.log_fault(gateway, f"{request.database[:60]!r}: {reason}")
+            raise DatabaseError(
+                "FORBIDDEN", f"{gateway.peer_name} may not use a database {request.database[:60]!r}"
+            )
+        user = ""
+        if database_settings.per_user:
+            if gateway.uid is None:
+                raise DatabaseError(
+                    "FORBIDDEN", f"{request.database[:60]!r} is not used through TCP (per-user)"
+                )
+            user = name_of(gateway.uid)
+        limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
+        return Job(
+            request,
+            database_settings.database(request.database, read_only=request.read_only, user=user),
+            gateway.connection,
+            self.settings.rows,
+            limit,
+            self.settings.write_timeout,
+        )
+
+    def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
+        """Answer with an error; close the connection if the beginning of its next frame is unknown."""
+        self.refused_count += 1
+        self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+        if closes:
+            self.log_fault(gateway, str(error))
+            self.drop(gateway)
+
+    def send_now_or_drop(self, gateway: Gateway, response: ServerResponse) -> None:
+        """Send a short response without waiting; drop a gateway that has no room for it."""
+        if not gateway.connection.send_now(encode_response(response)):
+            gateway.has_left = True
+
+    def gateway_left(self, gateway: Gateway) -> None:
+        """Note that a gateway has left while its request waits or runs, and cancel the statement."""
+        gateway.has_left = True
+        for queued in [each for each in self.queue if each.gateway is gateway]:
+            self.queue.remove(queued)
+            self.drop(gateway)
+        for worker, running_gateway in self.running.items():
+            if running_gateway is gateway:
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
+                worker.expire_now()
+
+    def drop(self, gateway: Gateway) -> None:
+        """Forget a gateway, and close its connection after all events that epoll has reported together are handled.
+
+        An event of this connection may still be among them. If its descriptor were free, a new connection could get
+        that event.
+        """
+        connection = gateway.connection
+        if self.gateways.remove(gateway):
+            self.epoll.unregister(connection.fileno())
+            gateway.acceptor.forget(connection)
+            self.dropped_connections.append(connection)
+
+    def close_dropped(self) -> None:
+        """Close the connections that were dropped."""
+        while self.dropped_connections:
+            self.dropped_connections.pop().close()
+
+    # Jobs
+
+    def dispatch(self) -> None:
+        """Give waiting requests to free workers, in order.
+
+        The least busy process comes first. Among its equals, a worker whose connection fits comes first, then a
+        worker without a connection.
+        """
+        while self.queue and self.idle_workers:
+            queued = self.queue.popleft()
+            if queued.gateway.has_left:
+                self.drop(queued.gateway)
+                continue
+            database = queued.job.database
+            worker = min(
+                self.idle_workers,
+                key=lambda each: (each.daemon.running, each.database != database, each.database is not None),
+            )
+            self.idle_workers.remove(worker)
+            self.running[worker] = queued.gateway
+            worker.start(queued.job)
+
+    def note_finished(self, worker: RemoteWorker) -> None:
+        """Note that a worker is free."""
+        self.finished.append(worker)
+
+    def collect(self) -> None:
+        """Take back the workers that have finished, and adjust the number of processes to the settings."""
+        self.take_back()
+        self.resize()
+
+    def take_back(self) -> None:
+        """Take back the workers that have finished, and read from their gateways again."""
+        while self.finished:
+            worker = self.finished.popleft()
+            gateway = self.running.pop(worker)
+            gateway.busy = False
+            self.ended_jobs += 1
+            # The worker that was idle longest stands first; its connection is replaced first
+            self.idle_workers.append(worker)
+            if worker.connection_lost or gateway.has_left:
+                self.drop(gateway)
+                continue
+            self.await_request(gateway)
+
+    def await_request(self, gateway: Gateway) -> None:
+        """Continue with a gateway that has its answer: its next request may have come already."""
+        if gateway.muted:
+            self.epoll.modify(gateway.connection.fileno(), gateway.connection.idle_events)
+            gateway.muted = False
+        if gateway.connection.has_received():
+            self.receive(gateway)
+        else:
+            self.next_request(gateway)
+
+    def expire(self, now: float) -> None:
+        """Enforce all deadlines: of waiting requests, running statements and incomplete requests.
+
+        Also accept again after a pause, and start processes that were to start again later.
+        """
+        if self.listen_again_at is not None and now >= self.listen_again_at and self.stop_by is None:
+            self.listen_again_at = None
+            self.watch_listeners(select.EPOLLIN)
+        while self.queue and now - self.queue[0].queued_at > self.settings.queue_timeout:
+            queued = self.queue.popleft()
+            queued.gateway.busy = False
+            self.refuse(
+                queued.gateway, DatabaseError("UNAVAILABLE", "no connection became free (queue-timeout)")
+            )
+            self.await_request(queued.gateway)
+        for worker, gateway in self.running.items():
+            if gateway.has_left:  # cancel again: the statement may not have begun when the gateway left
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
+                worker.expire_now()
+            worker.check_deadline(now)
+        for gateway in self.gateways.overdue(now):
+            error = DatabaseError("MESSAGE", f"the request was not complete within {REQUEST_TIMEOUT_S:g} s")
+            self.refuse(gateway, error, closes=True)
+        while self.stop_by is None and self.pending_starts and now >= self.pending_starts[0][0]:
+            self.start_daemon(self.pending_starts.popleft()[1])
+
+    # Signals, status
+
+    def on_signal(self, number: int) -> None:
+        """Handle a signal: TERM and INT stop the daemon, the second one at once."""
+        if number == signal.SIGHUP:
+            self.read_settings()
+        elif number == signal.SIGUSR1:
+            self.reopen_log()
+        elif self.stop_by is None:
+            self.stop_by = time.monotonic() + GRACE_S
+            for descriptor in self.acceptors_by_descriptor:
+                self.epoll.unregister(descriptor)
+        else:
+            self.stop_by = 0.0
+
+    def reopen_log(self) -> None:
+        """Open the log again after it was renamed; if that fails, the old file stays in use."""
+        try:
+            self.log.file.open()
+            for daemon in self.daemons.values():
+                daemon.send_order(REOPEN_LOG)
+        except OSError as reason:
+            self.log.write(
+                "error", f"cannot write {self.log.file.path}: {reason.strerror}; the old file stays in use"
+            )
+
+    def read_settings(self) -> None:
+        """Read the settings again; a faulty file changes nothing. Some settings change only at a restart."""
+        try:
+            settings = self.reload()
+        except ValueError as error:
+            self.log.write("error", f"the settings cannot be used, the old ones stay: {error}")
+            return
+        several = settings.daemons or self.settings.daemons
+        for name in ("listen", "daemons", "memory", "trace", *(("connections",) if several else ())):
+            if getattr(settings, name) != getattr(self.settings, name):
+                self.log.write("warning", f"{name}: a change needs a restart")
+                settings = replace(settings, **{name: getattr(self.settings, name)})
+        self.settings = settings
+        self.accounts = accounts_of(settings, self.log)
+        self.resize()
+        self.log.write("info", "the settings were read again")
+
+    def resize(self) -> None:
+        """Start or end daemon processes as the settings demand. A process that runs a statement ends after it."""
+        daemons, connections = self.settings.daemons, self.settings.connections
+        if daemons:
+            if not self.daemons and not self.pending_starts:
+                for number in range(daemons):
+                    self.start_daemon((connections + number) // daemons)
+            return
+        while len(self.daemons) + len(self.pending_starts) < connections:
+            self.start_daemon(1)
+        while len(self.daemons) + len(self.pending_starts) > connections and self.idle_workers:
+            self.forget(self.idle_workers[0].daemon)
+
+    def start_daemon(self, connections: int) -> None:
+        """Start a process with so many connections; try again later if the system cannot make a process."""
+        try:
+            daemon = DaemonProcess(
+                self.log, connections, self.settings.memory, self.note_finished, self.worker
+            )
+        except OSError as reason:
+            self.log.write(
+                "error", f"cannot start a daemon: {reason.strerror}; trying again in {MIN_LIFE_S:g} s"
+            )
+            self.pending_starts.append((time.monotonic() + MIN_LIFE_S, connections))
+            return
+        self.daemons[daemon.fileno()] = daemon
+        self.epoll.register(daemon.fileno(), select.EPOLLIN)
+        self.workers += daemon.workers
+        self.idle_workers += daemon.workers
+
+    def read_reports(self, daemon: DaemonProcess) -> bool:
+        """Read a process's reports; return False at its end."""
+        try:
+            daemon.read()
+        except EOFError:
+            return False
+        return True
+
+    def replace_daemon(self, daemon: DaemonProcess) -> None:
+        """Replace a process that has ended: answer or close the gateways that it served, and start another."""
+        self.take_back()
+        lost = [(remote, self.running.pop(remote)) for remote in daemon.workers if remote.job is not None]
+        is_young = time.monotonic() - daemon.started_at < MIN_LIFE_S
+        self.pending_starts.append(
+            (time.monotonic() + (MIN_LIFE_S if is_young else 0.0), len(daemon.workers))
+        )
+        self.forget(daemon)
+        why = "was killed, since a statement did not end" if daemon.stuck_worker is not None else "has ended"
+        self.log.write("error", f"a daemon (pid {daemon.pid}) {why}; starting another")
+        for remote, gateway in lost:
+            self.report_loss(gateway, remote)
+
+    def forget(self, daemon: DaemonProcess) -> None:
+        """End a process whose workers are idle or lost."""
+        self.epoll.unregister(daemon.fileno())
+        del self.daemons[daemon.fileno()]
+        daemon.close()
+        self.workers = [each for each in self.workers if each.daemon is not daemon]
+        self.idle_workers = [each for each in self.idle_workers if each.daemon is not daemon]
+
+    def report_loss(self, gateway: Gateway, worker: RemoteWorker) -> None:
+        """Tell a gateway that the process of its statement has ended; within an answer, close the connection."""
+        gateway.busy = False
+        if gateway.has_left or not worker.error_flag.is_allowed():
+            self.drop(gateway)
+            return
+        assert worker.job is not None
+        error = worker.loss_error()
+        self.log.write(
+            "warning", f"{gateway.peer_name}: database {worker.job.database.name}: {error.kind}: {error}"
+        )
+        self.refuse(gateway, error)
+        self.await_request(gateway)
+
+    def status(self, gateway: Gateway) -> ServerResponse:
+        """Return the daemon's state as JSON; an error for all accounts but root and the daemon's own."""
+        self.collect()
+        if gateway.uid not in (0, os.geteuid()):
+            error = DatabaseError(
+                "FORBIDDEN", "only root and the daemon's own account may ask for the status"
+            )
+            return ServerResponse(b"", False, error)
+        processes = [
+            {
+                "pid": daemon.pid,
+                "running": daemon.running,
+                "served": daemon.ended_jobs,
+                "connections": names_of(daemon.workers),
+            }
+            for daemon in self.daemons.values()
+        ]
+        summary = {
+            "pid": os.getpid(),
+            "gateways": len(self.gateways),
+            "waiting": len(self.queue),
+            "running": len(self.running),
+            "connections": names_of(self.workers),
+            "served": self.ended_jobs,
+            "refused": self.refused_count,
+            "daemons": processes,
+            "demons": processes,  # the former name of the key, which programs may read
+        }
+        return ServerResponse(json.dumps(summary, indent=2).encode() + b"\n", False)
+
+    def is_over(self) -> bool:
+        """Return whether the daemon has been asked to stop, and no work is left or the time is over."""
+        if self.stop_by is None:
+            return False
+        return time.monotonic() > self.stop_by or not (self.running or self.queue or self.finished)
+
+    def close(self) -> None:
+        """Close everything, and kill the processes that still run."""
+        for gateway in list(self.gateways.by_descriptor.values()):
+            self.drop(gateway)
+        self.close_dropped()
+        for acceptor in self.acceptors:
+            acceptor.close()
+        for daemon in self.daemons.values():
+            daemon.close()
+
+
+def preload(databases: Iterable[DatabaseSettings]) -> None:
+    """Load the drivers once, before the processes are forked. Each request reports a driver that is missing."""
+    for driver in {database_settings.driver for database_settings in databases}:
+        try:
+            load(DRIVERS[driver])
+        except ImportError:
+            pass
+
+
+def names_of(workers: Iterable[RemoteWorker]) -> list[str]:
+    """Return the names of the databases that workers are connected to."""
+    return [worker.database.name for worker in workers if worker.database is not None]
+
+
+def accounts_of(settings: Settings, log: ErrorLog) -> dict[str, set[int]]:
+    """Return the uids that may use each database. A name without an account is logged.
+
+    The names are looked up at the start: a lookup needs a descriptor, and later there may be none.
+    """
+    uids_by_database: dict[str, set[int]] = {}
+    for database, database_settings in settings.databases.items():
+        uids = uids_by_database[database] = set() if database_settings.users else {os.geteuid()}
+        for name in database_settings.users:
+            try:
+                uids.add(pwd.getpwnam(name).pw_uid)
+            except KeyError:
+                log.write("warning", f"[databases.{database}] users: there is no account {name!r}")
+    return uids_by_database

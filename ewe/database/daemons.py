@@ -1,0 +1,349 @@
+"""The processes that run statements: each has a part of the connections, by default one.
+
+**Why processes.** Some statements cannot be cancelled. SQLite checks for a cancellation between two steps, and
+`instr()` of two long texts is one step that takes minutes. A thread within such a step cannot be ended; a process
+can. The daemon cancels a statement at its time limit. If the statement still runs KILL_AFTER_S later, the daemon
+kills its process, answers the gateway with TIMEOUT, and starts another process. The system also limits the memory
+of a process (`memory`). If there are fewer processes than connections, the kill also ends the other statements of
+the process.
+
+The paper's daemon runs one statement after the other, and asks for "a regulating entity to route requests to idle
+demons" (section 3.5). Here this is the process that gateways speak to. It decides, because only it knows the state
+of all processes:
+
+                       ┌─────────── regulating process (daemon.py) ────────────┐
+    gateways ──frames─▶│ rights · one queue · load of each process             │
+        ▲              └── job + the gateway's descriptor ──┬───── done ──▲───┘
+        │                                        ┌──────────▼─────────┐   │
+        └────────── result, directly ────────────│ process 1: workers │───┤
+        └────────── result, directly ────────────│ process 2: workers │───┘
+                                                 └────────────────────┘
+
+- **Least busy** is the process that runs the fewest statements. The regulating process counts the jobs that it has
+  handed out and those that were reported done. Among equals, a process whose connection fits comes first.
+- **Why the kernel does not decide.** Processes that accept from one socket would share connections, not requests.
+  ewe keeps its connections to the daemon, so one process could be flooded while another is idle.
+- **Results do not pass through the regulating process.** A job carries the gateway's descriptor (SCM_RIGHTS), and
+  the process writes to it. A request costs only one additional message in each direction.
+- **`connections` limits all processes together**, because a licence counts connections.
+- **A process that dies** ends its statements. Each gateway gets an error, or is closed if a part of its result was
+  just being sent (worker.py, ErrorFlag). Another process is started. If the regulating process dies, the others
+  read the end of their socket and end.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ewe.database.drivers import Database
+from ewe.database.lines import GatewayConnection, unpacked
+from ewe.database.protocol import DatabaseError
+from ewe.database.worker import ErrorFlag, Job, WorkerThread
+from ewe.logger import ErrorLog
+
+LENGTH = struct.Struct(">I")
+ORDER_TIMEOUT_S = 5.0  # seconds in which a daemon process must accept an order
+KILL_AFTER_S = 2.0  # after its time limit, a statement that could not be cancelled is killed with its process
+RECEIVE_BYTES = 64 * 1024  # that one call reads
+MAX_DESCRIPTORS = 16  # that one call receives
+REOPEN_LOG = "log"  # the order to open the log again
+
+
+class Channel:
+    """One end of the socket between the regulating process and a daemon process: objects and descriptors, in order.
+
+    Both ends are processes of one program and one account, so pickle is safe here.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.data = bytearray()  # bytes of incomplete messages
+        self.descriptors: deque[int] = deque()  # received, and not used yet
+
+    def send(self, message: object, descriptors: list[int] | None = None) -> None:
+        """Send an object, and descriptors with its first bytes. Raises OSError, TimeoutError."""
+        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        data = LENGTH.pack(len(content)) + content
+        if descriptors:
+            data = data[socket.send_fds(self.socket, [data], descriptors) :]
+        if data:
+            self.socket.sendall(data)
+
+    def receive(self) -> list[Any]:
+        """Return the objects that have arrived. Raises EOFError at the end, BlockingIOError."""
+        data, descriptors, _, _ = socket.recv_fds(
+            self.socket, RECEIVE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            raise EOFError
+        self.data += data
+        self.descriptors += descriptors
+        messages = []
+        while len(self.data) >= LENGTH.size:
+            end = LENGTH.size + LENGTH.unpack_from(self.data)[0]
+            if len(self.data) < end:
+                break
+            messages.append(pickle.loads(self.data[LENGTH.size : end]))
+            del self.data[:end]
+        return messages
+
+
+class RemoteWorker:
+    """A worker in a daemon process, as the regulating process sees it.
+
+    error_flag: shows whether the regulating process may still answer the job with an error. on_done: called after
+    each job. job: the running one, or None. expires_at: when the time limit of the job ends (time.monotonic()).
+    connection_lost: the connection of the last job's gateway cannot be used any more.
+    """
+
+    def __init__(
+        self,
+        daemon: DaemonProcess,
+        number: int,
+        error_flag: ErrorFlag,
+        on_done: Callable[[RemoteWorker], None],
+    ) -> None:
+        """number: of the worker in its process. error_flag, on_done: see the class."""
+        self.daemon = daemon
+        self.number = number
+        self.error_flag = error_flag
+        self.on_done = on_done
+        self.database: Database | None = None
+        self.connection_lost = False
+        self.job: Job | None = None
+        self.expires_at = 0.0
+
+    @property
+    def load(self) -> int:
+        """Return how many statements its process runs."""
+        return self.daemon.running
+
+    def start(self, job: Job) -> None:
+        """Make the worker answer a request. The time limit of the statement begins now."""
+        self.job = job
+        self.database = job.database
+        self.expires_at = time.monotonic() + job.time_limit
+        self.daemon.running += 1
+        self.error_flag.allow()
+        descriptors, packed_connection = job.gateway_connection.packed()
+        # The process makes its own object of the connection, from `packed_connection`
+        job = job._replace(gateway_connection=None)  # type: ignore[arg-type]
+        self.daemon.send_order((self.number, packed_connection, job), descriptors)
+
+    def cancel(self, error: DatabaseError) -> None:
+        """Cancel the running statement."""
+        if self.job is not None:
+            self.daemon.send_order((self.number, error.kind, str(error)))
+
+    def expire_now(self) -> None:
+        """Set the deadline of the statement to now."""
+        self.expires_at = min(self.expires_at, time.monotonic())
+
+    def check_deadline(self, now: float) -> None:
+        """Cancel a statement that is over its deadline; if that has no effect, kill its process."""
+        if now > self.expires_at:
+            self.cancel(
+                DatabaseError("TIMEOUT", "the statement was cancelled after the time limit (time-limit)")
+            )
+        if now > self.expires_at + KILL_AFTER_S:
+            self.daemon.kill(self)
+
+    def loss_error(self) -> DatabaseError:
+        """Return the error for the gateway of a job whose process has ended."""
+        if self.daemon.stuck_worker is self:
+            return DatabaseError(
+                "TIMEOUT",
+                "the process of the statement was killed, since the statement did not react to its cancellation",
+            )
+        if self.daemon.stuck_worker is not None:
+            return DatabaseError(
+                "UNAVAILABLE",
+                "the process of the statement was killed, since another statement in it did not end",
+            )
+        return DatabaseError("UNAVAILABLE", "the process that ran the statement has ended")
+
+    def note_end(self, connection_lost: bool, connected: bool) -> None:
+        """Note that the process has reported the end of the job, and call on_done().
+
+        connected: the worker keeps its connection to the database.
+        """
+        assert self.job is not None
+        self.daemon.running -= 1
+        self.daemon.ended_jobs += 1
+        self.database = self.job.database if connected else None
+        self.job = None
+        self.connection_lost = connection_lost
+        self.on_done(self)
+
+
+class DaemonProcess:
+    """One daemon process, as the regulating process sees it. workers: by their numbers."""
+
+    def __init__(
+        self,
+        log: ErrorLog,
+        count: int,
+        memory: int,
+        on_done: Callable[[RemoteWorker], None],
+        worker: type[WorkerThread] = WorkerThread,
+    ) -> None:
+        """count: of its workers. memory: that it may use, in bytes. worker: their class. Raises OSError."""
+        self.running = self.ended_jobs = 0
+        self.started_at = time.monotonic()
+        # The process was killed because of this worker's statement
+        self.stuck_worker: RemoteWorker | None = None
+        error_flags = [ErrorFlag(mmap.mmap(-1, count), number) for number in range(count)]
+        self.workers = [
+            RemoteWorker(self, number, error_flag, on_done) for number, error_flag in enumerate(error_flags)
+        ]
+        our_end, daemon_end = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            run_daemon_process(daemon_end, log, error_flags, memory, worker)
+        daemon_end.close()
+        our_end.settimeout(ORDER_TIMEOUT_S)
+        self.channel = Channel(our_end)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket to the process."""
+        return self.channel.socket.fileno()
+
+    def send_order(self, message: tuple[Any, ...] | str, descriptors: list[int] | None = None) -> None:
+        """Send an order. Kill a process that does not accept it; its end is then read from the socket."""
+        try:
+            self.channel.send(message, descriptors)
+        except OSError:
+            self.kill()
+
+    def read(self) -> None:
+        """Handle the reports of the process. Raises EOFError if it has ended."""
+        try:
+            messages = self.channel.receive()
+        except OSError:
+            raise EOFError from None
+        for number, connection_lost, connected in messages:
+            self.workers[number].note_end(connection_lost, connected)
+
+    def kill(self, stuck: RemoteWorker | None = None) -> None:
+        """Kill the process. stuck: the worker whose statement cannot be ended otherwise."""
+        self.stuck_worker = self.stuck_worker or stuck
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # the process has ended
+
+    def close(self) -> None:
+        """End the process, and reap it."""
+        self.channel.socket.close()
+        self.kill()
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass  # the process was reaped elsewhere
+
+
+def run_daemon_process(
+    sock: socket.socket, log: ErrorLog, error_flags: list[ErrorFlag], memory: int, worker: type[WorkerThread]
+) -> None:
+    """Run a daemon process: carry out orders until the regulating process has ended; never return."""
+    status = 1
+    try:
+        gc.freeze()  # objects of the parent must not be closed a second time
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)  # the regulating process handles them, and sends orders
+        kept = sorted(
+            {0, 1, 2, sock.fileno(), log.file.descriptor, worker.trace.file if worker.trace else -1} - {-1}
+        )
+        for lower, upper in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(lower + 1, upper)  # all descriptors between two kept ones
+        limit_memory(memory)
+        OrderExecutor(Channel(sock), log, error_flags, worker).run()
+        status = 0
+    except BaseException as bug:
+        log.write("error", f"a daemon ends: {type(bug).__name__}: {bug}")
+    finally:
+        os._exit(status)
+
+
+def limit_memory(extra_bytes: int) -> None:
+    """Limit the memory of this process: its present size, and `extra_bytes`.
+
+    If the system does not tell the present size (macOS), there is no limit.
+    """
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            present_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit_bytes = present_bytes + extra_bytes
+    if hard != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+
+
+class OrderExecutor:
+    """The side of the daemon process: its workers, and the orders for them."""
+
+    def __init__(
+        self, channel: Channel, log: ErrorLog, error_flags: list[ErrorFlag], worker: type[WorkerThread]
+    ) -> None:
+        """channel: to the regulating process. error_flags: one for each worker. worker: the class of workers."""
+        self.worker_class = worker
+        self.channel = channel
+        self.log = log
+        self.error_flags = error_flags
+        self.workers: dict[int, WorkerThread] = {}
+        self.gateway_connections: dict[int, GatewayConnection] = {}
+
+    def run(self) -> None:
+        """Carry out orders until the regulating process has ended."""
+        while True:
+            try:
+                messages = self.channel.receive()
+            except (EOFError, ConnectionError):
+                return
+            for message in messages:
+                match message:
+                    case str(order) if order == REOPEN_LOG:
+                        self.log.file.open()
+                    case (int(number), str(kind), str(text)):
+                        self.workers[number].cancel(DatabaseError(kind, text))
+                    case (int(number), packed_connection, job):
+                        self.start(number, packed_connection, job)
+
+    def start(self, number: int, packed_connection: tuple[Any, ...], job: Job) -> None:
+        """Make a worker answer a request."""
+        gateway_connection = unpacked([self.channel.descriptors.popleft()], packed_connection)
+        self.gateway_connections[number] = gateway_connection
+        worker = self.workers.get(number)
+        if worker is None:
+            worker = self.worker_class(
+                self.log, self.error_flags[number], lambda worker: self.report(number, worker)
+            )
+            self.workers[number] = worker
+        worker.start(job._replace(gateway_connection=gateway_connection))
+
+    def report(self, number: int, worker: WorkerThread) -> None:
+        """Report that a worker has finished its job, to DaemonProcess.read(); called in the worker's thread."""
+        # This process's copy of the connection: the regulating process keeps the gateway's connection open
+        self.gateway_connections.pop(number).close()
+        connected = worker.database is not None  # the worker keeps its connection to the database
+        message = pickle.dumps((number, worker.connection_lost, connected), pickle.HIGHEST_PROTOCOL)
+        try:
+            # One short message is sent completely, so messages of several threads do not mix
+            self.channel.socket.send(LENGTH.pack(len(message)) + message)
+        except OSError:
+            pass  # the regulating process has ended
