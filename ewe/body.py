@@ -1,18 +1,19 @@
 """The body of a request, decoded on demand: RFC 9112 section 6.
 
-A body has a known length, or it comes in chunks. Nothing is read before a feature asks for it:
+A body has a known length, or it comes in chunks. The server reads a body only when a feature asks for it:
 
     client ──bytes──▶ stream ──▶ receive(): cut at the length, or decoded from chunks ──▶ feature
 
 - **100-continue.** A client with a large body may wait until the server asks for it. The first receive() sends
   "100 Continue" (RFC 9110 section 10.1.1). If no feature reads, the client never sends.
-- **Deadlines.** body_timeout bounds each wait. A client that sends a byte now and then would meet it for hours.
-  Therefore min_rate bounds the whole: after body_timeout, at least that many bytes a second must have come.
-- **The rest.** Before the next request can be read, this body has to be read to its end. skip() drops a rest of
-  up to SKIP bytes; after a longer rest the connection closes.
+- **Deadlines.** body_timeout bounds each wait. But a client that sends a byte now and then could keep the
+  connection busy for hours. min_rate therefore bounds the whole body: after body_timeout, at least that many bytes
+  per second must have come.
+- **The rest.** Before the next request can be read, this body must be read to its end. skip() drops a rest of up to
+  MAX_SKIPPED_BYTES. If the rest is longer, the connection closes.
 
-What can go wrong: bad chunks or an early end (400), a client that stops (408), too much (413). The end of such a
-body cannot be found, so the connection closes after the response.
+Possible failures: malformed chunks or an early end (400), a client that stops sending (408), a body that is too
+large (413). The end of such a body cannot be found, so the connection closes after the response.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ import sys
 import time
 
 from ewe.http.chunked import ChunkedDecoder
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import BodyReader, Request
 from ewe.http.status import HTTPError
-from ewe.streams.base import SHARE, Stream, Timeout
+from ewe.streams.base import TURN_BYTES, Stream, Timeout
+from ewe.timeouts import timed_out
 
-SKIP = 64 * 1024  # bytes of an unread body that are read and dropped to keep the connection
+MAX_SKIPPED_BYTES = 64 * 1024  # bytes of an unread body that are read and dropped to keep the connection
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Body(BodyReader):
     """The body of one request.
 
-    length: in bytes; None if it is chunked. finished: all of it has been read. pending: bytes that have arrived and
-    are not read yet; once the body is finished, they belong to the next request. A client that expects
-    "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
+    length: the length in bytes; None if the body is chunked. finished: the whole body has been read. pending: bytes
+    that have arrived and are not read yet; when the body is finished, they belong to the next request. A client
+    that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
     def __init__(
-        self, stream: Stream, request: Request, pending: bytes, limits: Limits, timeout: float
+        self, stream: Stream, request: Request, pending: bytes, limits: RequestLimits, timeout: float
     ) -> None:
         self.stream = stream
         self.length = request.length
@@ -48,16 +50,17 @@ class Body(BodyReader):
         self.timeout = timeout
         self.expects = request.expects  # the client waits for "100 Continue"
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
-        self.ahead = b""  # decoded bytes that nobody has asked for yet
+        self.ahead = b""  # decoded bytes that receive() has not returned yet
         self.finished = False
         self.broken = False
         self.began = 0.0  # when receive() first waited for the client
         self.received = 0
 
     async def receive(self, most: int = sys.maxsize) -> bytes:
-        """Return the next decoded bytes, b"" at the end. most: the largest number of bytes, for a chunked body.
+        """Return the next decoded bytes; b"" at the end. most: the largest number of bytes, for a chunked body.
 
-        Raises HTTPError: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
+        Raises HTTPError: 400 for malformed framing or an early end, 408 for a client that stops sending, 413 for a
+        body that is too large.
         """
         if self.ahead:
             piece, self.ahead = self.ahead, b""
@@ -70,7 +73,7 @@ class Body(BodyReader):
                 if self.decoder is None or self.decoder.hungry:
                     data = await self.more()
                 else:
-                    await self.stream.share(SHARE)
+                    await self.stream.share(TURN_BYTES)
             self.pending = b""
             piece = self.take_chunked(self.decoder, data, most) if self.decoder else self.take(data)
             if piece:
@@ -85,25 +88,29 @@ class Body(BodyReader):
                 await self.stream.send(CONTINUE)
 
     def known_length(self) -> int | None:
-        """Return the length in bytes; also of a chunked body, once its end has come and before a piece is taken."""
+        """Return the length in bytes, None if unknown. See BodyReader.known_length()."""
         return len(self.ahead) if self.length is None and self.finished else self.length
 
     def has_arrived(self) -> bool:
-        """Return whether receive() would find something without waiting: bytes, or the end."""
+        """Return whether receive() would return bytes, or the end, without waiting."""
         if self.ahead or self.pending or self.finished:
             return True
         return self.decoder is not None and not self.decoder.hungry
 
     async def look_ahead(self) -> None:
-        """Read SKIP + 1 bytes of a chunked body, or all of it, before anything answers.
+        """Read MAX_SKIPPED_BYTES + 1 of a chunked body, or the whole body, before a feature answers.
 
-        A request with bad framing is then refused for every resource, and ewe knows before it responds whether the
-        connection can be kept. Later bytes are not looked at, even if they have arrived. If the client waits for
-        "100 Continue", nothing is read. Raises as receive().
+        A request with malformed framing is then refused for every resource, and ewe knows before it responds
+        whether the connection can be kept. Later bytes are not checked, even if they have arrived. If the client
+        waits for "100 Continue", nothing is read. Raises the exceptions of receive().
         """
         pieces: list[bytes] = []
         size = 0
-        while not self.expects and size <= SKIP and (piece := await self.receive(SKIP + 1 - size)):
+        while (
+            not self.expects
+            and size <= MAX_SKIPPED_BYTES
+            and (piece := await self.receive(MAX_SKIPPED_BYTES + 1 - size))
+        ):
             pieces.append(piece)
             size += len(piece)
         self.ahead = b"".join(pieces)
@@ -118,7 +125,7 @@ class Body(BodyReader):
         return piece
 
     def take_chunked(self, decoder: ChunkedDecoder, data: bytes, most: int) -> bytes:
-        """Return the decoded bytes of a part of a chunked body, at most `most`."""
+        """Decode a part of a chunked body; return at most `most` bytes."""
         try:
             piece = decoder.feed(data, most)
         except HTTPError:
@@ -130,7 +137,7 @@ class Body(BodyReader):
         return piece
 
     async def more(self) -> bytes:
-        """Return the bytes that arrive next. Raises HTTPError: 408, or 400 at the end of the connection."""
+        """Wait for the next bytes, and return them. Raises HTTPError: 408, or 400 if the client closes its side."""
         now = time.monotonic()
         self.began = self.began or now
         rate = self.stream.timeouts.min_rate
@@ -139,6 +146,7 @@ class Body(BodyReader):
         try:
             data = await self.stream.receive()
         except Timeout:
+            timed_out("body")
             self.broken = True
             what = f"came slower than {rate} bytes a second (min-rate)"
             if left >= self.timeout:
@@ -151,19 +159,20 @@ class Body(BodyReader):
         return data
 
     def may_be_skipped(self) -> bool:
-        """Return whether the rest of the body is cheap to read. It is not if the client waits for "100 Continue".
+        """Return whether the rest of the body is short enough to be dropped; False before "100 Continue".
 
-        How much of it has arrived does not count: the same bytes must always lead to the same decision.
+        The result does not depend on how many bytes have arrived: the same request must always get the same result.
         """
-        if self.finished or self.broken or self.expects or self.length is None:  # look_ahead() has read SKIP
+        # A chunked body that is not finished: look_ahead() has read more than MAX_SKIPPED_BYTES.
+        if self.finished or self.broken or self.expects or self.length is None:
             return self.finished
-        return self.left <= SKIP
+        return self.left <= MAX_SKIPPED_BYTES
 
     async def skip(self) -> bool:
-        """Read and drop the rest, up to SKIP bytes; return whether the body has been read to its end."""
+        """Read and drop the rest, up to MAX_SKIPPED_BYTES; return whether the body has been read to its end."""
         skipped = 0
         try:
-            while not self.finished and skipped <= SKIP:
+            while not self.finished and skipped <= MAX_SKIPPED_BYTES:
                 skipped += len(await self.receive())
         except HTTPError:
             return False

@@ -1,19 +1,19 @@
-"""Bounded caches: the memory for answers must not grow with the number of questions that clients think of.
+"""Bounded caches: their memory must not grow with the number of different requests that clients send.
 
-Clients choose the paths, the names and the header fields of their requests. A dict that keeps an answer for each of
-them grows as long as a client invents new ones. Each cache of this kind decides three things:
+Clients choose the paths, the names and the header fields of their requests. A dict with a result for each of them
+would grow as long as a client invents new ones. Each cache of this kind answers three questions:
 
-- **How many entries?** `most`. The entry that would be one too many first drops all others. The next requests
-  build the cache again, which costs less than an LRU list: that list is written at every lookup, and threads need a
-  lock for it. Here a lookup in a BoundedDict is dict's own, in C.
-- **How long is an entry true?** A BoundedDict holds what follows from its key alone, such as the meaning of an
-  Accept-Encoding. A TimedCache holds what can change outside, such as the file at a path: `seconds` is the time for
-  which a client may get the old answer.
-- **Which answers are not kept?** The caller decides. "No such page" is often among them: a page that has just been
-  written would otherwise be missed, and its source could be sent as a file.
+- **How many entries?** `most`. If the cache is full, the next new entry first drops all others. The following
+  requests fill the cache again. This costs less than an LRU list, which changes at every lookup, and for which
+  threads need a lock. A lookup in a BoundedDict is dict's own, in C.
+- **How long is an entry valid?** A BoundedDict contains results that depend only on the key, such as the parsed
+  form of an Accept-Encoding. A TimedCache contains results that may change, such as the file at a path. A client
+  may get an old result for up to `seconds`.
+- **Which results are not stored?** The caller decides. "No such page" is often one of them: otherwise the cache
+  would hide a page that has just been written, and the page's source could be sent as a file.
 
-Threads may share a cache. Each step is one operation of dict. Two threads may compute the same answer, and the last
-one is kept; several threads together may exceed `most` by their number.
+Threads may share a cache. Each step is one operation of dict. If two threads compute the same result, the cache
+keeps the last one. Several threads together may exceed `most` by their number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ D = TypeVar("D")
 
 
 class BoundedDict(dict[K, V]):
-    """A dict of at most `most` entries. `cache[key] = value` is the way to add one."""
+    """A dict of at most `most` entries. Only `cache[key] = value` enforces the bound."""
 
     __slots__ = ("most",)
 
@@ -42,18 +42,20 @@ class BoundedDict(dict[K, V]):
 
 
 class TimedCache(Generic[K, V]):
-    """Answers that hold for `seconds`; at most `most` of them."""
+    """Results that are valid for `seconds`; at most `most` entries."""
 
     __slots__ = ("entries", "seconds")
 
     def __init__(self, most: int, seconds: float) -> None:
         self.seconds = seconds
-        self.entries: BoundedDict[K, tuple[float, V]] = BoundedDict(
-            most
-        )  # until when it holds, and the answer
+        # key -> (the monotonic() at which the entry expires, the result)
+        self.entries: BoundedDict[K, tuple[float, V]] = BoundedDict(most)
 
     def find(self, key: K, find_uncached: Callable[[K], V]) -> V:
-        """Return the answer for a key, asking `find_uncached` if the cache has none. Raises what that raises."""
+        """Return the result for a key; if the cache has no valid one, call `find_uncached` and store its result.
+
+        Raises the exceptions of `find_uncached`.
+        """
         entry = self.entries.get(key)
         now = monotonic()
         if entry is not None and entry[0] > now:
@@ -63,7 +65,7 @@ class TimedCache(Generic[K, V]):
         return value
 
     def get(self, key: K, default: D) -> V | D:
-        """Return the answer for a key, `default` if the cache has none that still holds."""
+        """Return the result for a key; `default` if the cache has no valid one."""
         entry = self.entries.get(key)
         return entry[1] if entry is not None and entry[0] > monotonic() else default
 
@@ -74,9 +76,9 @@ class TimedCache(Generic[K, V]):
         return len(self.entries)
 
     def forget(self, key: K) -> None:
-        """Drop the answer for a key, if there is one."""
+        """Drop the result for a key, if there is one."""
         self.entries.pop(key, None)
 
     def clear(self) -> None:
-        """Drop all answers."""
+        """Drop all results."""
         self.entries.clear()

@@ -1,8 +1,8 @@
 """The command ``ewe``: reads the command line and the settings, checks them, and starts the server.
 
-Exit status: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration, 130 after Ctrl-C where no server
-was to start. (4, requests were cut, comes from the server.) Each error here is one line on standard error:
-``ewe: ...``.
+Exit status: 0 after a stop by a signal, 1 if the server could not start, 2 for wrong usage or configuration, 130
+after Ctrl-C in a command that starts no server. (4, requests were aborted, comes from the server.) Each error is
+one line on standard error: ``ewe: ...``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ewe import __version__
 from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
 from ewe.config.feature_table import COMMANDS
-from ewe.config.messages import ConfigError, Failure, nearest, one_line, quoted
+from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config, groups
@@ -35,8 +35,9 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 LISTS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
 
 
-LONGEST_DEFAULT = 50  # characters in the help; --print-config shows all
-DIRECTORY = "the directory of the command line"  # the origin of its document root
+MAX_DEFAULT_CHARS = 50  # characters of a default in the help; --print-config shows all
+MANUAL = "/docs=ewe.features.markdown.manual:Manual"  # a mount of the sample site
+DIRECTORY = "the directory of the command line"  # the origin of a document root from the command line
 
 
 class SiteError(Failure):
@@ -45,7 +46,7 @@ class SiteError(Failure):
 
 @entry_point("ewe", unread=DONE)
 def main(arguments: list[str]) -> int:
-    """Run the command with its arguments (by default the process's own) and return its exit status."""
+    """Run the command with its arguments (by default those of the process), and return its exit status."""
     options = _parse(arguments)
     for command in COMMANDS:
         if getattr(options, command.option.replace("-", "_")):
@@ -68,7 +69,7 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 
 
 def _check(config: Config) -> int:
-    """Check whether a start would succeed: print a line for each setting that would prevent it."""
+    """Check whether a start would succeed. Print one line for each setting that would prevent it."""
     from ewe.server.preflight import examine
     from ewe.server.xswitch_process import check_settings
 
@@ -86,7 +87,7 @@ def _check(config: Config) -> int:
 
 
 def _explain(config: Config, question: str) -> int:
-    """Print which site, which location and which rule would answer a request, and why."""
+    """Print the site, the location and the rule that would answer a request, and the reason."""
     from ewe.config.setting_types import parse_address
     from ewe.server.preflight import with_xswitch
     from ewe.server.run import addresses_of
@@ -105,28 +106,28 @@ def _explain(config: Config, question: str) -> int:
 
 
 def _print(text: str) -> int:
-    encoding = sys.stdout.encoding  # a path may hold bytes that are no text
+    encoding = sys.stdout.encoding  # a path may contain bytes that are not text
     print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     return 0
 
 
-# What the command line says.
+# The parser of the command line
 
 
-_TIE = "\xa0"  # a space at which help is not wrapped
+_TIE = "\xa0"  # a space at which the help text is not wrapped
 
 
 class _Parser(RaisingParser):
     def format_help(self) -> str:
         from ewe.processors import base
 
-        # Only for --help: to find the models of other packages takes a while.
+        # Only for --help, since the search for the models of other packages takes some time.
         self.epilog = f"Models: {', '.join(base.names())}."
         return super().format_help().replace(_TIE, " ")
 
 
 class _Formatter(HelpFormatter):
-    """Write help for 80 columns on every terminal."""
+    """Formats the help for 80 columns on every terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=79)
@@ -150,7 +151,7 @@ models:   -n serial    -f fork    --model prefork    -t thread
           -p pool      -a asyncio    -x X-Switch     --model yours:Class
 options:  --host ADDRESS       --documentroot PATH    --access-log PATH | off
           --port NUMBER        --cgi-path PATH        --tls self    (HTTPS)
-          --workers COUNT      --poolthreads COUNT    --open   (the browser)
+          --workers auto | N   --poolthreads COUNT    --open   (the browser)
 checks:   --check-config       --print-config         --explain URL
 
 ewe --help all lists every option; ewe --help GROUP those of one group:
@@ -159,7 +160,7 @@ ewe --help all lists every option; ewe --help GROUP those of one group:
 
 
 class _Help(argparse.Action):
-    """Print a screen of help, or all of it, or that of one group of options."""
+    """Print one screen of help, the whole help, or the help of one group of options."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         titles = [group.title for group in parser._action_groups if group.title in groups()]
@@ -192,7 +193,7 @@ class _Set(argparse.Action):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    """Parse the command line; `given` holds its settings, `words` its port and directory.
+    """Parse the command line into `given`, its settings, and `words`, its port and directory.
 
     Raises ConfigError; SystemExit after --help.
     """
@@ -256,7 +257,9 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         *((f"--{command.option}", command.help) for command in COMMANDS),
     ):
         group.add_argument(name, action="store_true", default=False, help=text)
-    group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
+    group.add_argument(
+        "--version", action="version", version=f"ewe {__version__}", help="print the version and end"
+    )
     group.add_argument(
         "-h", "--help", action=_Help, nargs="?", const="", metavar="WHAT",
         help="print a screen of help and end; WHAT: all, or what the options concern, such as tls",
@@ -281,8 +284,8 @@ def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
     if switch:
         flags += [f"--no-{key}" for key in setting.keys]
     default = setting.show(setting.default) or "none"
-    if len(default) > LONGEST_DEFAULT:
-        default = default[:LONGEST_DEFAULT] + "..."
+    if len(default) > MAX_DEFAULT_CHARS:
+        default = default[:MAX_DEFAULT_CHARS] + "..."
     group.add_argument(
         *flags,
         action=_Set,
@@ -295,7 +298,7 @@ def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
 
 
 def _check_flags(argv: list[str], known: Collection[str]) -> None:
-    """Raise ConfigError for an unknown flag, with the most similar one."""
+    """Raise ConfigError for an unknown flag; the message names the most similar flag."""
     for word in argv:
         if word == "--":
             return
@@ -325,15 +328,16 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
             raise ConfigError(f"two directories at once: {other} (--documentroot) and {directory}")
         options.directory = directory
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
-        raise ConfigError("--bind is instead of --host and a port: use one or the other")
+        raise ConfigError("--bind replaces --host and a port: give one or the other")
     last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LISTS]
     return [*last, *((key, [raw for _, raw in given[key]]) for key in LISTS if key in given)]
 
 
 def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the port and the directory that the command line names without an option.
+    """Return the port and the directory that stand on the command line without an option.
 
-    A number is a port; a directory of that name is ./8080. Raises ConfigError for another word, or a second one.
+    A number is a port; a directory with such a name must be written as ./8080. Raises ConfigError for any other
+    word, and for a second port or directory.
     """
     port = directory = None
     for word in words:
@@ -354,14 +358,14 @@ def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
     return port, directory
 
 
-# What comes of it.
+# The configuration and the site
 
 
 def _configure(options: argparse.Namespace) -> Config:
-    """Return the configuration from all sources. Raises ConfigError, also for a model that does not exist."""
+    """Return the configuration from all sources. Raises ConfigError, also for an unknown model."""
     from ewe.processors import base
 
-    options.directory = None
+    options.directory = None  # _given() sets it if the command line names a directory
     config = Config.load(_given(options), file=options.config)
     if options.directory is not None:
         if config.sites:
@@ -378,10 +382,10 @@ def _configure(options: argparse.Namespace) -> Config:
 
 
 def as_toml(config: Config) -> str:
-    """Return all settings as a file that ewe reads to the same effect, each with its origin.
+    """Return all settings as a TOML file with the same effect, each with its origin.
 
-    A default is a comment. Some settings mean more once a source names them: a directory must then exist, and a
-    port is then opened beside those of the sites.
+    A default is written as a comment, since some settings have a further effect when a source sets them: the
+    directory must then exist, and the port is opened in addition to those of the sites.
     """
     lines = [f"# The settings of ewe {__version__}."]
     for title, settings in groups().items():
@@ -405,27 +409,33 @@ def _toml(setting: Setting[Any], value: object) -> str:
 
 
 def choose_site(config: Config) -> Config:
-    """Return the configuration with directories that exist: those it names, or those of the sample site.
+    """Return the configuration with directories that exist: its own, or those of the sample site.
 
-    If no source names a document root and there is no htdocs/, ewe serves this directory if it has an index file,
-    else the sample site; it prints a line that says so. Raises SiteError if a directory that a source names is
-    missing.
+    If no source sets a document root and there is no htdocs/, ewe serves the current directory if that has an index
+    file, else the sample site, and prints a line about it. Raises SiteError if a directory that a source sets does
+    not exist.
     """
     if config.sites:
-        for own in config.each_site():
-            check_directories(own)
+        for site_config in config.each_site():
+            check_directories(site_config)
         if (root := config.missing_root()) is not None:
-            place = next(own for own in config.each_site() if own.documentroot == root).origin("documentroot")
-            raise SiteError(f"document root {quoted(root)} ({place}) is not a directory")
+            origin = next(
+                site_config for site_config in config.each_site() if site_config.documentroot == root
+            ).origin("documentroot")
+            raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")
         return config
     check_directories(config)
     root = config.documentroot
     origin = config.origin("documentroot")
     if config.missing_root() is None:
-        return config
+        samples = [os.path.realpath(os.path.join(each, "htdocs")) for each in _sample_directories()]
+        is_sample = origin == "default" and os.path.realpath(root) in samples
+        return with_manual(config) if is_sample else config
     if origin != "default":
         raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")
-    sample = next((place for place in _sample_places() if os.path.isdir(os.path.join(place, "htdocs"))), None)
+    sample = next(
+        (each for each in _sample_directories() if os.path.isdir(os.path.join(each, "htdocs"))), None
+    )
     if sample is None or any(os.path.isfile(name) for name in config.defaultindex):
         print("ewe: no htdocs here; serving this directory itself, without programs", file=sys.stderr)
         return files_only(config.replace("this directory", documentroot="."))
@@ -438,20 +448,34 @@ def choose_site(config: Config) -> Config:
         config = config.replace("sample site", libcgi_path=os.path.join(sample, "libcgi-bin"))
     if config.origin("markdown") == "default" and has_markdown():
         config = config.replace("sample site", markdown=True)
-    return config.replace("sample site", documentroot=os.path.join(sample, "htdocs"))
+    return with_manual(config.replace("sample site", documentroot=os.path.join(sample, "htdocs")))
+
+
+def with_manual(config: Config) -> Config:
+    """Return the configuration of the sample site with ewe's own documentation at /docs/, if it is there.
+
+    htdocs/docs/index.html answers where the documentation or the package `markdown` is not installed.
+    """
+    if (
+        config.origin("mount") != "default"
+        or not has_markdown()
+        or not os.path.isfile(docs_page("README.md"))
+    ):
+        return config
+    return config.replace("sample site", mount=(MANUAL,))
 
 
 def has_markdown() -> bool:
-    """Return whether the package is installed that makes pages of Markdown files."""
+    """Return whether the package `markdown` is installed, which converts Markdown files to pages."""
     from importlib.util import find_spec
 
     return find_spec("markdown") is not None
 
 
 def files_only(config: Config) -> Config:
-    """Return the configuration without the directories of programs that no source names.
+    """Return the configuration without the directories of programs, unless a source sets them.
 
-    `ewe ~/Downloads` must not run what lies in a cgi-bin there, and a cgi-bin here belongs to another site.
+    `ewe ~/Downloads` must not run programs in ~/Downloads/cgi-bin, and ./cgi-bin belongs to another site.
     """
     none = {name: os.devnull for name in ("cgi_path", "libcgi_path") if config.origin(name) == "default"}
     return config.replace("only files are served", **none) if none else config
@@ -465,6 +489,6 @@ def check_directories(config: Config) -> None:
             raise SiteError(f"{key} {quoted(directory)} ({origin}) is not a directory")
 
 
-def _sample_places() -> tuple[str, str]:
-    """Return where the sample site may be: inside an installed package, or beside the package in a clone."""
+def _sample_directories() -> tuple[str, str]:
+    """Return the possible directories of the sample site: in an installed package, or beside it in a clone."""
     return os.path.join(PACKAGE, "sample"), os.path.dirname(PACKAGE)

@@ -1,8 +1,8 @@
-"""The conversation: requests in, responses out, over any stream. The one place that speaks HTTP to a client.
+"""The conversation: read requests and send responses, over any stream. Only this module speaks HTTP with clients.
 
-A client opens a connection and sends a request; the server answers; both may go on for hours on the same
-connection. One such connection, from its first byte to its last, is a *conversation*, and one request with
-its response is an *exchange*:
+A client opens a connection and sends a request, and the server answers. Both may continue for hours on the same
+connection. The whole dialogue on one connection is a *conversation*, and one request with its response is an
+*exchange*:
 
     client                                          server, converse()
     ------                                          ------------------
@@ -13,36 +13,37 @@ its response is an *exchange*:
                                                     end_exchange(): keep the connection, or close it?
     POST /cgi-bin/form.py HTTP/1.1    ──head──▶
     Expect: 100-continue                            a feature asks for the body ...
-                                      ◀─100───      ... so the client is told to send it (ewe.body)
+                                      ◀─100───      ... and the server asks the client to send it (ewe.body)
     name=Ada                          ──body──▶
                                       ◀─head──
                                       ◀─body──
 
-Nothing here knows which concurrency model runs it. The stream decides what `await` means: over a blocking
-socket nothing ever pauses, over an event loop every wait pauses (ewe.streams.base).
+This module does not know which concurrency model runs it. The stream decides whether an `await` pauses: over a
+blocking socket it never does, over an event loop every wait does (ewe.streams.base).
 
-**Keep-alive.** HTTP/1.1 keeps a connection open for the next request unless client or server says
-`Connection: close`; HTTP/1.0 closes it unless the client asks for `keep-alive` (RFC 9112 section 9.3). The
-server, too, has reasons to close: may_keep_alive() lists them. A client may send its next requests
-before it has the first response (pipelining): the bytes that follow a request are `pending`, and the loop
-starts with them instead of waiting.
+**Keep-alive.** HTTP/1.1 keeps a connection open for the next request, unless the client or the server sends
+`Connection: close`. HTTP/1.0 closes it, unless the client asks for `keep-alive` (RFC 9112 section 9.3). The server
+may have other reasons to close: may_keep_alive() lists them. A client may send its next requests before it has the
+first response (pipelining). The bytes after a request are `pending`, and the loop begins with them instead of
+waiting.
 
-**Where a request ends** has to be known before the next one can be read. A feature need not read its request's
-body, so end_exchange() reads a short remainder and drops it. The connection closes if the remainder is long (to
-read it costs too much), or if the head was refused (of most refused heads nobody knows where the request ends).
+**The end of a request** must be known before the next request can be read. A feature may leave the body of its
+request unread, so end_exchange() reads and drops a short rest. The connection closes if the rest is long, since
+reading it would cost too much. It also closes after a refused head, whose end is usually unknown.
 
-**Lingering.** If the server closed a connection while the client still sends, the kernel would answer those
-bytes with a reset, and the client could lose a response that it has not read yet. The server therefore first ends
-only its side, reads for a moment what still comes, then closes: Stream.linger(), RFC 9112 section 9.6.
+**Lingering close.** If the server closed a connection while the client still sends, the kernel would answer those
+bytes with a reset, and the client could lose a response that it has not read yet. The server therefore first closes
+only its own side, then reads and drops the client's bytes for a moment, then closes the connection:
+Stream.linger(), RFC 9112 section 9.6.
 
-**What ends a conversation**: the client closes or is silent between requests (b""), leaves during an exchange
-(Disconnected), sends too slowly (408), or reads too slowly (Timeout); a stop of the server; one of the reasons in
-may_keep_alive(); a body that is not read to its end; a response whose end only the close can mark. What goes wrong
-before the response begins becomes a status, in answer() or refuse(). Once the response has begun, no other status
-can be sent: the connection is cut (ewe.response_writer).
+**The end of a conversation.** The client closes, or is silent, between two requests (b""). It leaves during an
+exchange (Disconnected), sends too slowly (408), or reads too slowly (Timeout). The server stops. may_keep_alive()
+returns False. A body is not read to its end. Or only the close can mark the end of a response. A failure before the
+response begins becomes a status, in answer() or refuse(). After the response has begun, no other status can be
+sent: the connection is aborted (ewe.response_writer).
 
-Read next: ewe.response_writer (how a response is sent), ewe.http.parser (what a head may be), ewe.site (which
-feature answers), ewe.streams.base (what a stream promises).
+Read next: ewe.response_writer, which sends a response; ewe.http.parser, the syntax of a head; ewe.site, the
+features; ewe.streams.base, the promises of a stream.
 """
 
 from __future__ import annotations
@@ -53,26 +54,27 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
-from ewe.http.messages import MAX_REMEMBERED, NO_BODY, Request, Response
+from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
 from ewe.response_writer import fault, log, send_response
-from ewe.streams.base import SHARE, Disconnected, Stream, Timeout
+from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.site import Site
 
-# Browsers and load generators repeat themselves, so a site remembers heads, byte for byte, with their Request.
-# Only short heads of requests without a body are remembered. When there are too many, all are forgotten at once.
+# Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
+# their Requests. It caches only short heads of requests without a body. When the cache is full, all entries are
+# dropped.
 MAX_HEADS = 1024
-LONG_SECONDS = 0.002  # an exchange that takes longer is work enough for one turn, however little it sends
-# For the access log alone, as nginx writes it: the client left before its response began.
+LONG_EXCHANGE_S = 0.002  # after a longer exchange the conversation lets others run, even if it sent little
+# Only for the access log, with nginx's status: the client left before its response began.
 CLIENT_LEFT = Response(499)
 
 
 async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
-    """Hold one client's conversation: read requests and answer them, until either side closes.
+    """Run one client's conversation: read requests and answer them, until either side closes.
 
     pending: bytes of the first request that have been read already.
     """
@@ -84,7 +86,7 @@ async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
             response = await answer(stream, site, request, began)
             keep_alive = may_keep_alive(stream, site, request)
             keep_alive = await send_response(stream, request, response, keep_alive, began)
-            # After most requests nothing is left to read or to end, and the call is saved.
+            # After most requests end_exchange() has nothing to do, so the call is saved.
             if pending or not keep_alive or request.body is not NO_BODY:
                 keep_alive, pending = await end_exchange(stream, request, pending, keep_alive, began)
             if not keep_alive:
@@ -93,15 +95,15 @@ async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
     except RefusedHead as refused:
         await refuse(stream, refused, began)
     except (Timeout, Disconnected):
-        return  # The client has left, reads too slowly, or its response was cut: nothing more can be sent.
+        return  # the client has left, reads too slowly, or its response was aborted: no more bytes can be sent
 
 
 def may_keep_alive(stream: Stream, site: Site, request: Request) -> bool:
-    """May the connection stay open after this request? Its response may still say otherwise.
+    """Return whether the connection may stay open after this request. The response may still close it.
 
-    Not if the client or the settings forbid it, if this process retires, stops, or has new settings (stopping), if
-    this was the last request that a connection may make (setting `requests`), or if too much of the request's body
-    is unread.
+    Return False if the client or the settings forbid keep-alive; if this process retires, stops, or has new
+    settings (stopping); if this was the last request that a connection may send (setting `requests`); or if too
+    much of the request's body is unread.
     """
     return (
         request.keep_alive
@@ -115,10 +117,10 @@ def may_keep_alive(stream: Stream, site: Site, request: Request) -> bool:
 async def end_exchange(
     stream: Stream, request: Request, pending: bytes, keep_alive: bool, began: float
 ) -> tuple[bool, bytes]:
-    """Leave the stream where the next request begins, or end it.
+    """Read to the beginning of the next request, or let the client read the response before the close.
 
-    pending: the bytes after the request's head, if it has no body. Returns whether the connection is kept, and
-    what has arrived of the next request.
+    pending: the bytes after the request's head, if it has no body. Returns whether the connection is kept, and the
+    bytes of the next request that have arrived.
     """
     body = request.body
     if body is not NO_BODY:
@@ -126,20 +128,20 @@ async def end_exchange(
             keep_alive = await body.skip()
         pending = body.pending
     if keep_alive:
-        if pending and time.perf_counter() - began > LONG_SECONDS:
-            await stream.share(SHARE)
+        if pending and time.perf_counter() - began > LONG_EXCHANGE_S:
+            await stream.share(TURN_BYTES)
     elif pending or not body.finished:
         await stream.linger()
     return keep_alive, pending
 
 
 async def converse_announced(stream: Stream, site: Site) -> None:
-    """Hold a conversation that begins with a header of the PROXY protocol."""
-    from ewe.gateway.proxy_protocol import announced
+    """Run a conversation that begins with a header of the PROXY protocol."""
+    from ewe.gateway.proxy_protocol import read_proxy_header
 
     assert site.proxies is not None
     try:
-        pending = await announced(stream, site.proxies.networks, site.config.head_timeout)
+        pending = await read_proxy_header(stream, site.proxies.networks, site.config.head_timeout)
     except Disconnected:
         return
     if pending is not None:
@@ -147,7 +149,7 @@ async def converse_announced(stream: Stream, site: Site) -> None:
 
 
 async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") -> None:
-    """Hold a conversation over TLS. pending: bytes of the handshake that have been read already."""
+    """Run a conversation over TLS. pending: bytes of the handshake that have been read already."""
     from ewe.streams.tls import SecureStream
 
     assert site.tls is not None
@@ -158,7 +160,7 @@ async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") ->
             return
     secure = SecureStream(stream, site.tls)
     if pending:
-        secure.take(pending)
+        secure.keep_encrypted(pending)
     try:
         agreed = await secure.handshake(site.config.tls_timeout)
     except (Timeout, Disconnected):
@@ -169,10 +171,10 @@ async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") ->
 
 
 def recall(site: Site, pending: bytes) -> tuple[Request, bytes] | None:
-    """Return the request if the pending bytes are exactly one head that this site remembers."""
+    """Return the request if the pending bytes are exactly one head in the site's cache; else None."""
     # Hashing many pipelined requests costs more than parsing one head.
-    if len(pending) <= MAX_REMEMBERED:
-        # Not get(): on a Python without the GIL it takes a lock that all threads share.
+    if len(pending) <= MAX_CACHED_HEAD_CHARS:
+        # get() is not used: on a Python without the GIL it takes a lock that all threads share.
         try:
             return site.heads[pending], b""
         except KeyError:
@@ -201,21 +203,22 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
 
 
 def remember(site: Site, head: bytes, request: Request) -> None:
-    """Remember what a head means. Two exchanges may then share the Request, which is never changed.
+    """Add a head and its Request to the site's cache. Exchanges may share a Request, since it is never changed.
 
-    An https URL is not remembered: whether it is refused depends on the connection.
+    An https URL is not cached: some connections refuse it, and others do not.
     """
-    if len(head) <= MAX_REMEMBERED and request.target[:6].lower() != "https:":
+    if len(head) <= MAX_CACHED_HEAD_CHARS and request.target[:6].lower() != "https:":
         if len(site.heads) >= MAX_HEADS:
             site.heads.clear()
         site.heads[head] = request
 
 
 async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:
-    """Return a head, its empty line included, and the bytes after it.
+    """Return a head with its empty line, and the bytes after it.
 
-    Raises RefusedHead: 408 when the head is not complete in time (head-timeout), 400 when the client ends
-    within it, and as check_partial_head(). Raises Disconnected if the client ends before the head begins.
+    Raises RefusedHead: 408 if the head is not complete in time (head-timeout), 400 if the client closes its side
+    within the head, and the errors of check_partial_head(). Raises Disconnected if the client closes its side
+    before the head.
     """
     timeout = site.config.head_timeout
     timed = False
@@ -224,7 +227,7 @@ async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, 
     try:
         while (end := pending.find(b"\r\n\r\n")) < 0:
             checked = check_partial_head(pending, site.limits, checked)
-            if not timed:  # The deadline is for the whole head, however many pieces it comes in.
+            if not timed:  # the deadline is for the whole head, and not for each piece
                 stream.set_deadline(timeout)
                 timed = True
             data = await stream.receive()
@@ -249,11 +252,11 @@ def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
 
 
 class RefusedHead(Exception):
-    """A head that ewe refuses before any feature sees its request. head: what has arrived of it.
+    """ewe refuses a head before a feature gets its request. head: the bytes of the head that have arrived.
 
-    It is malformed or too long, comes too slowly, or asks for what ewe does not do: a body past max-body (413), a
-    method that is too long (501), an encoded slash (404). Of most of them nobody knows where the request ends. The
-    connection therefore closes after each of them.
+    The head is malformed, too long or too slow, or ewe does not support the request: a body above max-body (413), a
+    method that is too long (501), an encoded slash (404). The end of such a request is usually unknown, so the
+    connection closes after each of them.
     """
 
     def __init__(self, error: HTTPError, head: bytes) -> None:
@@ -263,15 +266,15 @@ class RefusedHead(Exception):
 
 
 async def answer(stream: Stream, site: Site, request: Request, began: float) -> Response:
-    """Return the site's response; what a feature raises becomes a status here, and only here.
+    """Return the site's response. Only this function turns the exceptions of features into a status.
 
-    Raises Timeout or Disconnected if the client left meanwhile. The access log then has the request with
-    status 499, because a program may have run for it all the same.
+    Raises Timeout or Disconnected if the client leaves meanwhile. The access log then records the request with the
+    status 499, because a program may have run for it.
     """
     response: Response
     try:
         if request.length is None:
-            if stream.connected is not None:  # the client of the request before may be another
+            if stream.connected is not None:  # the previous request may have had another client
                 stream.client = stream.connected.client
             await request.body.look_ahead()
         response = await site.respond(request, stream)
@@ -279,7 +282,7 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
         response = error_page(error.status, error.cause, error.fields)
     except (Timeout, Disconnected):
         if logger.access.enabled:
-            log(stream, request, CLIENT_LEFT, 0, began, "X")
+            log(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
         raise
     except OSError as reason:
         if reason.errno in EXHAUSTED:
@@ -296,11 +299,11 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
     """Answer a request whose head was refused, and end the connection."""
     error = refused.error
     head = refused.head
-    if stream.connected is not None:  # the client of the request before is not this one's
+    if stream.connected is not None:  # the previous request may have had another client
         stream.client = stream.connected.client
-    if error.place is not None:
-        # Cut after the byte at fault, so that the log line does not depend on how many bytes had arrived.
-        head = head[: error.place + 1]
+    if error.offset is not None:
+        # Keep only the bytes up to the faulty one, so that the log line does not depend on how many have arrived.
+        head = head[: error.offset + 1]
     line = head[:200].partition(b"\r\n")[0].decode("latin-1")
     request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
     request.line = line
@@ -309,11 +312,11 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
         await send_response(stream, request, response, False, began)
         await stream.linger()
     except (Timeout, Disconnected):
-        return  # The client did not wait for the answer.
+        return  # the client did not wait for the response
 
 
 def busy() -> bytes:
-    """Return the whole response to a connection that the server has no room for."""
+    """Return the whole response for a connection that exceeds a limit of the server."""
     page = error_page(503, "", (("Retry-After", "1"),))
     assert isinstance(page.body, bytes)
     return page.encoded() + b"Connection: close\r\n\r\n" + page.body

@@ -1,24 +1,24 @@
-"""Conversations: what a processor is given to run, as coroutines that it need not understand.
+"""Conversations: the coroutines that a processor runs, and their start and stop.
 
-A processor decides who runs a conversation, and when. It does not know what is said in one. This module knows, and
-puts together what stands between an accepted connection and converse():
+A processor decides which thread or process runs a conversation, and when. It does not know HTTP. This module
+combines the layers between an accepted connection and converse():
 
     processor                          Conversations
     ---------                          -------------
-    before the first connection:       start(): the applications of ASGI start; why one cannot, or ""
+    before the first connection:       start(): start the ASGI applications; return why one cannot start, or ""
     a connection, as a stream: ──────▶ of(stream) ─┬─ converse()             HTTP from the first byte
                                                    ├─ converse_securely()    the TLS handshake, then HTTP
                                                    └─ converse_announced()   a PROXY header, then one of the two
-    one connection too many:           refusal: the bytes to send; is_trusted(): does the limit hold for the client?
-    after the last connection:         stop(): the applications end
+    a connection above the limit:      refusal: the bytes to send; is_trusted(): is the client exempt?
+    after the last connection:         stop(): stop the applications
 
-A model that has an event loop runs start() and stop() on it. For all others the loop of the applications runs in a
-separate thread (streams/loops.py).
+A model that has an event loop runs start() and stop() on it. For all other models the loop of the applications runs
+in a separate thread (streams/loops.py).
 
-What can go wrong: a fork. The thread of the applications would not be in the child. The fork model therefore starts
+Possible failures: a forked child does not have the thread of the applications. The fork model therefore starts
 nothing in the parent, and each child starts its own applications when its client first asks for one.
 
-Read next: conversation.py; processors/base.py, which calls all of this.
+Read next: conversation.py; processors/base.py, which calls this module.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Conversations:
     """The conversations with the clients of one site, under one configuration.
 
-    refusal: what a client is sent if there is no room for its connection; over TLS nothing, since before the
-    handshake there is no way to say it. computes_first: a conversation computes before its first request, or waits
-    in place, so it should not begin in a thread on which others wait.
+    refusal: the response to a connection above the limit; empty for TLS, since no response can be sent before the
+    handshake. computes_first: a conversation computes, or blocks, before its first request. It should therefore not
+    begin in a thread for which others wait.
     """
 
     def __init__(self, site: Site, config: Config) -> None:
@@ -58,18 +58,24 @@ class Conversations:
             self.begin = converse if site.tls is None else converse_securely
 
     def of(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        """Return the conversation over a stream; every model runs the same."""
+        """Return the conversation over a stream. It is the same under every model."""
         return self.begin(stream, self.site)
 
     def is_trusted(self, client: str) -> bool:
-        """Return whether a client address is that of a trusted proxy, which has no limit of connections."""
+        """Return whether a client address is that of a trusted proxy, which may open any number of connections."""
         return self.site.proxies is not None and client in self.site.proxies.networks
 
-    def start(self, told_to_finish: Flag, run: Run | None = None) -> str:
-        """Start what runs beside the conversations; return in one line why it cannot start, or "".
+    def requested_bytes(self, head: bytes, checked: int) -> tuple[int | None, int]:
+        """Return the size of the file that a head asks for: see ewe.requested_bytes."""
+        from ewe.requested_bytes import requested_bytes
 
-        told_to_finish: a stop that comes meanwhile ends the start. run: of the model's own event loop, if it has
-        one.
+        return requested_bytes(self.site, head, checked)
+
+    def start(self, asked_to_finish: Flag, run: Run | None = None) -> str:
+        """Start the ASGI applications; return one line why one cannot start, or "".
+
+        asked_to_finish: a stop, which ends the wait for the applications. run: runs a coroutine on the model's own
+        event loop; None if the model has none.
         """
         if not self.site.applications:
             return ""
@@ -79,21 +85,21 @@ class Conversations:
             from ewe.streams.loops import LoopThread
 
             run = LoopThread.of_this_process(self.config.loop).run
-        failure: str = run(start_all(self.site.applications, told_to_finish))
+        failure: str = run(start_all(self.site.applications, asked_to_finish))
         return failure
 
-    def stop(self, told_to_abort: Flag, run: Run | None = None) -> None:
-        """Stop what start(), or a conversation, has started in this process. run: as of start()."""
+    def stop(self, asked_to_abort: Flag, run: Run | None = None) -> None:
+        """Stop the applications that start() or a conversation has started in this process. run: as in start()."""
         if "ewe.gateway.asgi" not in sys.modules:
             return
         from ewe.gateway.asgi import stop_all
 
         if run is not None:
-            run(stop_all(self.config.grace, told_to_abort))
+            run(stop_all(self.config.grace, asked_to_abort))
             return
         from ewe.streams.loops import LoopThread
 
         loop = LoopThread.existing()
         if loop is not None:
-            loop.run(stop_all(self.config.grace, told_to_abort))
+            loop.run(stop_all(self.config.grace, asked_to_abort))
             loop.close()

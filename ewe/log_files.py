@@ -1,15 +1,15 @@
-"""The files of the logs: how they are opened and written, who owns them, and the count of lost lines.
+"""Log files: open and write them, set their owner, and count lost lines.
 
 Each line is one write(2) to a descriptor opened with O_APPEND, so lines of several processes never mix.
 
-**Whose file it is.** Started as root with `user`, ewe opens its logs as root and then gives up root. A log that it
-has created must belong to the account: otherwise neither a reload (HUP) nor a rotation (USR1) could open it again.
-Each new file is therefore given to OWNER. A file that already exists keeps its owner. A symbolic link that another
-account may have made is not followed (followed()).
+**The owner of a log.** If root starts ewe with `user`, ewe opens its logs as root and then gives up root. A log
+that ewe has created must belong to the account. Otherwise neither a reload (HUP) nor a rotation (USR1) could open
+it again. ewe therefore changes the owner of each new file to Owner.account. A file that already exists keeps its
+owner. ewe does not follow a symbolic link that another account may have made (followed()).
 
 **Lost lines.** A log that cannot be written never stops the server: if the disk is full, or the reader of a pipe is
-slow, the line is lost. The administrator must hear of it within seconds, so the first loss is reported at once, in
-the error log or, if that cannot be written either, on standard error. Later reports come every REPORT_S at most:
+slow, the line is lost. The administrator must know within seconds. The first loss is therefore reported at once, in
+the error log or, if that cannot be written either, on standard error. Later reports follow at most every REPORT_S:
 
     a line is lost ──▶ "cannot be written: No space left on device"   Losses.last is set
          │
@@ -19,14 +19,14 @@ the error log or, if that cannot be written either, on standard error. Later rep
          ▼  a line is written, REPORT_S after the last report at the earliest
     "96 lines could not be written; it can be written again"          Losses.last is 0.0 again
 
-All processes of the server share the counters (Losses), which are made before fork(2). A process that has lost no
-line pays nothing for all of this: write() looks at `careful`, as it would have to for a pipe.
+All processes of the server share the counters (Losses), which are made before fork(2). As long as no line is lost,
+this costs nothing: write() only checks `careful`, which it would have to check for a pipe anyway.
 
-**Other logs.** The log daemon of the system takes each line as one datagram (Syslog). If standard error leads to
+**Other logs.** The system's log daemon gets each line as one datagram (Syslog). If standard error is connected to
 systemd's journal, each message begins with its priority (in_journal).
 
-A full disk may take the first half of a line. The half is cut off again. Where that is impossible, a line feed
-ends it before the next line.
+**Partial lines.** A full disk may store only the beginning of a line. ewe then removes this part. If that is
+impossible, a line feed ends the part before the next line.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ FACILITIES = {
 }  # fmt: skip
 SYSLOG = re.compile(r"syslog:([a-z0-9]*)(?:@(/.+))?")
 DEV_LOG = "/dev/log"
-FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Owner:
-    """The account that new logs are given to, as (uid, gid); None: they stay the creator's."""
+    """The owner of new logs, as (uid, gid); None leaves them to the process that creates them."""
 
     account: tuple[int, int] | None = None
 
 
 class Counter:
-    """A counter for all processes, once it is shared. Each call is one step, also in a signal handler."""
+    """A counter that several processes can share. Each call is atomic, also in a signal handler."""
 
     def __init__(self) -> None:
         self.own = 0
         self.descriptor = -1
 
     def share(self) -> None:
-        """Count for the processes that are forked from now on, too: by an eventfd(2), where the system has them."""
+        """Share the counter with processes that are forked later, by an eventfd(2) if the system has it."""
         if not hasattr(os, "eventfd"):
-            return  # each process counts for itself
+            return  # each process counts separately
         try:
             self.descriptor = os.eventfd(self.own, EVENTFD_FLAGS)
-        except OSError:  # no descriptor is left: as above
+        except OSError:  # no descriptor is left: each process counts separately
             return
-        # Not at the exit: a process that has closed all descriptors may use the number for another file.
+        # Not at exit: a process that has closed all descriptors may use the number for another file.
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
     def add(self, count: int) -> None:
@@ -92,7 +92,7 @@ class Counter:
             os.write(self.descriptor, count.to_bytes(8, sys.byteorder))
 
     def take(self) -> int:
-        """Return the count, and begin at 0 again."""
+        """Return the count, and reset it to 0."""
         if self.descriptor < 0:
             count, self.own = self.own, 0
             return count
@@ -109,9 +109,9 @@ class Counter:
 
 
 class Losses:
-    """The lost lines of one log. unreported: since the last report. total: since the start.
+    """The lost lines of one log. unreported: the number since the last report. total: the number since the start.
 
-    last: one number, when a loss was last reported, on time.monotonic(); 0.0 while no line is lost.
+    last: one number, the time.monotonic() of the last report of a loss; 0.0 while no line is lost.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Losses:
         self.shared = False
 
     def share(self) -> None:
-        """Count for the processes that are forked from now on, too."""
+        """Share the counters with processes that are forked later."""
         if not self.shared:
             self.shared = True
             self.unreported.share()
@@ -131,25 +131,27 @@ class Losses:
             self.last = last
 
     def is_open(self) -> bool:
-        """Return whether lines were lost, and no line has been written since."""
+        """Return whether lines were lost, and no recovery has been reported since."""
         return self.last[0] > 0.0
 
 
 class LogFile:
-    """A file that lines are appended to. path: its name, "-" for a standard stream, "off" for none.
+    """A file to which lines are appended. path: its name, "-" for a standard stream, "off" for none.
 
-    careful: whether a write has more to look at than its result: the file is no regular one, or lines were lost.
-    has_clock: whether what reads the lines adds the time.
+    careful: a write needs more checks, since the file is not a regular file, or since lines were lost. may_block: a
+    write may wait for the reader of a pipe. torn: a part of a line is in the file, without a line feed. has_clock:
+    the reader of the lines adds the time to them.
     """
 
     tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
     has_clock = False
 
     def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
-        """Open path, and create it if it does not exist. Raises OSError.
+        """Open path, and create the file if it does not exist. Raises OSError.
 
-        before: the descriptors of the logs that are open, by their paths. One of them is used again if this process
-        may no longer open its file.
+        standard: the descriptor for the path "-": 1, standard output, or 2, standard error.
+        before: path -> descriptor of the logs that are open already. A descriptor is reused if this process may not
+        open its file any more.
         """
         self.path = path
         self.standard = standard
@@ -159,7 +161,7 @@ class LogFile:
         self.open((before or {}).get(path, -1))
 
     def open(self, before: int = -1) -> None:
-        """Open the file, or open it again after it was renamed (USR1). before: a descriptor of this log.
+        """Open the file, or open it again after it was renamed (USR1). before: its open descriptor, or -1.
 
         Raises OSError; the old file then stays in use.
         """
@@ -171,6 +173,7 @@ class LogFile:
         else:
             fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
             if self.descriptor >= 0:
+                # The number of the descriptor stays the same, since another thread may be writing to it.
                 os.dup2(fresh, self.descriptor, inheritable=False)
                 os.close(fresh)
             else:
@@ -182,7 +185,7 @@ class LogFile:
         self.careful = self.may_block or self.losses.is_open()
 
     def take_over(self, old: LogFile) -> None:
-        """Use the descriptor and the counters of an old log from now on: a thread may be writing to that number."""
+        """Take over the descriptor and the counters of an old log, since a thread may be writing to it."""
         if old.path != self.path:
             old.report()
         self.losses = old.losses
@@ -193,7 +196,7 @@ class LogFile:
             self.descriptor = old.descriptor
 
     def close(self) -> None:
-        """Close a log that was opened for nothing."""
+        """Close a log that will not be used."""
         if self.descriptor > 2:
             os.close(self.descriptor)
 
@@ -217,11 +220,11 @@ class LogFile:
             self.careful = self.may_block
 
     def try_to_write(self, line: str, level: str) -> bool:
-        """Write one line, and return whether it was written. It is not counted as lost."""
+        """Write one line, and return whether it was written. A failure is not counted as a lost line."""
         return not self.failure(line.encode("utf-8", "backslashreplace"), level)
 
     def failure(self, data: bytes, level: str) -> str:
-        """Write one line; return why it could not be written, or ""."""
+        """Write one line; return the reason why it could not be written, or ""."""
         if self.has_clock:
             data = b"<%d>%b" % (SEVERITIES[level], data)
         if self.torn:
@@ -243,17 +246,17 @@ class LogFile:
         return ""
 
     def take_back(self, count: int) -> None:
-        """Cut off the bytes of a line that could only be written in part."""
+        """Remove the `count` bytes of a line that could only be written in part."""
         if not count:
             return
         try:
-            # Another process cannot have written behind them: there was no room.
+            # No other process can have written after these bytes, since the disk is full.
             os.ftruncate(self.descriptor, os.fstat(self.descriptor).st_size - count)
-        except OSError:  # no regular file, or one that can only grow (chattr +a)
+        except OSError:  # not a regular file, or a file that can only grow (chattr +a)
             self.torn = True
 
     def lose(self, reason: str) -> None:
-        """Count a lost line, and report it unless lost lines were reported just now."""
+        """Count a lost line, and report it unless the last report was less than REPORT_S ago."""
         self.careful = True
         losses = self.losses
         losses.unreported.add(1)
@@ -267,32 +270,35 @@ class LogFile:
             self.report(f": {reason}")
 
     def recover(self) -> None:
-        """Report that the log can be written again; not before REPORT_S, since lines may be lost by turns."""
+        """Report that the log can be written again, at the earliest REPORT_S after the last report.
+
+        Writes may succeed and fail alternately, and each change must not cause a report.
+        """
         if time.monotonic() - self.losses.last[0] >= REPORT_S:
             self.losses.last[0] = 0.0
             self.careful = self.may_block
             self.report("; it can be written again")
 
     def report(self, more: str = "") -> None:
-        """Report how many lines were lost since the last report, if any."""
+        """Report the number of lines lost since the last report, if it is not 0."""
         if count := self.losses.unreported.take():
             lines = "1 line" if count == 1 else f"{count} lines"
             self.tell(f"log {self.path}: {lines} could not be written{more}")
 
 
 class Syslog(LogFile):
-    """A log that is sent to the system's log daemon, a datagram for each line. path: as for parse_syslog().
+    """A log that is sent to the system's log daemon, one datagram for each line. path: as in parse_syslog().
 
-    A message is that of syslog(3): <PRIORITY>TAG[PID]: TEXT, in the form of RFC 3164. The daemon adds the time. The
-    library's own syslog() is not used, because it waits for a daemon that does not read.
+    A message has the form of syslog(3) and RFC 3164: <PRIORITY>TAG[PID]: TEXT. The daemon adds the time. The C
+    library's syslog() is not used, because it waits if the daemon does not read.
 
-    Each datagram is sent to the daemon's address, so that a daemon that was started again gets those that follow.
+    Each datagram is sent to the daemon's address. If the daemon is restarted, it gets the next datagrams.
     """
 
     has_clock = True
 
     def open(self, before: int = -1) -> None:
-        """Open a socket, and look whether there is a daemon. Does nothing if the socket is open. Raises OSError."""
+        """Open a socket, and check that a daemon listens; do nothing if the socket is open. Raises OSError."""
         if self.descriptor >= 0:
             return
         facility, self.address = parse_syslog(self.path)
@@ -310,17 +316,17 @@ class Syslog(LogFile):
         self.descriptor = self.socket.fileno()
 
     def take_over(self, old: LogFile) -> None:
-        """Use the counters of an old log from now on. A thread that writes to it still keeps it open."""
+        """Take over the counters of an old log. A thread that writes to the old log still keeps it open."""
         if old.path != self.path:
             old.report()
         self.losses = old.losses
 
     def close(self) -> None:
-        """Close a log that was opened for nothing."""
+        """Close a log that will not be used."""
         self.socket.close()
 
     def failure(self, data: bytes, level: str) -> str:
-        """Send one line; return why it could not be sent, or ""."""
+        """Send one line; return the reason why it could not be sent, or ""."""
         head = b"<%d>ewe[%d]: " % (self.priority + SEVERITIES[level], os.getpid())
         try:
             self.socket.sendto(head + data.rstrip(b"\n")[:PIPE_BUF], self.address)
@@ -332,7 +338,7 @@ class Syslog(LogFile):
 
 
 def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
-    """Return the log that a path names, open. before: as for LogFile. Raises OSError."""
+    """Open the log that a path names, and return it. before: as in LogFile. Raises OSError."""
     return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
 
 
@@ -354,7 +360,7 @@ def parse_syslog(path: str) -> tuple[int, str]:
 
 
 def in_journal() -> bool:
-    """Return whether standard error leads to systemd's journal: systemd.exec(5), JOURNAL_STREAM."""
+    """Return whether standard error is connected to systemd's journal: systemd.exec(5), JOURNAL_STREAM."""
     try:
         status = os.fstat(2)
     except OSError:
@@ -363,17 +369,17 @@ def in_journal() -> bool:
 
 
 def append_to(path: str, before: int) -> int:
-    """Return a new descriptor of a log, to append to; a file that is created is given to OWNER. Raises OSError.
+    """Return a new descriptor that appends to a log. A new file gets the owner Owner.account. Raises OSError.
 
-    before: the descriptor under which this log is open, or -1. A copy of it is the result if this process may not
-    open the file, and no other file has taken its name.
+    before: an open descriptor of this log, or -1. If this process may not open the file, and the path still names
+    the same file, a duplicate of `before` is returned.
     """
     try:
         try:
-            made = os.open(path, FLAGS | os.O_EXCL, 0o640)
+            made = os.open(path, APPEND_FLAGS | os.O_EXCL, 0o640)
         except FileExistsError:
-            place, flag = followed(path)
-            return os.open(place, FLAGS | flag, 0o640)
+            target, flag = followed(path)
+            return os.open(target, APPEND_FLAGS | flag, 0o640)
     except PermissionError:
         if before < 0 or not is_same(path, before):
             raise
@@ -383,10 +389,11 @@ def append_to(path: str, before: int) -> int:
 
 
 def followed(path: str, links: int = 0) -> tuple[str, int]:
-    """Return the path to open for a log, and O_NOFOLLOW if its last part must be no symbolic link. Raises OSError.
+    """Return the path to open for a log, and O_NOFOLLOW if its last part must not be a symbolic link.
 
-    Another account that can change the log's directory could put a link there, and so have root append lines to any
-    file, or create it. Root therefore follows only a link that root has made. links: that were followed.
+    If another account can change the log's directory, it could put a link there, and so make root append lines to
+    any file, or create any file. Root therefore follows only a link that root has made. links: the number of links
+    followed so far. Raises OSError.
     """
     directory = os.path.dirname(os.path.abspath(path))
     if os.geteuid() != 0 or not (changeable(directory) or stat.S_IMODE(os.stat(directory).st_mode) & 0o022):
@@ -406,7 +413,7 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
 
 
 def is_same(path: str, descriptor: int) -> bool:
-    """Return whether a path still names an open file, as far as this process may look. Raises OSError."""
+    """Return whether a path still names an open file; True if this process may not check it. Raises OSError."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -416,22 +423,26 @@ def is_same(path: str, descriptor: int) -> bool:
 
 
 def give_away(made: int, path: str) -> None:
-    """Give a log that root has just created to OWNER, unless other accounts can choose where it is."""
+    """Give a log that root has just created to Owner.account, unless other accounts can change its path.
+
+    made: the log's descriptor. Another account could use a symbolic link to make root create the file in a
+    directory such as /etc. The file then stays root's.
+    """
     if Owner.account is None or os.geteuid() != 0:
         return
     try:
         if not changeable(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
             os.fchown(made, *Owner.account)
     except OSError:
-        pass  # a file system without owners; ewe.server.access warns of a log that the account may not write
+        pass  # a file system without owners; ewe.server.access warns about a log that the account may not write
 
 
 def changeable(directory: str, account: int = 0) -> str:
-    """Return the first directory on the way to an absolute path that others can change, "" if there is none.
+    """Return the first directory of an absolute path that other users can change; "" if there is none.
 
-    Others are all users but root and `account`, a uid; the account may own the last directory alone. Somebody else
-    could put a symbolic link in the place of a directory, and so have root create files below /etc. In a directory
-    with the sticky bit (/tmp) nobody can replace what is root's. Raises OSError.
+    Other users are all except root and `account`, a uid; the account may own only the last directory. Another user
+    could replace a directory by a symbolic link, and so make root create files below /etc. In a directory with the
+    sticky bit (/tmp) other users cannot replace root's entries. Raises OSError.
     """
     at, rest, links = "/", directory.split("/"), 0
     while True:
@@ -456,7 +467,7 @@ def changeable(directory: str, account: int = 0) -> str:
 
 
 def has_room(descriptor: int) -> bool:
-    """Return whether a line can be written to this pipe or terminal without waiting."""
+    """Return whether a line can be written to a pipe or terminal without waiting."""
     from select import POLLOUT, poll
 
     poller = poll()

@@ -6,9 +6,9 @@ client can forge a line.
 
 Each process has one pair of logs, `errors` and `access`. open_logs() opens them once.
 
-**The access log is on the path of every request**, so its format is compiled (AccessLog.compile). The parts that
-depend on the request alone are filled in once and kept with the Request, which many exchanges may share. Writing a
-line then fills in only the rest: time, status, size, duration.
+**Every request writes a line of the access log**, so the format is compiled (AccessLog.compile). The parts that
+depend only on the request are filled in once and cached for the Request, which many exchanges may share. For each
+line, only the rest is filled in: time, status, size, duration.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 NONE: Mapping[str, int] = {}
-SHORT = 120  # characters of a client's value in a JSON line that must fit; JSON writes one as six at most (\u00e9)
+# Characters of a client's value, if a JSON line must be short. JSON writes one character as up to six (\u00e9).
+SHORT_VALUE_CHARS = 120
 
 
 def escaped(text: str, what: re.Pattern[str] = UNPRINTABLE) -> str:
-    """Return text with quotes, backslashes, control characters and raw bytes as \\xHH, as Apache does."""
+    """Escape quotes and backslashes by a backslash, other characters that match `what` as \\xHH, like Apache."""
     return what.sub(escape_one, text)
 
 
 def escape_one(match: re.Match[str]) -> str:
-    """Return the escape of one character; a surrogate stands for a byte of a file name."""
+    """Return the escape sequence of one character. A surrogate represents a byte of a file name."""
     code = ord(match[0])
     return "\\" + match[0] if match[0] in '"\\' else f"\\x{code - 0xDC00 if code > 0xD800 else code:02x}"
 
@@ -47,7 +48,7 @@ class ErrorLog:
     """Messages for the administrator: error, warning, info, debug. Messages above the level are dropped."""
 
     def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
-        """Open path ("-" is standard error, "off" nothing). before: as for LogFile. Raises OSError."""
+        """Open path ("-": standard error, "off": no log). before: as in LogFile. Raises OSError."""
         self.file = open_log(path, 2, before)
         self.level = LEVELS[level]
 
@@ -58,14 +59,14 @@ class ErrorLog:
         self.file.write(self.line(level, message), level)
 
     def line(self, level: str, message: str) -> str:
-        """Return a message as a line. The journal and a log daemon add time and process."""
+        """Return the line of a message. The journal and a log daemon add the time and the process id themselves."""
         text = escaped(message, UNPRINTABLE_IN_MESSAGE)
         if self.file.has_clock:
             return f"{level}: {text}\n"
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 
     def tell(self, message: str) -> None:
-        """Write what must be told although logs may be full: here, or on standard error if this log is, too."""
+        """Write a message although logs may be full: to this log or, if this log is full, to standard error."""
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)
@@ -74,38 +75,58 @@ class ErrorLog:
                 if has_room(2):
                     os.write(2, line.encode("utf-8", "backslashreplace"))
             except OSError:
-                pass  # nothing is left that could be written
+                pass  # no stream is left for the message
 
     def error(self, message: str) -> None:
-        """Write that something failed which the administrator must repair."""
+        """Write about a failure that the administrator must repair."""
         self.write("error", message)
 
     def warning(self, message: str) -> None:
-        """Write that something went wrong which the server could handle."""
+        """Write about a failure that the server could handle."""
         self.write("warning", message)
 
     def info(self, message: str) -> None:
-        """Write what the server did, or which request it refused."""
+        """Write about an action of the server, or a request that it refused."""
         self.write("info", message)
 
     def debug(self, message: str) -> None:
-        """Write what helps only in the search for a fault."""
+        """Write a message that only helps to find a fault."""
         self.write("debug", message)
 
     def exception(self, message: str, fault: BaseException | None = None) -> None:
-        """Write an error with the current traceback, or that of `fault`: a fault in ewe itself."""
+        """Write an error with the traceback of `fault`, by default the current exception: a fault in ewe itself."""
+        self.error(message)
+        fault = sys.exception() if fault is None else fault
+        for line in traceback_of(fault).splitlines():
+            self.error("| " + line)
+
+
+def load_traceback() -> None:
+    """Load the modules that format a traceback. Python loads some of them with the first one that it formats."""
+    try:
+        # Python looks for a similar name, and that takes one more module
+        raise NameError("no name", name="no_name")
+    except NameError as fault:
+        traceback_of(fault)
+
+
+def traceback_of(fault: BaseException | None) -> str:
+    """Return the traceback of a fault; the fault alone if Python cannot load the modules that format it.
+
+    A process that has given up root may not be allowed to read Python's directories. Its log still names the fault.
+    """
+    try:
         import traceback
 
-        self.error(message)
-        text = traceback.format_exc() if fault is None else "".join(traceback.format_exception(fault))
-        for line in text.splitlines():
-            self.error("| " + line)
+        return "".join(traceback.format_exception(fault))
+    except Exception as reason:
+        return f"{fault!r} (no traceback: {reason})"
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The access log
 
-# Of a format that is chosen or made elsewhere, the text stands for a valid one.
+# "auto" and "short" have no format here: AccessLog chooses or writes them. The empty text is a valid format.
 FORMATS = {
     "auto": "",
     "short": "",
@@ -114,7 +135,12 @@ FORMATS = {
 }
 
 
-class Exchange:
+# How an exchange has ended, as Apache's %X writes it: its response was aborted; it is complete, and the connection
+# is kept, or closed
+ABORTED, KEPT_OPEN, CLOSED = "X", "+", "-"
+
+
+class AccessLogEntry:
     """The data of one line of the access log."""
 
     __slots__ = ("client", "ending", "micros", "request", "response", "sent", "server", "user")
@@ -131,20 +157,20 @@ class Exchange:
         user: str = "",
     ) -> None:
         self.client = client
-        self.user = user  # that a guard has asked for
-        self.server = server  # address and port that listen
+        self.user = user  # the name that a guard has authenticated
+        self.server = server  # (address, port) of the listening socket
         self.request = request
         self.response = response
         self.sent = sent  # bytes of the body
-        self.ending = ending  # as Apache's %X: X cut short, + the connection is kept, - it is not
+        self.ending = ending  # ABORTED, KEPT_OPEN or CLOSED
         self.micros = micros  # microseconds from the request's head to the end of the response
 
 
-Getter = Callable[[Exchange], object]
+Getter = Callable[[AccessLogEntry], object]
 
 
 class Stamp:
-    """The time in the access log's form. stamp() updates it once a second."""
+    """The formatted time for the access log. stamp() updates it once a second."""
 
     second = -1
     text = ""
@@ -161,8 +187,8 @@ def stamp() -> str:
     return Stamp.text
 
 
-# The text for each letter of a format. Those of OF_REQUEST depend on the request alone, and are remembered. The
-# user does not, but most requests have none; the text of a request with a user is not remembered.
+# The text for each letter of a format. The texts of OF_REQUEST depend only on the request, and are cached. The user
+# depends on more, but most requests have no user. The text of a request with a user is not cached.
 OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "r": lambda request: escaped(request.line),
     "m": lambda request: escaped(request.method),
@@ -187,12 +213,15 @@ OF_EXCHANGE: dict[str, Getter] = {
     "P": lambda exchange: os.getpid(),
     "X": lambda exchange: exchange.ending,
 }
-NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until they are known
+NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until name_worker() is called
 DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
 
 
 class AccessLog:
-    """One line for each request, written after the response: in a format of Apache's letters, as JSON, or short."""
+    """The log with one line for each request, written after the response: in Apache's format, as JSON, or short.
+
+    writes: the log is on. enabled: it is on, or the requests are counted, so an exchange needs its AccessLogEntry.
+    """
 
     def __init__(
         self,
@@ -201,9 +230,9 @@ class AccessLog:
         notes: Mapping[str, str] = NOTES,
         before: Mapping[str, int] = NONE,
     ) -> None:
-        """Open path ("-" is standard output, "off" nothing). before: as for LogFile.
+        """Open path ("-": standard output, "off": no log). before: as in LogFile.
 
-        Raises OSError, ValueError for a bad format.
+        Raises OSError; ValueError for an invalid format.
         """
         self.notes = dict(notes)
         self.form = form
@@ -212,32 +241,34 @@ class AccessLog:
         self.compile()
         self.file = open_log(path, 1, before)
         self.files = [self.file]
-        self.enabled = self.file.descriptor >= 0
+        self.writes = self.enabled = self.file.descriptor >= 0
 
     def compile(self) -> None:
-        """Turn the format into parts and getters. Raises ValueError."""
+        """Compile the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
-        # The part of a line that depends on the request alone
+        # The part of a line that depends only on the request
         self.templates: MadeOfRequests[str] = MadeOfRequests()
 
     def name_worker(self, model: str, worker: str) -> None:
-        """Set the texts for %{model}n and %{worker}n. Each new worker process calls it."""
+        """Set the texts for %{model}n and %{worker}n. Each new worker process calls this."""
         self.notes |= {"model": model, "worker": worker}
         self.compile()
 
-    def write(self, exchange: Exchange) -> None:
+    def write(self, exchange: AccessLogEntry) -> None:
         """Write the line of one exchange."""
         if self.form == "short":
             from ewe.short_line import short_line
 
             line, status = escaped(exchange.request.line), exchange.response.status
-            cut = exchange.ending == "X"
-            self.file.write(short_line(line, exchange.client, status, exchange.sent, exchange.micros, cut))
+            aborted = exchange.ending == ABORTED
+            self.file.write(
+                short_line(line, exchange.client, status, exchange.sent, exchange.micros, aborted)
+            )
             return
         if self.form == "json":
             line = json_line(exchange, self.notes)
-            if len(line) > PIPE_BUF and self.file.may_block:  # a line that is cut would not be JSON
-                line = json_line(exchange, self.notes, SHORT)
+            if len(line) > PIPE_BUF and self.file.may_block:  # a truncated line would not be JSON
+                line = json_line(exchange, self.notes, SHORT_VALUE_CHARS)
             self.file.write(line)
             return
         request = exchange.request
@@ -249,7 +280,7 @@ class AccessLog:
         self.file.write(template % tuple([get(exchange) for get in self.getters]))
 
     def template_for(self, request: Request, user: str) -> str:
-        """Return the line with %s in each place that depends on more than the request and the user."""
+        """Return the line, with %s in place of each part that depends on more than the request and the user."""
         name = escaped(user.encode().decode("latin-1")) or "-"
         return "".join([
             part if isinstance(part, str) else (name if part is USER else part(request)).replace("%", "%%")
@@ -258,12 +289,12 @@ class AccessLog:
 
 
 class SiteLogs(AccessLog):
-    """The access logs of several sites: each exchange is written to its site's. Sites may share a log."""
+    """The access logs of several sites. Each exchange is written to the log of its site. Sites may share a log."""
 
     def __init__(
         self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str], before: Mapping[str, int]
     ) -> None:
-        """Open the log of each site: (what it answers for, path, format). Raises OSError, ValueError."""
+        """Open the log of each site. sites: (the site's Host, path, format). Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
         self.notes = dict(notes)
         try:
@@ -278,7 +309,7 @@ class SiteLogs(AccessLog):
         self.files = [log.file for log in self.logs]
         self.file = self.files[0]
         self.hosts = VirtualHosts([(host, logs[path, form]) for host, path, form in sites])
-        self.enabled = any(log.enabled for log in self.logs)
+        self.writes = self.enabled = any(log.writes for log in self.logs)
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set the texts of all logs."""
@@ -286,10 +317,10 @@ class SiteLogs(AccessLog):
         for log in self.logs:
             log.name_worker(model, worker)
 
-    def write(self, exchange: Exchange) -> None:
+    def write(self, exchange: AccessLogEntry) -> None:
         """Write the line of one exchange to its site's log."""
         log = self.hosts.choose(exchange.request.host, exchange.server)
-        if log.enabled:
+        if log.writes:
             log.write(exchange)
 
 
@@ -299,10 +330,10 @@ def compiled(
     """Return the parts of a format (texts, and functions of a request), and the getters for its %s."""
     parts: list[str | Callable[[Request], str]] = []
     getters: list[Getter] = []
-    place = 0
+    position = 0
     for match in DIRECTIVE.finditer(form):
-        parts.append(form[place : match.start()].replace("%", "%%"))
-        place = match.end()
+        parts.append(form[position : match.start()].replace("%", "%%"))
+        position = match.end()
         argument, letter = match.groups()
         of_request = letter_of_request(letter, argument)
         if letter == "%":
@@ -316,12 +347,15 @@ def compiled(
             getters.append(letter_of_exchange(match[0], letter, argument))
     if "%" in DIRECTIVE.sub("", form):
         raise ValueError(f"log format: a % without a known letter in {form!r}")
-    parts.append(form[place:] + "\n")
+    parts.append(form[position:] + "\n")
     return parts, getters
 
 
 def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
-    """Return the getter of a letter that depends on more than the request. Raises ValueError."""
+    """Return the getter of a letter that depends on more than the request. Raises ValueError.
+
+    directive: as written, for the message. letter, argument: as in letter_of_request().
+    """
     if letter == "o" and argument:
         return field_of_response(argument)
     if letter not in OF_EXCHANGE or argument:
@@ -330,7 +364,11 @@ def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Get
 
 
 def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:
-    """Return the getter of a letter that depends on the request alone; None for other letters."""
+    """Return the getter of a letter that depends only on the request; None for other letters.
+
+    letter, argument: of one directive in the format. %r has the letter r, and %{Referer}i has the letter i and the
+    argument Referer.
+    """
     if letter == "i" and argument:
         name = argument.lower()
         return lambda request: escaped(request.values.get(name) or "-")
@@ -338,18 +376,21 @@ def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], 
 
 
 def field_of_response(name: str) -> Getter:
-    """Return the getter of %{Name}o: a field of the response."""
+    """Return the getter of %{Name}o, a field of the response."""
     lower = name.lower()
     return lambda exchange: escaped(exchange.response.get(lower) or "-")
 
 
-def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = None) -> str:
-    """Return one line of JSON; values that the client chose are cut to `most` characters."""
+def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], most: int | None = None) -> str:
+    """Return one line of JSON. Values from the client are truncated to `most` characters.
+
+    notes: the values of %{name}n in the format, such as the name of the worker.
+    """
     from json import dumps
 
     request, response = exchange.request, exchange.response
 
-    def cut(text: str | None) -> str | None:
+    def shortened(text: str | None) -> str | None:
         return text[:most] if text else None
 
     return (
@@ -357,17 +398,17 @@ def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = N
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "client": exchange.client,
-                "user": cut(exchange.user.encode().decode("latin-1")),
+                "user": shortened(exchange.user.encode().decode("latin-1")),
                 "method": request.method[:most],
                 "target": request.target[:most],
                 "protocol": request.protocol,
                 "status": response.status,
                 "bytes": exchange.sent,
-                "complete": exchange.ending != "X",
+                "complete": exchange.ending != ABORTED,
                 "micros": exchange.micros,
-                "referer": cut(request.values.get("referer")),
-                "agent": cut(request.values.get("user-agent")),
-                "host": cut(request.host),
+                "referer": shortened(request.values.get("referer")),
+                "agent": shortened(request.values.get("user-agent")),
+                "host": shortened(request.host),
                 "model": notes["model"],
                 "worker": notes["worker"],
                 "pid": os.getpid(),
@@ -379,6 +420,15 @@ def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = N
 
 errors = ErrorLog()
 access = AccessLog()
+# Counts the exchanges, beside the access log (setting `status`). The second argument is the feature that answered.
+counter: Callable[[AccessLogEntry, str], None] | None = None
+
+
+def count_with(function: Callable[[AccessLogEntry, str], None]) -> None:
+    """Have each exchange of this process counted by a function, which may be called by many threads at once."""
+    global counter
+    counter = function
+    access.enabled = True
 
 
 def open_logs(
@@ -388,9 +438,9 @@ def open_logs(
     log_format: str,
     sites: Sequence[tuple[Host, str, str]] = (),
 ) -> None:
-    """Open both logs as configured. sites: the access logs of several sites, instead of access_log.
+    """Open both logs. sites: (Host, path, format) of the access logs of several sites, instead of access_log.
 
-    Raises OSError, or ValueError for a bad format.
+    Raises OSError; ValueError for an invalid format.
     """
     global errors, access
     before = {file.path: file.descriptor for file in (errors.file, *access.files)}
@@ -407,7 +457,7 @@ def open_logs(
     own.file.take_over(errors.file)
     if len(access.files) == len(other.files) == 1:
         other.file.take_over(access.file)
-    else:  # a log that is no longer written stays open: a thread may still be writing to its number
+    else:  # a log that is no longer used stays open, since a thread may still be writing to its descriptor
         old = {file.path: file for file in access.files}
         for file in other.files:
             if file.path in old:
@@ -415,39 +465,40 @@ def open_logs(
     for file in (own.file, *other.files):
         if file.descriptor >= 0:
             file.losses.share()
+    other.enabled = other.writes or counter is not None
     errors, access = own, other
 
 
 def reopen_logs() -> None:
-    """Open both files again, after a log rotation (USR1)."""
+    """Open the files of both logs again, after a log rotation (USR1)."""
     for log in (errors.file, *access.files):
         try:
             log.open()
         except OSError as reason:
-            errors.error(f"log {log.path}: {reason.strerror}; the old file stays in use")
+            errors.error(f"cannot write {log.path}: {reason.strerror}; the old file stays in use")
 
 
 def report_losses() -> None:
-    """Write to the error log how many lines were lost since the last report."""
+    """Write to the error log the number of lines lost since the last report."""
     for log in (errors.file, *access.files):
         log.report()
 
 
 def lost_lines() -> int:
-    """Return how many lines of the logs all processes of the server have lost since its start."""
+    """Return the number of log lines that all processes of the server have lost since its start."""
     return sum(log.losses.total.value() for log in (errors.file, *access.files))
 
 
 def tell(message: str) -> None:
-    """Write a message about a log where it can be written."""
+    """Write a message about a log to the error log, or to standard error."""
     errors.tell(message)
 
 
 def ignored(fault: sys.UnraisableHookArgs) -> None:
-    """Write an exception to the error log that no caller can get (sys.unraisablehook): of a finalizer, say.
+    """Log an exception that no caller can catch (sys.unraisablehook), for example in a finalizer.
 
-    Python's own hook writes to standard error, and waits for its reader. A client can cause one: the ssl module
-    decodes the name that a client asks for (SNI) before it calls ewe, and a name that is not ASCII fails there.
+    Python's own hook writes to standard error, and waits for its reader. A client can cause such an exception: the
+    ssl module decodes the client's server name (SNI) before it calls ewe, and fails if the name is not ASCII.
     """
     what = fault.err_msg or "Exception ignored in"
     # From Python 3.14 on, the name is part of the message.
@@ -463,7 +514,7 @@ def ignored(fault: sys.UnraisableHookArgs) -> None:
 
 
 def be_forked() -> None:
-    """In a new process: look whether others have lost lines. What this one writes may show that this is over."""
+    """Check, in a forked process, whether lines were lost: its next line may show that the log works again."""
     for log in (errors.file, *access.files):
         log.careful = log.careful or log.losses.is_open()
 

@@ -1,6 +1,6 @@
-"""Finding a class by its name. Concurrency models and features are found alike:
+"""The registry: find a class by its name. Concurrency models and features use the same three ways:
 
-- ewe's own stand in a table, name -> "module:Class" (ewe.processors.base, ewe.features.base);
+- ewe's own classes are in a table, name -> "module:Class" (ewe.processors.names, ewe.config.feature_table);
 - another package registers a class by an entry point, in the group `ewe.processors` or `ewe.features`;
 - "module:Class" names a class directly. The module may be a file in the current directory.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def load(where: str) -> Any:
-    """Import what "module:Class" names. Raises ImportError, AttributeError."""
+    """Import the object that "module:Class" names. Raises ImportError, AttributeError."""
     from importlib import import_module
 
     module, _, attribute = where.partition(":")
@@ -21,7 +21,7 @@ def load(where: str) -> Any:
 
 
 def look_here() -> None:
-    """Have Python look for modules in the current directory."""
+    """Make Python look for modules in the current directory, too."""
     import sys
 
     if "" not in sys.path:
@@ -29,8 +29,9 @@ def look_here() -> None:
 
 
 def directories_of(where: str) -> list[str]:
-    """Return where the source of "module:name" lies: the directory of its outermost package or module, and those of
-    the packages in it. [] for a module that is not found. Nothing is imported.
+    """Return the directories with the source of "module:name"; [] if the module is not found. Import nothing.
+
+    They are the directory that contains the outermost package or module, and the directory of each package.
     """
     import os
     from importlib.util import find_spec
@@ -41,11 +42,11 @@ def directories_of(where: str) -> list[str]:
         spec = find_spec(top)
     except (ImportError, ValueError):
         return []
-    places = spec and (spec.submodule_search_locations or [spec.origin or ""])
+    locations = spec and (spec.submodule_search_locations or [spec.origin or ""])
     found: list[str] = []
-    for place in places or ():
-        if os.path.exists(place):
-            at = os.path.abspath(place)
+    for location in locations or ():
+        if os.path.exists(location):
+            at = os.path.abspath(location)
             found.append(os.path.dirname(at))
             for name in ("", *packages):
                 at = os.path.join(at, name) if name else at
@@ -54,10 +55,10 @@ def directories_of(where: str) -> list[str]:
 
 
 def load_application(where: str, setting: str) -> Any:
-    """Import an application, "module:name": an object, or with "()" at the end what a function returns.
+    """Import an application, "module:name": an object, or, with "()" at the end, the result of a function.
 
-    Without a name it is called `application`. Raises ValueError: one line that says what failed, in which line of
-    which file. setting: the one to name there.
+    The default name is `application`. Raises ValueError with one line: the failure, its file and line, and
+    `setting`, the name of the setting.
     """
     module, _, name = where.partition(":")
     name = name or "application"
@@ -77,14 +78,14 @@ def load_application(where: str, setting: str) -> Any:
 
 
 def in_words(reason: BaseException) -> str:
-    """Return in one line what an import has raised, and in which line of which file."""
-    return " ".join(f"{type(reason).__name__}: {reason}".split()) + place(reason)
+    """Return one line with the exception of an import, and with the file and line that raised it."""
+    return " ".join(f"{type(reason).__name__}: {reason}".split()) + location(reason)
 
 
-def place(reason: BaseException) -> str:
-    """Return the line that raised an exception, in words; "" if the line is of the import system or of ewe.
+def location(reason: BaseException) -> str:
+    """Return the file and line that raised an exception, as text; "" for a line of the import system or of ewe.
 
-    The line of a syntax error is not that of the module which imports the faulty one.
+    For a syntax error this is the faulty line, not that of the module which imports the faulty module.
     """
     import traceback
 
@@ -96,7 +97,7 @@ def place(reason: BaseException) -> str:
 
 
 def entry_points(group: str) -> dict[str, Any]:
-    """Return what other packages register in a group: name -> entry point."""
+    """Return name -> entry point of a group, which other packages have registered."""
     from importlib.metadata import entry_points as registered
 
     return {entry.name: entry for entry in registered(group=group)}

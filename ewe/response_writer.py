@@ -1,24 +1,25 @@
-"""How a response is sent: its head, its body, and its line of the access log.
+"""The response writer: sends a response's head and body, and writes its line of the access log.
 
-A feature returns a Response: a status, fields, and a body. Before the first byte leaves, three questions are open:
+A feature returns a Response: a status, fields, and a body. Before the first byte is sent, three questions are open:
 
 1. **How does the client find the end of the body** (RFC 9112 section 6.3)? A known length is in the response's
    Content-Length. If the length is unknown, HTTP/1.1 sends chunks. HTTP/1.0 has no chunks: the close of the
    connection ends the body.
-2. **May the connection stay open?** The conversation says whether it may. A body that only the close ends, or a
-   program that wrote more than its Content-Length, still closes it. The head says so: end_of_head().
-3. **How many system calls?** The head and the first bytes of the body leave together. A Source may need long for
-   its first piece, so there the head leaves at once.
+2. **May the connection stay open?** The conversation decides first. The response may still close the connection: if
+   only the close can end the body, or if a program has written more than its Content-Length. end_of_head() writes
+   the decision into the head.
+3. **How many system calls?** The head and the first bytes of the body are sent together. A Source may need a long
+   time for its first piece, so its head is sent at once.
 
-The kind of the body decides who sends it:
+The kind of the body decides which method sends it:
 
     bytes                   send_response() itself: the common case, in one call of the stream
     (bytes or Region, ...)  ResponseWriter.send_pieces(): files by sendfile(2)
     Source                  ResponseWriter: send_chunks(), send_source() up to a length or the close, or send_raw()
 
-What can go wrong: once the head is out, no other status can be sent. A body that ends early must not pass for the
-whole. The client notices a missing last chunk and missing bytes of a Content-Length by itself. A body that only the
-close ends would look complete, so the connection then ends with a reset: Stream.reset_at_close().
+Possible failures: after the head is sent, no other status can be sent. A body that ends early must not look
+complete. The client notices a missing last chunk, and missing bytes of a Content-Length. A body that only the close
+ends would look complete, so the connection is then closed by a reset: Stream.reset_at_close().
 
 Read next: ewe.http.messages (Response, Source, Region).
 """
@@ -33,10 +34,11 @@ from ewe.http.error_pages import error_page
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import BODILESS, HTTPError
 from ewe.streams.base import Disconnected, Stream, Timeout
+from ewe.timeouts import timed_out
 
 
 class Date:
-    """The Date field (RFC 9110 section 6.6.1), made once a second."""
+    """The Date field (RFC 9110 section 6.6.1), which is formatted once a second."""
 
     second = -1
     line = b""
@@ -52,7 +54,7 @@ def date_line() -> bytes:
 
 
 def end_of_head(request: Request, keep_alive: bool) -> bytes:
-    """Return how the response's head ends: with the Connection field, if it needs one (RFC 9112 section 9.3)."""
+    """Return the end of the head: an empty line, after Connection if it is needed (RFC 9112 section 9.3)."""
     if not keep_alive:
         return b"Connection: close\r\n\r\n"
     return b"\r\n" if request.version == (1, 1) else b"Connection: keep-alive\r\n\r\n"
@@ -63,7 +65,8 @@ async def send_response(
 ) -> bool:
     """Send a response and write its line of the access log; return whether the connection is kept.
 
-    A response that fails once its head is out is cut: raises Timeout or Disconnected, or what a fault raised.
+    If the response fails after its head was sent, it is aborted: Timeout, Disconnected or the failure's exception
+    is raised.
     """
     try:
         head = response.encoded()
@@ -73,7 +76,7 @@ async def send_response(
         head = response.encoded()
     body = response.body
     sent = 0
-    cut = ""
+    aborted = ""
     try:
         if type(body) is bytes:
             end = end_of_head(request, keep_alive)
@@ -87,7 +90,7 @@ async def send_response(
             try:
                 keep_alive = await writer.send()
             except BaseException:
-                # After an ordinary close the client would take the part that it has for the whole body.
+                # After an ordinary close the client would believe that it has the whole body.
                 if writer.ends_with_close:
                     stream.reset_at_close()
                 raise
@@ -95,22 +98,24 @@ async def send_response(
                 sent = writer.sent
                 await response.close()
     except BaseException as reason:
-        if response.status != 101:  # either side may end a tunnel whenever it likes
-            cut = f"cut after {sent} bytes: {why_cut(stream, reason)}"
+        if response.status != 101:  # either side may end a tunnel at any time
+            aborted = f"aborted after {sent} bytes: {why_aborted(stream, reason)}"
         raise
     finally:
-        if response.cause or cut:
-            report(stream, request, response, response.cause or cut)
+        if response.cause or aborted:
+            report(stream, request, response, response.cause or aborted)
         if logger.access.enabled:
-            log(stream, request, response, sent, began, "X" if cut else "+" if keep_alive else "-")
+            ending = logger.ABORTED if aborted else logger.KEPT_OPEN if keep_alive else logger.CLOSED
+            log(stream, request, response, sent, began, ending)
     return keep_alive
 
 
-def why_cut(stream: Stream, reason: BaseException) -> str:
-    """Return in words why a response was cut short."""
+def why_aborted(stream: Stream, reason: BaseException) -> str:
+    """Return the reason why a response was aborted, for the log; count a timeout."""
     if stream.aborted:
         return "the server stops"
     if isinstance(reason, Timeout):
+        timed_out("write")
         return "the client reads too slowly (write-timeout, min-rate)"
     if isinstance(reason, Disconnected):
         return str(reason) or "the client has left"
@@ -118,7 +123,7 @@ def why_cut(stream: Stream, reason: BaseException) -> str:
 
 
 def fault(stream: Stream, request: Request) -> Response:
-    """Log the exception that is being handled, a fault in the server's code, and return a 500."""
+    """Log the current exception, a fault in the server's code, and return a 500."""
     logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
     return error_page(500, "a fault of the server")
 
@@ -126,20 +131,24 @@ def fault(stream: Stream, request: Request) -> Response:
 def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
     """Write an exchange's line of the access log.
 
-    ending: for %X, "X" if the response was cut short, "+" if the connection is kept, "-" if not.
-    began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
-    sent. The logged time ends here, and includes the sending.
+    ending: logger.ABORTED, KEPT_OPEN or CLOSED.
+    began: the time.perf_counter() at which the first bytes of the request had arrived and the previous response was
+    sent. The logged duration ends at this call, so it includes the sending.
     """
     micros = int((time.perf_counter() - began) * 1e6)
-    exchange = logger.Exchange(
+    exchange = logger.AccessLogEntry(
         stream.client[0], stream.server, request, response, sent, micros, ending, stream.user
     )
     stream.user = ""
-    logger.access.write(exchange)
+    if logger.counter is not None:
+        logger.counter(exchange, stream.answered_by)
+        stream.answered_by = ""
+    if logger.access.writes:
+        logger.access.write(exchange)
 
 
 def report(stream: Stream, request: Request, response: Response, cause: str) -> None:
-    """Write to the error log why a client did not get what it wanted."""
+    """Write to the error log why a request failed. The level depends on the status."""
     message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {cause}"
     if response.status >= 500:
         logger.errors.warning(message)
@@ -152,8 +161,9 @@ def report(stream: Stream, request: Request, response: Response, cause: str) -> 
 class ResponseWriter:
     """Sends one response whose body is a tuple or a Source.
 
-    sent: bytes of the body so far, for the access log (of a raw response: with its head). A piece in memory counts
-    once all of it is sent. ends_with_close: only the close of the connection tells the client where the body ends.
+    sent: the bytes of the body sent so far, for the access log (for a raw response, with its head). A piece in
+    memory counts when all of it is sent. ends_with_close: only the close of the connection shows the end of the
+    body.
     """
 
     def __init__(self, stream: Stream, request: Request, response: Response, keep_alive: bool) -> None:
@@ -165,7 +175,7 @@ class ResponseWriter:
         self.ends_with_close = False
 
     async def send(self) -> bool:
-        """Send head and body; return whether the connection is kept."""
+        """Send the head and the body; return whether the connection is kept."""
         body = self.response.body
         bodiless = self.request.method == "HEAD" or self.response.status in BODILESS
         if isinstance(body, Source):
@@ -185,12 +195,12 @@ class ResponseWriter:
         return self.keep_alive
 
     def head(self, framing: bytes = b"") -> bytes:
-        """Return the head to send."""
+        """Return the complete head, as bytes. framing: the field lines that frame the body."""
         end = end_of_head(self.request, self.keep_alive)
         return b"".join((self.response.encoded(), date_line(), framing, end))
 
     async def send_pieces(self, pieces: tuple[bytes | Region, ...]) -> None:
-        """Send bytes and parts of files, the first of them together with the head."""
+        """Send bytes and parts of files. The first piece is sent together with the head."""
         head = self.head()
         for piece in pieces:
             if isinstance(piece, bytes):
@@ -206,11 +216,11 @@ class ResponseWriter:
             await self.stream.send(head)
 
     async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece. Part of the response may be out, so an HTTPError becomes Disconnected."""
+        """Return the next piece. A part of the response may have been sent, so HTTPError becomes Disconnected."""
         try:
             return await source.receive()
         except HTTPError as reason:
-            self.response.cause = f"cut after {self.sent} bytes: {reason.cause}"
+            self.response.cause = f"aborted after {self.sent} bytes: {reason.cause}"
             raise Disconnected from None
 
     async def send_chunks(self, source: Source) -> None:
@@ -221,9 +231,9 @@ class ResponseWriter:
         await self.stream.send(b"0\r\n\r\n")
 
     async def send_source(self, source: Source) -> None:
-        """Send pieces as they are, up to the known length or the close of the connection.
+        """Send pieces unchanged, up to the known length, or until the source ends.
 
-        Raises Disconnected if fewer bytes come than Content-Length promised.
+        Raises Disconnected if the source has fewer bytes than the Content-Length.
         """
         while piece := await self.next_piece(source):
             if source.length is not None and self.sent + len(piece) > source.length:
@@ -235,11 +245,11 @@ class ResponseWriter:
             await self.stream.send(piece)
             self.sent += len(piece)
         if source.length is not None and self.sent < source.length:
-            self.response.cause = f"cut: {self.sent} bytes came, Content-Length is {source.length}"
+            self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {source.length}"
             raise Disconnected
 
     async def send_raw(self, source: Source) -> bool:
-        """Send a response that a program wrote itself, with its head (RFC 3875 section 5). The close ends it."""
+        """Send a complete response of a program, with its head (RFC 3875 section 5). The close marks its end."""
         while piece := await self.next_piece(source):
             await self.stream.send(piece)
             self.sent += len(piece)

@@ -1,20 +1,21 @@
 """Temporary directories that the next start removes if their owner was killed.
 
-A process that ends in any way but SIGKILL removes its directory. After SIGKILL, the directory stays. How can a
-later process know that nobody uses it? A process id does not tell: the system gives it to another process. A lock
-does: the kernel releases a flock(2) when the last process that holds it has ended, however it ended.
+A process removes its directory when it ends. After SIGKILL the directory stays. How can a later process know that
+no other process uses it? A process id does not show it, since the system may give the id to another process. A lock
+does: the kernel releases a flock(2) when the last process that holds the lock has ended, for any reason.
 
     /tmp/ewe-grade-x1b2c3d4/.lock     a file of the owner's account, locked as long as the owner runs
 
-The owner creates the file under another name, locks it, and then renames it. A file .lock that is not locked
-therefore belongs to a dead owner. A directory without one is left alone: it is being made, or it is not of this
-kind.
+The owner creates the file under another name, locks it, and then renames it to .lock. A file .lock that is not
+locked therefore belongs to a dead owner. A directory without such a file is not removed: its owner is just creating
+it, or it is another kind of directory.
 
-What can go wrong: everybody may write in /tmp, and root may be the one who cleans up. The directory is opened
-without following a link, and the lock must be a regular file of this account. remove() descends by descriptors and
-never through a link. An account that may write in the directory can make it thousands of directories deep: there
-shutil.rmtree() of older Pythons fails, and would fail again at each later start. Child processes share the lock
-until they execute another program, so a worker that outlives its supervisor keeps the directory.
+Possible failures: every account may write in /tmp, and root may do the cleaning. The directory is therefore opened
+without following a symbolic link, and the lock must be a regular file of this account. remove() descends by
+descriptors and never through a link. An account that may write in the directory can create thousands of nested
+directories. shutil.rmtree() of older Pythons fails on them, and would fail again at each later start, so Removal
+has its own method. Child processes share the lock until they execute another program, so a worker that outlives its
+supervisor keeps the directory.
 """
 
 from __future__ import annotations
@@ -28,44 +29,44 @@ from collections.abc import Callable
 from itertools import count, islice
 
 LOCK = ".lock"
-AT_MOST = 100  # directories that one start removes
-AT_ONCE = 1000  # names of a directory that are read before they are removed
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_REMOVED = 100  # directories that one start removes
+BATCH_ENTRIES = 1000  # entries of a directory that are read and then removed together
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
     """A temporary directory of this process. path: its name. close() removes it."""
 
-    def __init__(self, prefix: str, place: str | None = None) -> None:
-        """Make it in `place`, by default where temporary files are, and remove those of dead owners there.
+    def __init__(self, prefix: str, parent: str | None = None) -> None:
+        """Create the directory in `parent`, by default the system's directory of temporary files.
 
-        Raises OSError.
+        First remove the directories of dead owners there. Raises OSError.
         """
-        place = tempfile.gettempdir() if place is None else place
-        remove_abandoned(prefix, place)
-        self.path = tempfile.mkdtemp(prefix=prefix, dir=place)
+        parent = tempfile.gettempdir() if parent is None else parent
+        remove_abandoned(prefix, parent)
+        self.path = tempfile.mkdtemp(prefix=prefix, dir=parent)
         name = os.path.join(self.path, LOCK)
         self.lock = os.open(name + ".new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         os.rename(name + ".new", name)
 
     def close(self) -> None:
-        """Remove the directory with all that is in it."""
+        """Remove the directory and its contents."""
         if self.lock >= 0:
             remove(self.path)
             os.close(self.lock)
             self.lock = -1
 
 
-def remove_abandoned(prefix: str, place: str) -> None:
-    """Remove the directories with this prefix whose owner, a process of this account, has ended."""
+def remove_abandoned(prefix: str, parent: str) -> None:
+    """Remove the directories with this prefix whose lock belongs to this account, and is not locked."""
     try:
-        at = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        at = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return
     try:
         found = [name for name in os.listdir(at) if name.startswith(prefix)]
-        for name in found[:AT_MOST]:
+        for name in found[:MAX_REMOVED]:
             lock = lock_of_the_dead(name, at)
             if lock >= 0:
                 remove(name, at)
@@ -75,12 +76,12 @@ def remove_abandoned(prefix: str, place: str) -> None:
 
 
 def lock_of_the_dead(name: str, at: int) -> int:
-    """Return the lock of a directory, taken from an owner that has ended; -1 if it must be left alone.
+    """Lock a directory whose owner has ended; return the lock, or -1 if the directory must not be removed.
 
-    at: the descriptor of the directory that has it.
+    at: the descriptor of the parent directory.
     """
     try:
-        directory = os.open(name, DIRECTORY, dir_fd=at)
+        directory = os.open(name, DIRECTORY_FLAGS, dir_fd=at)
     except OSError:
         return -1
     try:
@@ -96,18 +97,18 @@ def lock_of_the_dead(name: str, at: int) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
     except OSError:
-        pass  # its owner runs
+        pass  # the owner still runs
     os.close(lock)
     return -1
 
 
 def remove(name: str, at: int | None = None) -> None:
-    """Remove a directory with all that is in it, the lock last. What cannot be removed stays.
+    """Remove a directory and its contents, the lock last. Entries that cannot be removed stay.
 
-    at: the descriptor of the directory that has it, None for a path.
+    at: the descriptor of the parent directory; None if `name` is a path.
     """
     try:
-        top = os.open(name, DIRECTORY, dir_fd=at)
+        top = os.open(name, DIRECTORY_FLAGS, dir_fd=at)
     except OSError:
         return
     try:
@@ -119,24 +120,24 @@ def remove(name: str, at: int | None = None) -> None:
 
 
 class Removal:
-    """Empties a directory, but for its lock. top: its descriptor.
+    """Empties a directory, except for its lock. top: the descriptor of the directory.
 
-    A directory that lies deeper is first moved to the top. Then no path is long, and two descriptors are enough.
+    A nested directory is first moved to the top. No path is then long, and two descriptors are enough.
     """
 
     def __init__(self, top: int) -> None:
         self.top = top
-        self.waiting: deque[str] = deque()  # directories at the top
+        self.waiting: deque[str] = deque()  # directories at the top that are not removed yet
         self.unique = os.urandom(8).hex()
         self.numbers = count()
 
     def run(self) -> None:
-        """Remove what is there."""
+        """Remove the contents of the directory."""
         self.empty(self.top)
         while self.waiting:
             name = self.waiting.popleft()
             try:
-                directory = os.open(name, DIRECTORY, dir_fd=self.top)
+                directory = os.open(name, DIRECTORY_FLAGS, dir_fd=self.top)
             except OSError:
                 continue
             try:
@@ -146,11 +147,11 @@ class Removal:
             done(os.rmdir, name, dir_fd=self.top)
 
     def empty(self, directory: int) -> None:
-        """Remove the files of a directory, and let its directories wait at the top."""
+        """Remove the files of a directory, and move its directories to the top."""
         kept = {LOCK} if directory == self.top else set()
         while True:
             with os.scandir(directory) as entries:
-                found = list(islice((each for each in entries if each.name not in kept), AT_ONCE))
+                found = list(islice((each for each in entries if each.name not in kept), BATCH_ENTRIES))
             if not found:
                 return
             for entry in found:
@@ -158,7 +159,7 @@ class Removal:
                     kept.add(entry.name)
 
     def take(self, entry: os.DirEntry[str], directory: int) -> bool:
-        """Remove a file, or let a directory wait; return whether the name has left the directory."""
+        """Remove a file, or move a directory to the top; return whether the entry is gone."""
         if not entry.is_dir(follow_symlinks=False):
             return done(os.unlink, entry.name, dir_fd=directory)
         if directory == self.top:
@@ -172,7 +173,7 @@ class Removal:
 
 
 def done(call: Callable[..., None], *names: str, **where: int | None) -> bool:
-    """Call a function of the system; return whether it succeeded."""
+    """Call a function of the module os; return whether it succeeded."""
     try:
         call(*names, **where)
     except OSError:

@@ -1,4 +1,4 @@
-"""The site: all that one server offers, as a conversation and the server see it. The same under every model."""
+"""The site: the interface between a conversation and the features of one server, the same under every model."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from ewe.features.base import Handler
     from ewe.features.plan import Plan, Starts
     from ewe.gateway.proxies import TrustedProxies
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-IDLE_SOCKET = 75.0  # seconds that a connection may be idle where it costs only a socket
-IDLE_WORKER = 5.0  # seconds where it occupies a process or a thread
+IDLE_SOCKET_S = 75.0  # seconds that a connection may be idle where it costs only a socket
+IDLE_WORKER_S = 5.0  # seconds where it occupies a process or a thread
 
 
 class Site:
-    """A tree of handlers, with what a conversation needs to know before it asks the tree.
+    """A tree of handlers, and the settings that a conversation needs before it calls the tree.
 
-    root: the handler where the tree begins; respond is its method. limits: of a request's head. heads: heads seen
-    before, which ewe.conversation fills. idle: seconds that a connection may be idle. tls: None for a server
-    without a certificate. plain_at: the addresses of a server with TLS that speak without it, as pairs of address
-    and port. proxies: those that may say who a client is. imported: the applications that are imported before the
-    first request. plan: of a server without [[site]]. built: each [[site]] of another.
+    root: the root of the tree; `respond` is its method. limits: the limits of a request. heads: head -> Request, a
+    cache that ewe.conversation fills. idle: the seconds for which a connection may be idle. tls: None for a server
+    without a certificate. plain_at: the (address, port) pairs at which a server with TLS uses none. proxies: the
+    trusted proxies, which may name the client. imported: the applications to import before the first request. plan:
+    the features of a server without [[site]]. built: each [[site]] of another server.
     """
 
     respond: Callable[[Request, Stream], Awaitable[Response]]
 
-    def __init__(self, config: Config, limits: Limits, root: Handler) -> None:
+    def __init__(self, config: Config, limits: RequestLimits, root: Handler) -> None:
         self.config = config
         self.limits = limits
         self.root = root
         self.persistent = config.persistent
         self.heads: dict[bytes, Request] = {}
-        self.idle = IDLE_SOCKET
+        self.idle = IDLE_SOCKET_S
         self.tls: SSLContext | None = None
         self.plain_at: Container[tuple[str, int]] | None = None
         self.proxies: TrustedProxies | None = None
@@ -47,13 +47,13 @@ class Site:
         self.built: Sequence[Any] = ()
 
     def import_applications(self) -> None:
-        """Import the applications, in a worker that has just started. Raises ValueError, in one line."""
+        """Import the applications, in a worker that has just started. Raises ValueError with a text of one line."""
         for each in self.imported:
             each.load()
 
     @property
     def applications(self) -> list[Any]:
-        """The applications that are started before the first connection: those of ASGI."""
+        """The ASGI applications, which are started before the first connection."""
         return [found for each in self.imported if (found := each.started) is not None]
 
     @property

@@ -1,7 +1,7 @@
-"""Drawing: scales with round ticks, text with an estimated width, and labels that do not overlap.
+"""SVG pictures: scales with round ticks, text with an estimated width, and labels that do not overlap.
 
-All lengths are in the coordinates of the picture. Colours are CSS classes: the style sheet of the page defines
-`.s0` or `.hatch` for light mode, dark mode and print.
+All lengths are in the coordinates of the picture. Colors are CSS classes: the style sheet of the page defines `.s0`
+or `.hatch` for light mode, dark mode and print.
 """
 
 from __future__ import annotations
@@ -10,39 +10,41 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from xml.sax.saxutils import escape, quoteattr
 
-WIDTH = 400  # of every picture: two fit beside each other on a desktop, one fills a phone
-SMALL, NORMAL = 10.5, 12.5  # sizes of text
-SERIES = 10  # different colours, markers and dashes
+WIDTH = 400  # the width of every picture: two fit side by side on a desktop, one fills a phone
+SMALL, NORMAL = 10.5, 12.5  # font sizes
+SERIES = 10  # the number of different colors, markers and dashes
 WIDE = set("mwMWQOGDHNU@%—")  # letters wider than the average
 NARROW = set("iljtf.,:;'|!()[]I ")
-UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # for XML 1.0
+# Python has such functions in xml.sax.saxutils, which imports urllib.request, http.client and email.
+TEXT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+VALUE_ESCAPES = TEXT_ESCAPES | str.maketrans({'"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"})
+UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 
 
 def clean(text: str) -> str:
-    """Escape text for XML and remove the characters that XML does not allow."""
-    return escape(UNFIT.sub("\ufffd", text))
+    """Escape a text for XML, and replace the characters that XML does not allow."""
+    return UNFIT.sub("\ufffd", text).translate(TEXT_ESCAPES)
 
 
 def quoted(text: str) -> str:
-    """Return text as an attribute's value, with its quotes."""
-    return quoteattr(UNFIT.sub("\ufffd", text))
+    """Return a text as the value of an attribute, with its quotes."""
+    return '"' + UNFIT.sub("\ufffd", text).translate(VALUE_ESCAPES) + '"'
 
 
 def width(text: str, size: float = NORMAL) -> float:
-    """Estimate the width of a text in a sans serif font, rather too wide than too narrow."""
+    """Estimate the width of a text in a sans serif font. The result is rather too wide than too narrow."""
     units = sum(0.36 if letter in NARROW else 0.88 if letter in WIDE else 0.6 for letter in text)
     return units * size
 
 
 def shortened(text: str, room: float, size: float = NORMAL) -> str:
-    """Cut a text to the room that it has, with an ellipsis."""
+    """Shorten a text to the width `room`, with an ellipsis."""
     whole, fits = 0.0, 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         whole += width(letter, size)
         if whole + width("…", size) <= room:
-            fits = place + 1
+            fits = index + 1
         elif whole > room:
             return text[:fits].rstrip() + "…"
     return text
@@ -77,7 +79,7 @@ class Picture:
         )
 
     def marker(self, x: float, y: float, series: int) -> None:
-        """Draw the mark of a series: series differ in shape, not only in colour."""
+        """Draw the marker of a series. Markers differ in shape, not only in color."""
         self.add(
             f'<path class="s{series % SERIES} mark" transform="translate({x:.1f} {y:.1f})" '
             f'd="{MARKERS[series % len(MARKERS)]}"/>'
@@ -96,7 +98,7 @@ class Picture:
         )
 
 
-MARKERS = (  # around (0, 0), about 7 across
+MARKERS = (  # paths around (0, 0), about 7 wide
     "M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0 -6.6 0Z",
     "M-3 -3H3V3H-3Z",
     "M0 -4L3.8 3H-3.8Z",
@@ -116,7 +118,7 @@ MARKERS = (  # around (0, 0), about 7 across
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps figures to coordinates: low to start, and high to end."""
+    """Maps numbers to coordinates: `low` to `start`, and `high` to `end`."""
 
     low: float
     high: float
@@ -131,13 +133,13 @@ class Scale:
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self, room: float) -> list[float]:
-        """Return figures to mark, no closer to each other than the room."""
+        """Return the numbers to mark. Their distance is at least `room`."""
         most = max(2, int(abs(self.end - self.start) / room))
         return log_ticks(self.low, self.high, most) if self.log else nice_ticks(self.low, self.high, most)
 
 
 def scale(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Scale:
-    """Return a scale that holds the values: from zero, or in powers of ten for a logarithmic one."""
+    """Return a scale for the values: it begins at zero, or, if logarithmic, at the smallest value."""
     positive = [value for value in values if value > 0 and math.isfinite(value)]
     if log and positive:
         low, high = min(positive), max(positive)
@@ -150,7 +152,7 @@ def scale(values: Sequence[float], start: float, end: float, *, log: bool = Fals
 
 
 def nice_step(span: float, most: int) -> float:
-    """Return the smallest step (1, 2 or 5 times a power of ten) that fits at most `most` times into the span."""
+    """Return the smallest step (1, 2 or 5 times a power of ten) that divides the span into at most `most` parts."""
     power: float = 10.0 ** math.floor(math.log10(span / most))
     for factor in (1, 2, 5, 10):
         if span / (factor * power) <= most + 1e-9:
@@ -165,26 +167,26 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return powers of ten, with 2 and 5 between them where there is room, or fewer where there is not."""
+    """Return at most `most` ticks: powers of ten, with their multiples by 2 and 5, or by 3, if there is room."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power * 1.000001]
         found = [value for value in found if value <= high * 1.000001]
         if 2 <= len(found) <= most:
             return found
-    if len(found) <= most:  # less than a power of ten: as on a linear scale
+    if len(found) <= most:  # the span is less than a power of ten: use linear ticks
         return [value for value in nice_ticks(low, high, most) if value > 0]
     return found[:: math.ceil(len(found) / most)]
 
 
 def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Move the wanted places apart by at least `apart`, in their order, within low and high if possible."""
+    """Move the wanted positions apart by at least `apart`, in their order; stay within low and high if possible."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    places = [0.0] * len(wanted)
+    positions = [0.0] * len(wanted)
     last = low - apart
     for index in order:
-        last = places[index] = max(wanted[index], last + apart)
+        last = positions[index] = max(wanted[index], last + apart)
     limit = high + apart
     for index in reversed(order):
-        limit = places[index] = min(places[index], limit - apart)
-    return places
+        limit = positions[index] = min(positions[index], limit - apart)
+    return positions

@@ -1,1 +1,1 @@
-"""Settings: what they are called, what they can be, and where their values come from."""
+"""Settings: their names, their kinds of values, and the sources of the values."""

@@ -3,7 +3,7 @@
 A command is a function that takes its arguments and returns its exit status. `@entry_point` makes the main() of it,
 which an entry point or a test calls. Everything that ends a command otherwise ends here:
 
-    what happens                                        exit status
+    event                                               exit status
     ------------------------------------------------    ------------------------------------------------------
     the command returns                                 the number that it returns, DONE (0) if all went well
     --help, --version (SystemExit)                      0
@@ -52,6 +52,7 @@ class RaisingParser(CommandParser):
     """Raises UsageError for a wrong command line. `@entry_point` then reports it under the command's own name."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError with the message."""
         raise UsageError(message)
 
 
@@ -61,7 +62,7 @@ def entry_point(
     """Return a decorator that makes a command's main() of the function that does its work.
 
     name: the first word of a line about a failure. unread: the exit status if the reader of the output is gone.
-    interrupted: a line for standard error after Ctrl-C.
+    interrupted: a line for standard error after Ctrl-C; "": no line.
     """
 
     def decorated(run: Callable[[list[str]], int]) -> Main:

@@ -4,8 +4,8 @@ argparse changes from version to version. Since 3.13 it shows a value once for a
 it colors help on a terminal, and wherever FORCE_COLOR is set. The message about a word that is none of the choices
 has been worded in four ways. Here ewe decides instead.
 
-A command's output may have no reader any more (`ewe-lab list | head`). What Python holds back in its buffer is
-written at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
+A command's output may have no reader any more (`ewe-lab list | head`). Python writes the rest
+of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
 enough_read() writes it before.
 """
 
@@ -30,6 +30,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """Writes each option with all its names, then its value once."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Return an option as --help shows it: all its names, then its value once."""
         if not action.option_strings:
             return super()._format_action_invocation(action)
         words = [", ".join(action.option_strings)]
@@ -48,17 +49,20 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Write the message to standard error, and raise SystemExit with the status."""
         flush()  # what --help and --version have said
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
+        """Write the message with the name of the command, and raise SystemExit(2)."""
         self.exit(2, f"{self.prog}: {message}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError if a value is not one of the choices; name the nearest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            told = f"there is no {value!r}{nearest(str(value), known) or '; there are ' + ', '.join(known)}"
-            raise argparse.ArgumentError(action if action.option_strings else None, told)
+            text = f"there is no {value!r}{nearest(str(value), known) or '; there are ' + ', '.join(known)}"
+            raise argparse.ArgumentError(action if action.option_strings else None, text)
 
 
 def enough_read(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
@@ -83,7 +87,7 @@ def enough_read(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
 
 
 def flush() -> bool:
-    """Write what standard output holds back. Where nobody reads it, lead it to /dev/null and return False."""
+    """Flush standard output. If its reader has gone, lead it to /dev/null and return False."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -2,7 +2,7 @@
 
 No file outside of ewe.features imports a feature by its name. A module of the table ends in FEATURE, its
 declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies
-what its parent has loaded.
+the memory of its parent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 # In the order in which a site asks them: the module, and the settings of which at least one must be on. A module
 # with "always" protects sources also where it answers nothing.
 FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("ewe.features.trace", ("trace",)),
+    ("ewe.features.status", ("status",)),
     ("ewe.features.mounted", ("mount",)),
     ("ewe.features.databases", ("database", "dbd")),
     ("ewe.features.browser", ("database", "dbd")),
@@ -26,13 +28,13 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ewe.features.fastcgi", ("fastcgi", "scgi", "uwsgi")),
     ("ewe.features.pages", ("xswitch",)),
     ("ewe.features.sql_pages", ("database", "dbd")),
-    ("ewe.features.markdown_pages", ("markdown",)),
+    ("ewe.features.markdown", ("markdown",)),
     ("ewe.features.content_cache", ("content_cache",)),
     ("ewe.features.homes", ("userdir_settings",)),
 )
 
 
-class Step(NamedTuple):
+class LocationMiddleware(NamedTuple):
     """A middleware around the answer of a location: its module, and the key or the setting that asks for it."""
 
     module: str
@@ -42,21 +44,21 @@ class Step(NamedTuple):
 
 # Asked before the answer; the first in the table is asked first.
 ACCESS = (
-    Step("ewe.features.authorizers", setting="fastcgi_authorizer"),
-    Step("ewe.features.guards.methods", "methods"),
-    Step("ewe.features.guards.addresses", "deny"),
-    Step("ewe.features.guards.addresses", "allow"),
-    Step("ewe.features.guards.request_rate", "requests-per-second"),
-    Step("ewe.features.guards.auth", "auth"),
+    LocationMiddleware("ewe.features.authorizers", setting="fastcgi_authorizer"),
+    LocationMiddleware("ewe.features.guards.methods", "methods"),
+    LocationMiddleware("ewe.features.guards.addresses", "deny"),
+    LocationMiddleware("ewe.features.guards.addresses", "allow"),
+    LocationMiddleware("ewe.features.guards.request_rate", "requests-per-second"),
+    LocationMiddleware("ewe.features.guards.auth", "auth"),
 )
 # They change the response; the first in the table gets it first.
 FILTERS = (
-    Step("ewe.features.guards.error_pages", "error-pages"),
-    Step("ewe.features.compression", setting="compress"),
-    Step("ewe.features.guards.headers", "headers"),
-    Step("ewe.features.guards.freshness", "expires"),
-    Step("ewe.features.guards.freshness", "cache-control"),
-    Step("ewe.features.guards.limit_rate", "limit-rate"),
+    LocationMiddleware("ewe.features.guards.error_pages", "error-pages"),
+    LocationMiddleware("ewe.features.compression", setting="compress"),
+    LocationMiddleware("ewe.features.guards.headers", "headers"),
+    LocationMiddleware("ewe.features.guards.freshness", "expires"),
+    LocationMiddleware("ewe.features.guards.freshness", "cache-control"),
+    LocationMiddleware("ewe.features.guards.limit_rate", "limit-rate"),
 )
 STEPS = {step.key: step for step in (*ACCESS, *FILTERS) if step.key}
 # The kinds of the key `gateway` of a location
@@ -73,14 +75,16 @@ GATEWAYS = {
     "https": "ewe.features.proxy",
 }
 # Keys of a location that name the handler by themselves
-ANSWERS = {"webdav": "ewe.features.webdav"}
+ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
+# The module of each key of [[site]] and [[site.location]]
+MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 # Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS. Every process that ewe
 # forks has the file in memory, because it is imported with the settings. A file that imports more than each server
 # loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
 SETTINGS = ("ewe.features.browser.settings",)
 
 
-class Command(NamedTuple):
+class CommandOption(NamedTuple):
     """An option of the command `ewe` that does something else than to serve: module:function, and its help."""
 
     option: str
@@ -89,14 +93,18 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command(
+    CommandOption(
         "build-libcgi",
         "build what LibCGI libraries need (with a C compiler), and end",
         "ewe.xswitch.tools.libcgi:build_all",
     ),
 )
-# Around the whole server: the setting that switches it on
-SERVER = {"trusted_proxies": "ewe.features.trusted_proxies"}
+# Around the whole server: the setting that switches it on; the outermost is the last
+SERVER = {
+    "status": "ewe.features.status",
+    "trusted_proxies": "ewe.features.trusted_proxies",
+    "trace": "ewe.features.trace",
+}
 OFF = (False, None, 0, (), "", "off")
 
 
@@ -119,7 +127,7 @@ def is_on(config: object, setting: str) -> bool:
 def features(config: object, setting: str = "") -> Iterator[Any]:
     """Yield the declarations of the features that a configuration asks for, in the order of the table.
 
-    setting: only those that this setting switches on.
+    setting: only those that this setting switches on; "": all.
     """
     for module, settings in FEATURES:
         if any(is_on(config, each) for each in settings if setting in ("", each)):
@@ -129,10 +137,23 @@ def features(config: object, setting: str = "") -> Iterator[Any]:
 def lacking(config: object, setting: str = "") -> Iterator[str]:
     """Yield why a server with this configuration cannot start, a line for each fault of a feature.
 
-    setting: only of the features that this setting switches on.
+    setting: only of the features that this setting switches on; "": of all.
     """
     for each in features(config, setting):
         yield from each.needs(config) if each.needs is not None else ()
+
+
+def doubts(config: Any, public: str = "") -> Iterator[str]:
+    """Yield the warnings at a start of the features that keys of [[site]] and [[site.location]] ask for.
+
+    public: a URL of the server that other machines can reach; "" if there is none.
+    """
+    tables = [*config.sites, *(location for site in config.sites for location in site.locations)]
+    keys = {key for table in tables for key in (*table.values, *table.steps)}
+    asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
+    for module in sorted(asked):
+        each = feature(module)
+        yield from each.doubts(config, public) if each.doubts is not None else ()
 
 
 def modules() -> list[str]:

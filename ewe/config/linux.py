@@ -1,7 +1,7 @@
 """Commands and settings that need Linux, and the container that has it for other systems.
 
 The server itself runs on every POSIX system: streams/descriptor_set.py, gateway/exits.py and gateway/true_names.py
-stand in for the calls that only Linux has. X-Switch, LibCGI, the database demon, the grader and the lab's
+stand in for the calls that only Linux has. X-Switch, LibCGI, the database daemon, the grader and the lab's
 measurements use /proc, prctl(2), epoll(7) and more, without a substitute. They say so here, in one line, before
 they begin.
 """
@@ -25,10 +25,10 @@ def needs_linux(what: str, command: str) -> str:
     if SYSTEM == "linux":
         return ""
     is_clone = os.path.isfile(os.path.join(CLONE, "Dockerfile"))
-    place = shlex.quote(CLONE) if is_clone else "CLONE"
+    directory = shlex.quote(CLONE) if is_clone else "CLONE"
     port = "-p 127.0.0.1:4000:4000 " if command.startswith("ewe ") else ""
     hint = "" if is_clone else " (CLONE: a clone of ewe)"
     return (
-        f"{what} needs Linux: run it in a container, docker build -t ewe {place} && "
+        f"{what} needs Linux: run it in a container, docker build -t ewe {directory} && "
         f'docker run --rm -it --init -v "$PWD:/work" {port}ewe {command}{hint}'
     )

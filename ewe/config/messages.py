@@ -1,10 +1,16 @@
-"""What people are told of a wrong setting: one line that names the place, the key and the remedy."""
+"""The words for a wrong setting: one line that names the place, the key and the remedy."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+MAX_SHOWN_CHARS = 300  # characters of a wrong value
+
+
+class Reason(ValueError):
+    """A value is not of its kind. The text says why; the message for people ends with it."""
 
 
 class Failure(Exception):
@@ -38,8 +44,23 @@ def quoted(value: object) -> str:
 
 
 def expected(label: str, value: object, what: str) -> ConfigError:
-    """Return the error for a value. label: how the message begins. what: what a value can be."""
-    return ConfigError(f"{label} {quoted(value)}: expected {what}")
+    """Return the error for a value. label: how the message begins. what: the values that are right."""
+    text = quoted(value)
+    if len(text) > MAX_SHOWN_CHARS:
+        text = f"{text[:MAX_SHOWN_CHARS]}..."
+    return ConfigError(f"{label} {text}: expected {what}")
+
+
+def unknown(
+    label: str, key: object, known: Iterable[str], *, table: str = "", instead: str = ""
+) -> ConfigError:
+    """Return the error for a key that a table does not have.
+
+    label: how the message begins. table: the table's name; "": the label says it. instead: the hint if no known key
+    is similar; "": the known keys.
+    """
+    where = f" in {table}" if table else ""
+    return ConfigError(f"{label} unknown key {quoted(key)}{where}{nearest(str(key), known) or instead}")
 
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:

@@ -44,16 +44,16 @@ from typing import Any, NamedTuple
 ALPHABET = frozenset({*range(0x180), 0x416, 0x436, 0x660, 0x2014, 0x3000, 0x4E00, 0x1F600})
 MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
 MAX_PAIRS = 100_000  # that are examined
-COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
+MAX_COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
 MAX_LOOPS = 3  # that one text may pass in several ways
 LATIN = 0x17F  # the last character of ALPHABET's beginning
-# What may set flags for a part of a pattern, or for all of it
+# Groups that set flags for a part of a pattern, and those for all of it
 LOCAL_ASCII, LOCAL_CASE = (
     re.compile(r"\(\?[a-zA-Z-]*[au][a-zA-Z-]*:"),
     re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*i"),
 )
 MULTILINE_FLAG = re.compile(r"\(\?[a-zA-Z]*m")
-LENGTH = 64  # of the texts for which the ways are counted
+COUNTED_LENGTH = 64  # of the texts for which the ways are counted
 MAX_WAYS = 10_000_000  # that re may try: half a second
 # Characters of a text with which a pattern is matched. Three loops take time by the third power of the length: for
 # ^/(.*?)/(.*?)/(.*?)x$ and 1,000 characters it is 5 s, for 400 it is 0.3 s
@@ -72,7 +72,7 @@ class TooLarge(Exception):
     """The pattern has too many positions."""
 
 
-class Part(NamedTuple):
+class PatternPart(NamedTuple):
     """A part of a pattern. Each value says in how many ways: 0, 1, or 2 for more.
 
     first, last: it may begin and end at a position. empty: it may match nothing.
@@ -83,11 +83,14 @@ class Part(NamedTuple):
     empty: int
 
 
-NOTHING = Part({}, {}, 1)
+NOTHING = PatternPart({}, {}, 1)
 
 
 def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int, int]:
-    """Return the ways of both; those of the second so many times."""
+    """Return position -> ways for two such dictionaries together: the ways of `two` count `times` times.
+
+    A number above 2 stays 2: "more than one" is all that matters.
+    """
     found = dict(one)
     for position, ways in two.items():
         if times:
@@ -107,7 +110,7 @@ def longest_text(pattern: str) -> int:
 
 
 class Examined(NamedTuple):
-    """What is known of a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
+    """The result for a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
 
     longest: see longest_text().
     """
@@ -133,7 +136,7 @@ def examined(pattern: str) -> Examined:
         if automaton.explodes or automaton.walks_twice():
             return Examined(math.inf, 0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
-            anywhere = automaton.position(automaton.alphabet)
+            anywhere = automaton.add_position(automaton.alphabet)
             automaton.lead(anywhere.last, anywhere.first)
             automaton.lead(anywhere.last, whole.first)
         ways = automaton.ways()
@@ -142,7 +145,7 @@ def examined(pattern: str) -> Examined:
         power = automaton.longest_chain() + automaton.inside
     except TooLarge:
         return Examined(0, MAX_MATCHED)
-    longest = int(LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
+    longest = int(COUNTED_LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
     return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
 
 
@@ -189,15 +192,18 @@ class Automaton:
 
     # From the parsed pattern to positions
 
-    def sequence(self, items: Iterable[tuple[Any, Any]]) -> Part:
+    def sequence(self, items: Iterable[tuple[Any, Any]]) -> PatternPart:
         """Add parts one after the other."""
         whole = NOTHING
         for operation, argument in items:
             whole = self.joined(whole, self.part(str(operation), argument))
         return whole
 
-    def part(self, operation: str, argument: Any) -> Part:
-        """Add one item of re's parse tree. An assertion counts as empty, a back reference as its group."""
+    def part(self, operation: str, argument: Any) -> PatternPart:
+        """Add one item of re's parse tree. An assertion counts as empty, a back reference as its group.
+
+        operation, argument: the item, as Python's module re._parser returns it.
+        """
         if operation == "SUBPATTERN":
             if argument[0] is not None:
                 self.groups[argument[0]] = argument[3]
@@ -216,14 +222,14 @@ class Automaton:
             found = inner.sequence(items)
             self.include(inner)
             empty = found.empty > 0 or (operation == "POSSESSIVE_REPEAT" and argument[0] == 0)
-            return self.position(frozenset().union(*inner.characters))._replace(empty=int(empty))
+            return self.add_position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
             inner = self.another()
             inner.sequence(argument[1])
             self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            return self.position(self.characters_of(operation, argument))
+            return self.add_position(self.characters_of(operation, argument))
         return NOTHING
 
     def another(self) -> Automaton:
@@ -243,19 +249,22 @@ class Automaton:
         if not self.explodes:
             self.inside = max(self.inside, inner.longest_chain() + inner.inside)
 
-    def position(self, characters: frozenset[int]) -> Part:
-        """Add a position."""
+    def add_position(self, characters: frozenset[int]) -> PatternPart:
+        """Add a position that matches one of these characters; return the pattern that consists of it alone.
+
+        Raises TooLarge above MAX_POSITIONS.
+        """
         if len(self.characters) >= MAX_POSITIONS:
             raise TooLarge
         self.characters.append(characters)
         self.follow.append({})
         number = len(self.characters) - 1
-        return Part({number: 1}, {number: 1}, 0)
+        return PatternPart({number: 1}, {number: 1}, 0)
 
-    def joined(self, one: Part, two: Part) -> Part:
-        """Let a part follow another."""
+    def joined(self, one: PatternPart, two: PatternPart) -> PatternPart:
+        """Return the part that is `one`, followed by `two`."""
         self.lead(one.last, two.first)
-        return Part(
+        return PatternPart(
             added(one.first, two.first, one.empty),
             added(two.last, one.last, two.empty),
             min(one.empty * two.empty, 2),
@@ -266,18 +275,21 @@ class Automaton:
         for position, ways in last.items():
             self.follow[position] = added(self.follow[position], first, ways)
 
-    def either(self, parts: list[Part]) -> Part:
+    def either(self, parts: list[PatternPart]) -> PatternPart:
         """Return the part that is one of some parts."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for part in parts:
             first, last = added(first, part.first), added(last, part.last)
-        return Part(first, last, min(sum(part.empty for part in parts), 2))
+        return PatternPart(first, last, min(sum(part.empty for part in parts), 2))
 
-    def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> Part:
-        """Add a repetition, written out as far as its bounds are small."""
+    def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> PatternPart:
+        """Add a repetition of some items, from `least` to `most` times.
+
+        Up to MAX_COPIES repetitions are written out: a{2,3} becomes aa or aaa. Above, the repetition is a loop.
+        """
         whole = NOTHING
-        if int(most) > COPIES:
+        if int(most) > MAX_COPIES:
             alone = self.another()
             turn = alone.sequence(items)
             if not turn.first:  # (?:(?=a){0,9}){30} has 10^30 ways to match nothing
@@ -285,14 +297,14 @@ class Automaton:
             if least == most:  # (a|aa){30} has 2^30 ways, and no loop
                 alone.lead(turn.last, turn.first)
                 self.explodes = self.explodes or alone.explodes or alone.walks_twice()
-        for _ in range(min(int(least), COPIES)):
+        for _ in range(min(int(least), MAX_COPIES)):
             whole = self.joined(whole, self.sequence(items))
         if least == most and not whole.empty:
             return whole
-        if int(most) > COPIES:
+        if int(most) > MAX_COPIES:
             turn = self.sequence(items)
             self.lead(turn.last, turn.first)
-            if turn.empty and least > COPIES:  # each of these turns may match nothing: (a?){30}
+            if turn.empty and least > MAX_COPIES:  # each of these turns may match nothing: (a?){30}
                 self.lead(turn.last, turn.first)
             return self.joined(whole, turn._replace(empty=1))
         for _ in range(int(most) - int(least)):
@@ -301,7 +313,10 @@ class Automaton:
         return whole
 
     def characters_of(self, operation: str, argument: Any) -> frozenset[int]:
-        """Return the characters of an item. Letters are taken in both cases: a pattern may ignore case."""
+        """Return the characters that an item matches. operation, argument: of the item, in the words of re._parser.
+
+        Letters are taken in both cases: a pattern may ignore case.
+        """
         if operation == "ANY":
             return self.alphabet
         if operation == "LITERAL":
@@ -348,24 +363,23 @@ class Automaton:
     # From positions to the answer
 
     def ways(self) -> int:
-        """Return how many walks there are for a text of LENGTH equal characters, from the worst position.
+        """Return how many walks there are for a text of COUNTED_LENGTH equal characters, from the worst position.
 
         As soon as there are more than MAX_WAYS, return so many as have been found.
         """
         most, left = 1, MAX_STEPS
         kinds = {
-            frozenset(place for place, own in enumerate(self.characters) if each in own)
+            frozenset(position for position, own in enumerate(self.characters) if each in own)
             for each in self.alphabet
         }
         for kind in kinds:
             edges = [
                 (one, two, ways) for one in kind for two, ways in self.follow[one].items() if two in kind
             ]
-            counts = dict.fromkeys(
-                kind, 1
-            )  # position -> walks that begin there, of as many steps as were made
+            # Position -> walks that begin there, of as many steps as were made
+            counts = dict.fromkeys(kind, 1)
             sums = dict(counts)
-            for _ in range(LENGTH):
+            for _ in range(COUNTED_LENGTH):
                 before, counts = counts, dict.fromkeys(kind, 0)
                 for one, two, ways in edges:
                     counts[one] += before[two] * ways

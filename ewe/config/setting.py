@@ -8,7 +8,7 @@ Most settings stand in `Config` (settings.py). A feature declares its own settin
 `config[HIDDEN]` is the value, with its type. The command line, the environment, a settings file, `--help`,
 `--print-config`, docs/settings.md and the completion of shells treat both alike. They have to know each setting
 before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore names the files that declare
-settings, and says what such a file may import.
+settings, and lists the imports that such a file may have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ Scope = Literal["server", "site", "location"]
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
 
 
-class Setting(Generic[T]):
+class Key:
+    """A key of a table in a TOML file: the kind of its values, and its meaning for the documentation."""
+
+    def __init__(self, kind: Kind[Any], help: str, was: str = "") -> None:
+        """was: the key's former name, which a file may still have; "": it had none."""
+        self.kind, self.help, self.was = kind, help, was
+
+
+class Setting(Key, Generic[T]):
     """Describe one setting. `Config.port` is this description; `config.port` is the value.
 
     It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
@@ -33,24 +41,29 @@ class Setting(Generic[T]):
 
     def __init__(
         self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = (),
-        scope: Scope | None = None, key: str = "", after: str = "",
+        was: str = "", scope: Scope | None = None, key: str = "", after: str = "",
     ) -> None:  # fmt: skip
         """kind: the values that it can have. names: synonyms of the key, spelled as in a file.
 
-        scope: the smallest part that may have a value for itself; None: as the group says. key, after: of a setting
-        outside of Config; its key, and the key of the setting that it follows in lists (else it ends its group).
+        was: its former name, which works and costs a line of log; "": it had none. scope: the smallest part that
+        may have a value for itself; None: as the group says. key, after: of a setting outside of Config; its key,
+        and the key of the setting that it follows in lists ("": it ends its group).
         """
-        self.default, self.kind, self.help, self.group = default, kind, help, group
-        self.synonyms, self.after = names, after
+        super().__init__(kind, help, was)
+        self.default, self.group = default, group
+        self.synonyms, self.after = (*names, was) if was else names, after
         self.scope: Scope = scope or ("server" if group in SERVER_GROUPS else "site")
         if key:
             self.take_name(key.replace("-", "_"))
 
+    kind: Kind[T]
+
     def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute of Config. Python calls this when it makes the class."""
         self.take_name(name)
 
     def take_name(self, name: str) -> None:
-        """Derive the key, all names in files and flags, and the variable from the name in Python."""
+        """Derive the key, the names in files and flags, and the environment variable from the name in Python."""
         self.name = name
         self.key = name.replace("_", "-")
         self.keys = (self.key, *self.synonyms)
@@ -64,6 +77,7 @@ class Setting(Generic[T]):
         def __get__(self, config: object, owner: type) -> T: ...
 
     def __get__(self, config: object, owner: type) -> Setting[T] | T:
+        """Return this description for `Config.port`, and the default for a config that has no value for it."""
         return self if config is None else self.default
 
     def read(self, raw: object, label: str) -> T:
@@ -91,14 +105,14 @@ def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> lis
             raise ValueError(
                 f"a setting of a feature needs its key: Setting(..., key=...) for {setting.help!r}"
             )
-        place = [
+        positions = [
             number
             for number, each in enumerate(found, 1)
             if (each.key == setting.after if setting.after else each.group == setting.group)
         ]
-        if setting.after and not place:
+        if setting.after and not positions:
             raise ValueError(f"{setting.key}: there is no setting {setting.after} that it could follow")
-        found.insert(place[-1] if place else len(found), setting)
+        found.insert(positions[-1] if positions else len(found), setting)
     keys = [key for setting in found for key in setting.keys]
     if twice := {key for key in keys if keys.count(key) > 1}:
         raise ValueError(f"two settings have the name {', '.join(sorted(twice))}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ewe.config.messages import expected
+from ewe.config.messages import Reason, expected, quoted
 from ewe.log_files import parse_syslog
 
 T = TypeVar("T")
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
-DAYS_AT_MOST = 24  # poll() counts milliseconds in a C int, which overflows on the 25th day
+MAX_DAYS = 24  # poll() counts milliseconds in a C int, which overflows on the 25th day
 
 
 class Kind(Generic[T]):
@@ -28,19 +28,18 @@ class Kind(Generic[T]):
     ) -> None:
         self.metavar, self.expected, self.read, self.show = metavar, expected, read, show
 
-    def read_at(self, label: str, raw: object, *, with_reason: bool = False) -> T:
-        """Return the value of a text or a TOML value. Raises ConfigError, which begins with `label`.
-
-        with_reason: the error has the reader's reason, if that begins with "not a".
-        """
+    def read_at(self, label: str, raw: object) -> T:
+        """Return the value of a text or a TOML value. Raises ConfigError, which begins with `label`."""
         try:
             return self.read(raw)
-        except ValueError as reason:
-            why = f" ({reason})" if with_reason and str(reason).startswith("not a ") else ""
-            raise expected(label, raw, self.expected + why) from None
+        except Reason as reason:
+            raise expected(label, raw, f"{self.expected} ({reason})") from None
+        except ValueError:
+            raise expected(label, raw, self.expected) from None
 
 
 def _whole(raw: object) -> int:
+    """Return a whole number, given as a number or as text. Raises ValueError."""
     if isinstance(raw, str) and re.fullmatch(r"\s*[0-9]{1,18}\s*", raw):
         return int(raw)
     if isinstance(raw, int) and not isinstance(raw, bool):
@@ -57,6 +56,17 @@ def whole(low: int, high: int, expected: str, metavar: str = "N") -> Kind[int]:
         return number
 
     return Kind(metavar, expected, read)
+
+
+def number(low: float, high: float, expected: str) -> Kind[float]:
+    """Return the kind of numbers from low to high, which a TOML file has without quotation marks."""
+
+    def read(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not low <= raw <= high:
+            raise ValueError(raw)
+        return float(raw)
+
+    return Kind("NUMBER", expected, read, "{:g}".format)
 
 
 def _scaled(raw: object, units: dict[str, int], number: str) -> tuple[str, int]:
@@ -84,7 +94,7 @@ def duration(low: float) -> Kind[float]:
     def read(raw: object) -> float:
         number, unit = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
         seconds = round(float(number) * unit) / 1000
-        if not low <= seconds <= DAYS_AT_MOST * 86_400:
+        if not low <= seconds <= MAX_DAYS * 86_400:
             raise ValueError(raw)
         return seconds
 
@@ -93,7 +103,7 @@ def duration(low: float) -> Kind[float]:
         return _largest_unit(round(seconds * 1000), units) if seconds else "0s"
 
     above = " above 0" if low else ""
-    return Kind("TIME", f"a time{above} such as 500ms, 30s or 5m, at most {DAYS_AT_MOST}d", read, show)
+    return Kind("TIME", f"a time{above} such as 500ms, 30s or 5m, at most {MAX_DAYS}d", read, show)
 
 
 def size(low: int) -> Kind[int]:
@@ -109,15 +119,92 @@ def size(low: int) -> Kind[int]:
     return Kind("SIZE", expected, read, lambda count: _largest_unit(count, _SIZES) if count else "0")
 
 
-def list_of(metavar: str, what: str, read_item: Callable[[object], str]) -> Kind[tuple[str, ...]]:
-    """Return the kind of lists of a TOML file, where a list is no text with commas. read_item: reads one text."""
+def _matched(pattern: str, text: str, flags: int = 0) -> re.Match[str]:
+    """Return the match of a whole text. flags: of the module re. Raises ValueError."""
+    if (match := re.fullmatch(pattern, text, flags)) is None:
+        raise ValueError(text)
+    return match
+
+
+def matching(metavar: str, expected: str, pattern: str) -> Kind[str]:
+    """Return the kind of texts that match a pattern from the first character to the last."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or re.fullmatch(pattern, raw) is None:
+            raise ValueError(raw)
+        return raw
+
+    return Kind(metavar, expected, read)
+
+
+def _items(raw: list[Any] | tuple[Any, ...], read_item: Callable[[Any], T]) -> tuple[T, ...]:
+    """Return the items of a list. Raises ValueError; a Reason, if it needs one to tell which item is wrong."""
+    found = []
+    for each in raw:
+        try:
+            found.append(read_item(each))
+        except Reason:
+            raise
+        except ValueError:
+            if len(raw) > 1:
+                raise Reason(f"not {quoted(each)}") from None
+            raise
+    return tuple(found)
+
+
+def list_of(
+    metavar: str, expected: str, read_item: Callable[[object], T], *, lone: bool = False, least: int = 0
+) -> Kind[tuple[T, ...]]:
+    """Return the kind of lists of a TOML file, where a text with commas is no list.
+
+    lone: one text is a list, too. least: so many items at least.
+    """
+
+    def read(raw: object) -> tuple[T, ...]:
+        items = [raw] if lone and isinstance(raw, str) else raw
+        if not isinstance(items, list | tuple) or len(items) < least:
+            raise ValueError(raw)
+        return _items(items, read_item)
+
+    return Kind(metavar, expected, read, lambda items: ", ".join(map(str, items)))
+
+
+def texts(
+    metavar: str, expected: str, check: Callable[[str], object], *, nested: bool = False, empty: bool = False,
+    lower: bool = False, name: Callable[[str], str] | None = None,
+) -> Kind[tuple[str, ...]]:  # fmt: skip
+    """Return the kind of lists of texts. A text with commas is a list, too. check: raises ValueError for an item.
+
+    nested: each item may have commas, because a repeated flag gives a list of such texts. empty: nested, and an
+    empty text is no item. lower: items are in lower case. name: returns the name of an item; no two have one name.
+    None: items have no names.
+    """
 
     def read(raw: object) -> tuple[str, ...]:
-        if not isinstance(raw, list):
+        if empty and isinstance(raw, list | tuple):
+            raw = [item for item in raw if item != ""]
+        items = () if empty and raw == "" else _list(raw)
+        if nested or empty:
+            items = tuple(each for item in items for each in _list(item))
+        items = tuple(item.lower() for item in items) if lower else items
+        _items(items, check)
+        if name is not None and len(set(map(name, items))) < len(items):
             raise ValueError(raw)
-        return tuple(map(read_item, raw))
+        return items
 
-    return Kind(metavar, f"a list of {what}", read, ", ".join)
+    return Kind(metavar, expected, read, ", ".join)
+
+
+def one_of(*names: str) -> Kind[str]:
+    """Return the kind of texts that are one of some names, exactly as they are written."""
+
+    def read(raw: object) -> str:
+        if raw not in names:
+            raise ValueError(raw)
+        return str(raw)
+
+    *others, last = (f'"{name}"' for name in names)
+    return Kind("|".join(names), f"{', '.join(others)} or {last}", read)
 
 
 def choice(*names: str, numbered: bool = False) -> Kind[str]:
@@ -147,6 +234,7 @@ _BOOLEANS = {
 
 
 def _boolean(raw: object) -> bool:
+    """Return the boolean of true, yes, on or 1, or of false, no, off or 0. Raises ValueError."""
     value = _BOOLEANS.get(str(raw).strip().lower()) if isinstance(raw, bool | int | str) else None
     if value is None:
         raise ValueError(raw)
@@ -154,41 +242,39 @@ def _boolean(raw: object) -> bool:
 
 
 def _text(raw: object) -> str:
+    """Return a text that is not empty and has no control characters. Raises ValueError."""
     if not isinstance(raw, str) or not raw or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", raw):
         raise ValueError(raw)
     return raw
 
 
 def _path(raw: object) -> str:
+    """Return the text of a path. Raises ValueError."""
     return _text(os.fspath(raw) if isinstance(raw, os.PathLike) else raw)
 
 
 def _log(raw: object) -> str:
+    """Return the path of a log, or syslog:ADDRESS. Raises ValueError."""
     if (path := _path(raw)).startswith("syslog:"):
         parse_syslog(path)
     return path
 
 
 def _file_name(raw: object) -> str:
+    """Return the name of a file, without a slash. Raises ValueError."""
     if "/" in (name := _text(raw)):
         raise ValueError(raw)
     return name
 
 
-def _cookie(raw: object) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name := _text(raw)):
-        raise ValueError(raw)
-    return name
-
-
 def _host(raw: object) -> str:
-    match = re.fullmatch(r"([^\s/\[\]]+)|\[([^\s/\[\]]+)\]", _text(raw))
-    if match is None:
-        raise ValueError(raw)
+    """Return a host, without the brackets of an IPv6 address. Raises ValueError."""
+    match = _matched(r"([^\s/\[\]]+)|\[([^\s/\[\]]+)\]", _text(raw))
     return match[1] or match[2]
 
 
 def _model(raw: object) -> str:
+    """Return the name of a model, for a synonym the name itself. Raises ValueError."""
     # This checks only the form. The registry of processors, on a higher floor, knows which models exist.
     if not re.fullmatch(r"\w[\w.+-]*(:\w[\w.]*)?", name := _text(raw)):
         raise ValueError(raw)
@@ -212,22 +298,19 @@ def parse_address(text: str) -> tuple[str, str, int]:
 
 
 def _list(raw: object) -> tuple[str, ...]:
+    """Return the texts of a list, or of one text with commas. Raises ValueError."""
     items = re.split(r"\s*,\s*", raw.strip()) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
     return tuple(_text(item) for item in items)
 
 
-def _file_names(raw: object) -> tuple[str, ...]:
-    # A repeated flag gives a list, and each of its texts may contain commas.
-    return tuple(_file_name(name) for item in _list(raw) for name in _list(item))
+def _network(text: str) -> None:
+    """Check an IP network or address, or the word unix. Raises ValueError."""
+    from ipaddress import ip_network
 
-
-def _addresses(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_address(item)
-    return items
+    if text != "unix":
+        ip_network(text)
 
 
 def parse_origin(text: str) -> tuple[str, str | None]:
@@ -257,38 +340,9 @@ def parse_proxy(text: str) -> tuple[str, str]:
 
     Raises ValueError.
     """
-    match = re.fullmatch(r"(/|/[\w./~-]*[\w~-]/?)=(.+)", text)
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"(/|/[\w./~-]*[\w~-]/?)=(.+)", text)
     parse_origin(match[2])
     return match[1], match[2]
-
-
-def _proxies(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_proxy(item)
-    return items
-
-
-def _upgrades(raw: object) -> tuple[str, ...]:
-    # A repeated flag gives a list, and each of its texts may contain commas.
-    items = tuple(name for item in _list(raw) for name in _list(item))
-    for item in items:
-        if re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z/-]{1,64}", item) is None or item.lower().startswith("h2"):
-            raise ValueError(raw)
-    return items
-
-
-def _networks(raw: object) -> tuple[str, ...]:
-    from ipaddress import ip_network
-
-    # A repeated flag gives a list, and each of its texts may contain commas.
-    items = tuple(name for item in _list(raw) for name in _list(item))
-    for item in items:
-        if item != "unix":
-            ip_network(item)
-    return items
 
 
 def parse_responder(text: str) -> tuple[str, str]:
@@ -302,19 +356,10 @@ def parse_responder(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _responders(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_responder(item)
-    return items
-
-
-def _authorizers(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        if not parse_responder(item)[0].startswith("/"):
-            raise ValueError(raw)
-    return items
+def _authorizer(text: str) -> None:
+    """Check PATH=ADDRESS of an authorizer. Raises ValueError."""
+    if not parse_responder(text)[0].startswith("/"):
+        raise ValueError(text)
 
 
 def parse_program(text: str) -> tuple[str, int, str]:
@@ -331,45 +376,20 @@ def parse_program(text: str) -> tuple[str, int, str]:
     return match[1], int(match[2] or 1), match[3]
 
 
-def _programs(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_program(item)
-    return items
-
-
 def parse_mount(text: str) -> tuple[str, str]:
     """Return the path and the name of a feature: ("/hello", "hello:Hello"). Raises ValueError."""
-    match = re.fullmatch(r"(/[\w./~-]*)=(\w[\w.+-]*(?::\w[\w.]*)?)", text)
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"(/[\w./~-]*)=(\w[\w.+-]*(?::\w[\w.]*)?)", text)
     return match[1], match[2]
-
-
-def _mounts(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_mount(item)
-    return items
 
 
 def parse_application(text: str) -> tuple[str, str]:
     """Return the path and the name of an application: ("/wiki", "wiki:app"). Raises ValueError."""
-    match = re.fullmatch(r"(/[\w./~-]*)=(\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?)", text)
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"(/[\w./~-]*)=(\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?)", text)
     return match[1], match[2]
 
 
-def _applications(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_application(item)
-    return items
-
-
 def parse_database(text: str) -> tuple[str, str, str]:
-    """Return the name of a database, its driver, and its place, "" if only a demon knows it. Raises ValueError.
+    """Return the name of a database, its driver, and its source, "" if only a daemon knows it. Raises ValueError.
 
     >>> parse_database("log=access.db")
     ('log', 'sqlite', 'access.db')
@@ -378,20 +398,10 @@ def parse_database(text: str) -> tuple[str, str, str]:
     >>> parse_database("~alice:shop=/home/alice/shop.db")
     ('~alice:shop', 'sqlite', '/home/alice/shop.db')
     """
-    match = re.fullmatch(
+    match = _matched(
         r"([A-Za-z_][\w-]{0,63}|~[\w.-]{1,32}(?::[\w-]{1,63})?)(?:=(?:(sqlite|postgresql):)?(.+))?", text
     )
-    if match is None:
-        raise ValueError(text)
     return match[1], match[2] or "sqlite", match[3] or ""
-
-
-def _databases(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    names = [parse_database(item)[0] for item in items]
-    if len(set(names)) < len(names):
-        raise ValueError(raw)
-    return items
 
 
 def parse_table(text: str) -> tuple[str, str]:
@@ -402,22 +412,14 @@ def parse_table(text: str) -> tuple[str, str]:
     return database, table
 
 
-def _tables(raw: object) -> tuple[str, ...]:
-    items = _list(raw)
-    for item in items:
-        parse_table(item)
-    return items
-
-
 def parse_saved_query(text: str) -> tuple[str, str, str]:
     """Return a database, the name of a query and its SQL: ("log", "slowest", "SELECT ..."). Raises ValueError."""
-    match = re.fullmatch(r"([A-Za-z_][\w-]{0,63})/([^=/]{1,100})=(.*\S.*)", text, re.DOTALL)
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"([A-Za-z_][\w-]{0,63})/([^=/]{1,100})=(.*\S.*)", text, re.DOTALL)
     return match[1], match[2].strip(), match[3].strip()
 
 
 def _saved_queries(raw: object) -> tuple[str, ...]:
+    """Return the texts of saved queries, one or a list. Raises ValueError."""
     items = (raw,) if isinstance(raw, str) else raw  # SQL has commas, and several lines
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
@@ -427,8 +429,8 @@ def _saved_queries(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
-# Variables of the protocol, which describe the request, its client and the server: RFC 3875 section 4.1, and what
-# servers add. `env` cannot set them, and X-Switch and responders rely on them.
+# Variables of the protocol, which describe the request, its client and the server: RFC 3875 section 4.1, and
+# those that servers add. `env` cannot set them, and X-Switch and responders rely on them.
 PROTOCOL_VARIABLES = re.compile(
     r"(?:CONTENT|SERVER|REQUEST|SCRIPT|REMOTE|REDIRECT|HTTP|X_SWITCH|FCGI)_.*|PATH_(?:INFO|TRANSLATED)|AUTH_TYPE"
     r"|GATEWAY_INTERFACE|QUERY_STRING|DOCUMENT_ROOT|HTTPS|SCGI|UWSGI_.*"
@@ -437,15 +439,14 @@ PROTOCOL_VARIABLES = re.compile(
 
 def parse_variable(text: str) -> tuple[str, str]:
     """Return the name and the value of a variable for programs: ("LANG", "C.UTF-8"). Raises ValueError."""
-    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,127})=([^\0\r\n]*)", text)
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"([A-Za-z_][A-Za-z0-9_]{0,127})=([^\0\r\n]*)", text)
     if PROTOCOL_VARIABLES.fullmatch(match[1]):
-        raise ValueError(f"not a variable to set: {match[1]} describes the request or the server")
+        raise Reason(f"{match[1]} describes the request or the server")
     return match[1], match[2]
 
 
 def _variables(raw: object) -> tuple[str, ...]:
+    """Return variables for programs as texts NAME=VALUE. raw: a table, one text or a list. Raises ValueError."""
     if isinstance(raw, dict):
         if not all(isinstance(value, str) for value in raw.values()):
             raise ValueError(raw)
@@ -456,43 +457,6 @@ def _variables(raw: object) -> tuple[str, ...]:
     for item in items:
         parse_variable(item)
     return tuple(items)
-
-
-def _url_path(raw: object) -> str:
-    if not isinstance(raw, str) or re.fullmatch(r"(?:/[\w.~-]+)+/?", raw) is None:
-        raise ValueError(raw)
-    return raw
-
-
-def _words(raw: object) -> tuple[str, ...]:
-    # As _file_names, and an empty text stands for none.
-    items = raw if isinstance(raw, list | tuple) else (raw,)
-    return tuple(word for item in items for word in (_list(item) if item != "" else ()))
-
-
-def _media_types(raw: object) -> tuple[str, ...]:
-    items = tuple(item.lower() for item in _words(raw))
-    for item in items:
-        if re.fullmatch(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item) is None:
-            raise ValueError(raw)
-    return items
-
-
-def _codings(raw: object) -> tuple[str, ...]:
-    items = tuple(item.lower() for item in _words(raw))
-    if set(items) - {"gzip", "br", "zstd"} or len(set(items)) < len(items):
-        raise ValueError(raw)
-    return items
-
-
-def _languages(raw: object) -> tuple[str, ...]:
-    items = _words(raw)
-    for item in items:
-        if re.fullmatch(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item) is None:
-            raise ValueError(raw)
-    if len({item.lower() for item in items}) < len(items):
-        raise ValueError(raw)
-    return items
 
 
 def auto(kind: Kind[T]) -> Kind[T | None]:
@@ -526,36 +490,33 @@ SIZE = size(1)
 BOOL = Kind("yes|no", "true or false", _boolean, lambda value: "true" if value else "false")
 HOST = Kind("ADDRESS", "a host name or address", _host)
 FILE_NAME = Kind("NAME", "the name of a file", _file_name)
-FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_names, ", ".join)
-COOKIE = Kind("NAME", "the name of a cookie: letters, digits, _ . -", _cookie)
+FILE_NAMES = texts("NAME", "the name of a file, or several with commas", _file_name, nested=True)
+COOKIE = matching("NAME", "the name of a cookie: letters, digits, _ . -", r"[A-Za-z0-9_.-]{1,64}")
 PATH = Kind("PATH", "a path", _path)
 LOG = Kind("PATH", "a path, or syslog:[FACILITY][@PATH] such as syslog: or syslog:local3", _log)
 TEXT = Kind("TEXT", "a text in one line", _text)
-PROXIES = Kind("PATH=URL", "a path, = and http://HOST:PORT or unix:PATH", _proxies, ", ".join)
-UPGRADES = Kind("PROTOCOL", "the name of a protocol other than h2c, such as websocket", _upgrades, ", ".join)
-NETWORKS = Kind(
-    "NETWORK", "an address, a network such as 10.0.0.0/8 or fd00::/8, or unix", _networks, ", ".join
+PROXIES = texts("PATH=URL", "a path, = and http://HOST:PORT or unix:PATH", parse_proxy)
+UPGRADES = texts(
+    "PROTOCOL", "the name of a protocol other than h2c, such as websocket",
+    lambda item: _matched(r"(?![hH]2)[!#$%&'*+.^_`|~0-9A-Za-z/-]{1,64}", item), nested=True,
+)  # fmt: skip
+NETWORKS = texts(
+    "NETWORK", "an address, a network such as 10.0.0.0/8 or fd00::/8, or unix", _network, nested=True
 )
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
-ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addresses, ", ".join)
-RESPONDERS = Kind(
-    "WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", _responders, ", ".join
-)
-
-PROGRAMS = Kind("WHERE=COMMAND", "an extension or a path, = and [N:]COMMAND", _programs, ", ".join)
-
-AUTHORIZERS = Kind("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _authorizers, ", ".join)
-
-MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
-
-URL_PATH = Kind("PATH", "the path of a URL below /, such as /-/databases", _url_path)
-TABLES = Kind("DATABASE.TABLE", "a database, a dot and a table", _tables, ", ".join)
+ADDRESSES = texts("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", parse_address)
+RESPONDERS = texts("WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", parse_responder)
+PROGRAMS = texts("WHERE=COMMAND", "an extension or a path, = and [N:]COMMAND", parse_program)
+AUTHORIZERS = texts("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _authorizer)
+MOUNTS = texts("PATH=NAME", "a path, = and the name of a feature, or module:Class", parse_mount)
+URL_PATH = matching("PATH", "the path of a URL below /, such as /-/databases", r"(?:/[\w.~-]+)+/?")
+TABLES = texts("DATABASE.TABLE", "a database, a dot and a table", parse_table)
 SAVED_QUERIES = Kind("DATABASE/NAME=SQL", "a database, / and a name, = and SQL", _saved_queries, "; ".join)
-DATABASES = Kind(
-    "NAME=PLACE",
+DATABASES = texts(
+    "NAME=SOURCE",
     "different names, each with = and a file of SQLite, or =postgresql: and a connection string",
-    _databases,
-    ", ".join,
+    parse_database,
+    name=lambda item: parse_database(item)[0],
 )
 VARIABLES = Kind(
     "NAME=VALUE",
@@ -563,16 +524,17 @@ VARIABLES = Kind(
     _variables,
     ", ".join,
 )
-APPLICATIONS = Kind(
-    "PATH=MODULE:APP", "a path, = and an application as module:name", _applications, ", ".join
-)
-
-
-MEDIA_TYPES = Kind(
-    "TYPE", "media types such as text/html, text/* or application/*+json", _media_types, ", ".join
-)
-CODINGS = Kind("CODING", "some of zstd, br and gzip, each once", _codings, ", ".join)
-LANGUAGES = Kind("LANGUAGE", "language tags such as en, de or pt-BR, each once", _languages, ", ".join)
+APPLICATIONS = texts("PATH=MODULE:APP", "a path, = and an application as module:name", parse_application)
+MEDIA_TYPES = texts(
+    "TYPE", "media types such as text/html, text/* or application/*+json",
+    lambda item: _matched(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item), empty=True, lower=True,
+)  # fmt: skip
+CODINGS = texts("CODING", "some of zstd, br and gzip, each once", one_of("zstd", "br", "gzip").read, empty=True,
+                lower=True, name=str)  # fmt: skip
+LANGUAGES = texts(
+    "LANGUAGE", "language tags such as en, de or pt-BR, each once",
+    lambda item: _matched(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item), empty=True, name=str.lower,
+)  # fmt: skip
 
 
 def is_local(address: str) -> bool:

@@ -5,9 +5,11 @@ A setting is one line in `Config`. From that line come the file's key, the comma
 
     setting_types.py    what a value can be, and how it is read and shown
     setting.py          one setting, in Config or beside a feature's code
-    declared.py         which features declare settings
+    feature_table.py    which features declare settings
+    table_kinds.py      tables, and tables inside of them
+    count_range.py      a number of workers, or a range of it
     sources.py          where values are written: file, environment
-    messages.py         what people are told of a wrong value
+    messages.py         the words for a wrong value
     settings.py         the settings, and their values: the stronger source wins
 """
 
@@ -17,8 +19,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
 from ewe.config.feature_table import declared_settings
-from ewe.config.messages import ConfigError, nearest
+from ewe.config.messages import ConfigError, unknown
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
@@ -87,18 +90,30 @@ class Config:
 
     concurrency = Setting("pool", MODEL, "the concurrency model by name, or module:Class to try your own",
                           group="model", names=("model",))
-    workers = Setting(None, auto(COUNT), "how many processes serve; auto: 1, prefork 8", group="model")
-    poolthreads = Setting(5, COUNT, "how many threads a pool has", group="model", names=("threads",))
+    workers = Setting(None, WORKERS, "how many processes serve; auto: one for each processor that ewe may use; a"
+                      " range, for prefork: more of them start while all are busy; default: 1, prefork 8..64 (also"
+                      " with auto)", group="model")
+    poolthreads = Setting(CountRange(5, 50), COUNT_RANGE, "how many threads a pool has; a range: more of them start"
+                          " while all are busy and a client waits (with parking = never, only if you give a range)",
+                          group="model", names=("threads",))
     queue = Setting(1024, COUNT, "how many connections may wait for a thread of the pool", group="model")
+    schedule = Setting("fifo", choice("fifo", "sff", "srpt"), "which waiting request a thread of the pool takes"
+                       " next: first come, first served (fifo), the smallest file (sff), or the smallest rest of a"
+                       " file (srpt)", group="model")
+    schedule_ageing = Setting(8, COUNT, "with sff and srpt, a request that so many later ones have overtaken is"
+                              " next, so that no large file starves", group="model")
     parking = Setting("always", choice("never", "idle", "always"), "when a thread of the pool leaves a client"
                       " that keeps it waiting: never (as in 2006), between requests (idle), or always",
                       group="model")
     connections = Setting(None, auto(COUNT), "the largest number of open connections of a process (children of"
-                          " fork, threads of thread); auto: the model's ceiling", group="model")
+                          " fork, threads of thread); auto: the model's own limit", group="model")
     connections_per_client = Setting(0, COUNT_OR_0, "the largest number of open connections of one client"
                                      " address in a process; above it 503; 0: no limit", group="model")
-    overload = Setting("wait", choice("wait", "refuse"), "what happens to new connections at a ceiling: wait"
-                       " in the backlog, or refuse with 503 and Retry-After", group="model")
+    overload = Setting("wait", choice("wait", "refuse", "drop-oldest", "drop-largest"), "at the connection limit,"
+                       " let new connections wait in the backlog, or refuse them with 503 and Retry-After; if the"
+                       " queue of the pool is full, refuse drops the newest request, drop-oldest the oldest, and"
+                       " drop-largest that for the largest file",
+                       group="model")
     retire = Setting(0, COUNT_OR_0, "replace a worker process after about this many requests; 0: never",
                      group="model")
     loop = Setting("auto", choice("auto", "uvloop", "asyncio"), "the event loop; auto: uvloop if it is"
@@ -115,6 +130,13 @@ class Config:
                    group="operations")
     group = Setting(None, unset(TEXT), "the group to become; none: the groups of the user",
                     group="operations")
+    status = Setting(None, unset(URL_PATH), "the path of a page with what the server does and has done, such as"
+                     " /ewe-status; PATH?json is the same as JSON, and PATH/metrics is for Prometheus",
+                     group="operations")
+    status_allow = Setting(("127.0.0.0/8", "::1"), NETWORKS, "who may see it: an address, a network such as"
+                           " 10.0.0.0/8, or unix for Unix sockets; may be repeated", group="operations")
+    trace = Setting(None, unset(PATH), "a file, or a named pipe, that gets a line for each event of a connection:"
+                    " which worker runs it, what it waits for; `ewe-watch` draws it", group="operations")
 
     documentroot = Setting("htdocs", PATH, "the directory whose files the URLs below / name", group="files")
     defaultindex = Setting(("index.html",), FILE_NAMES, "the file that answers for a directory: the first of"
@@ -131,7 +153,8 @@ class Config:
     languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
                         " page.html.de answers for page.html, as Accept-Language says; may be repeated",
                         group="files", scope="location")
-    markdown = Setting(False, BOOL, "show Markdown files (.md) as pages; needs the package markdown", group="files")
+    markdown = Setting(False, BOOL, "show Markdown files (.md) as pages and books; needs the package markdown",
+                       group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 
@@ -174,8 +197,8 @@ class Config:
     fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
                                   " address of a responder; further requests wait in a queue; 0: no limit",
                                   group="programs", scope="location")
-    fastcgi_patience = Setting(10.0, WAIT, "how long a request waits in that queue (503)",
-                               group="programs", scope="location")
+    fastcgi_queue_timeout = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs",
+                                    was="fastcgi-patience", scope="location")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
                       group="programs", scope="server")
@@ -199,19 +222,19 @@ class Config:
                                  " visitor", group="programs", scope="location")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs", scope="location")
-    content_cache = Setting(0, size(0), "memory for what programs answer, of each process, as far as their"
+    content_cache = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
                             " Cache-Control allows it; 0: off", group="programs", scope="location")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs", scope="location")
 
     database = Setting((), DATABASES, "a database that pages may read: log=access.db, or"
-                       " shop=postgresql:dbname=shop; ewe starts a database demon for it, unless `dbd` names one;"
+                       " shop=postgresql:dbname=shop; ewe starts a database daemon for it, unless `dbd` names one;"
                        " may be repeated", group="databases", scope="server")
-    dbd = Setting(None, unset(TEXT), "the address of a database demon (ewe-dbd) that runs already: unix:PATH or"
+    dbd = Setting(None, unset(TEXT), "the address of a database daemon (ewe-dbd) that runs already: unix:PATH or"
                   " HOST:PORT; empty: ewe starts one if there are databases", group="databases", scope="server")
     browser = Setting("/-/databases", unset(URL_PATH), "the path below which visitors may browse the databases:"
                       " tables, filters, SQL that only reads; empty: nowhere", group="databases")
-    dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a demon on TCP; empty: none",
+    dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a daemon on TCP; empty: none",
                       group="databases", scope="server")
 
     persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
@@ -241,17 +264,17 @@ class Config:
     proxy_upgrade = Setting(("websocket",), UPGRADES, "a protocol to which a client and such a server may switch;"
                             " may be repeated; empty: none", group="proxies")
     proxy_idle = Setting(300.0, WAIT, "how long both may be silent after that", group="proxies")
-    trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may say who its client is: an address, a"
+    trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may name its client: an address, a"
                               " network such as 10.0.0.0/8, or unix for Unix sockets; may be repeated",
                               group="proxies", scope="server")
     trusted_fields = Setting("x-forwarded", choice("x-forwarded", "forwarded"), "the fields in which these proxies"
-                             " say it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
+                             " name it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
                              group="proxies", scope="server")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies", scope="server")
 
     compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
-                       " nothing, files, also what programs answer to requests without Cookie and Authorization"
+                       " nothing, files, also responses of programs to requests without Cookie and Authorization"
                        " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
                        group="compression", scope="location")
     compress_types = Setting(("text/*", "application/json", "application/*+json", "application/javascript",
@@ -285,6 +308,7 @@ class Config:
     file: str | None = None  # the settings file that was read
     sites: tuple[SiteTable, ...] = ()  # its tables [[site]]
     names: tuple[str, ...] = ()  # of all sites, in the configuration of each
+    former: tuple[str, ...] = ()  # a line for each setting that a source calls by its former name
 
     def __init__(self, **values: object) -> None:
         self._origins: dict[str, str] = {}
@@ -306,9 +330,9 @@ class Config:
     ) -> Self:
         """Read the defaults, a file, the environment and the command line; a later source is stronger.
 
-        options: the command line's settings, as (key, value). file: the settings file; else EWE_CONFIG names it,
-        else it is ``ewe.toml`` or ``[tool.ewe]`` of ``pyproject.toml`` in the current directory. A file that is
-        named must exist. Raises ConfigError.
+        options: the command line's settings, as (key, value). environ: the environment; None: os.environ. file: the
+        settings file; None: EWE_CONFIG names it, else it is ``ewe.toml`` or ``[tool.ewe]`` of ``pyproject.toml`` in
+        the current directory. A file that is named must exist. Raises ConfigError.
         """
         environ = os.environ if environ is None else environ
         config = cls()
@@ -349,11 +373,11 @@ class Config:
 
         A site that passes each request on needs none, unless a source names one.
         """
-        for table, own in zip(self.sites or (None,), self.each_site(), strict=True):
-            if os.path.isdir(own.documentroot):
+        for table, site_config in zip(self.sites or (None,), self.each_site(), strict=True):
+            if os.path.isdir(site_config.documentroot):
                 continue
-            if own.origin("documentroot") == "default":
-                mounted = (*own.wsgi, *own.asgi, *own.proxy)
+            if site_config.origin("documentroot") == "default":
+                mounted = (*site_config.wsgi, *site_config.asgi, *site_config.proxy)
                 if any(each.startswith("/=") for each in mounted):
                     continue
                 if table is not None:
@@ -361,12 +385,22 @@ class Config:
 
                     if passes_all_on(table.locations):
                         continue
-            return own.documentroot
+            return site_config.documentroot
         return None
 
     def origin(self, name: str) -> str:
         """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
         return self._origins.get(KEYS[name.replace("_", "-")].name, "default")
+
+    def former_names(self) -> list[str]:
+        """Return a line for each setting, of the server, a site or a location, that has its former name."""
+        lines = [line for site_config in (self, *self.each_site()) for line in site_config.former]
+        for site in self.sites:
+            for location in site.locations:
+                for key, _, _, origin in location.given:
+                    if key == KEYS[key].was:
+                        lines.append(now_called(origin, KEYS[key]))
+        return list(dict.fromkeys(lines))
 
     def _take(self, found: Iterable[Given]) -> None:
         """Read one source's values. Raises ConfigError."""
@@ -378,9 +412,11 @@ class Config:
                 self.__dict__["sites"] = read_sites(raw, origin, KEYS)
                 continue
             if (setting := KEYS.get(key)) is None:
-                raise ConfigError(f'{origin}: unknown key "{key}"{nearest(key, KEYS)}')
+                raise unknown(f"{origin}:", key, KEYS)
             if given.setdefault(setting.name, key) != key:
                 raise ConfigError(f'{origin}: "{key}" and "{given[setting.name]}" are one setting: keep one')
+            if key == setting.was:
+                self.__dict__["former"] = (*self.former, now_called(origin, setting))
             self.__dict__[setting.name] = setting.read(raw, label)
             self._origins[setting.name] = origin
         if "bind" not in given and ("port" in given or "host" in given):
@@ -396,6 +432,11 @@ SETTINGS: dict[str, Setting[Any]] = {
     )
 }
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
+
+
+def now_called(origin: str, setting: Setting[Any]) -> str:
+    """Return the line about a setting that a source calls by its former name."""
+    return f"{origin}: {setting.was} is now called {setting.key}"
 
 
 def groups() -> dict[str, list[Setting[Any]]]:

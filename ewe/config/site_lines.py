@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ewe.config.site_tables import Table
+from ewe.config.site_tables import SourcedTable
 
 HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
 KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*[.=]""")
 
 
-class Lines:
+class TableLines:
     """The lines of one table: of its header, of its keys, and of the tables [[site.location]] below it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.keys: dict[str, int] = {}
-        self.below: list[Lines] = []
+        self.below: list[TableLines] = []
 
 
 def with_lines(sites: list[Any], text: str, path: str, section: str) -> list[Any]:
-    """Return the tables of `site` as Tables that know their lines. section: "tool.ewe", or ""."""
+    """Return the tables of `site` as SourcedTables that know their lines. section: "tool.ewe", or ""."""
     found = lines_of(text, section + "." if section else "")
     return [
         table_of(raw, found[at] if at < len(found) else None, path) if isinstance(raw, dict) else raw
@@ -33,11 +33,13 @@ def with_lines(sites: list[Any], text: str, path: str, section: str) -> list[Any
     ]
 
 
-def table_of(raw: dict[str, Any], lines: Lines | None, path: str) -> Table:
+def table_of(raw: dict[str, Any], lines: TableLines | None, path: str) -> SourcedTable:
     """Return one table, and its locations, with their lines."""
     if lines is None:
-        return Table(raw, path)
-    table = Table(raw, f"{path} line {lines.number}", {k: f"{path} line {n}" for k, n in lines.keys.items()})
+        return SourcedTable(raw, path)
+    table = SourcedTable(
+        raw, f"{path} line {lines.number}", {k: f"{path} line {n}" for k, n in lines.keys.items()}
+    )
     if isinstance(locations := table.get("location"), list):
         table["location"] = [
             table_of(each, lines.below[at] if at < len(lines.below) else lines, path)
@@ -48,19 +50,19 @@ def table_of(raw: dict[str, Any], lines: Lines | None, path: str) -> Table:
     return table
 
 
-def lines_of(text: str, prefix: str) -> list[Lines]:
+def lines_of(text: str, prefix: str) -> list[TableLines]:
     """Return the lines of each [[site]]. prefix: "tool.ewe." or ""."""
-    sites: list[Lines] = []
-    current: Lines | None = None
+    sites: list[TableLines] = []
+    current: TableLines | None = None
     for number, line in enumerate(text.split("\n"), 1):
         if header := HEADER.match(line):
             name = re.sub(r"\s*\.\s*", ".", header[2])
             current = None
             if name == prefix + "site":
-                current = Lines(number)
+                current = TableLines(number)
                 sites.append(current)
             elif sites and name == prefix + "site.location":
-                current = Lines(number)
+                current = TableLines(number)
                 sites[-1].below.append(current)
             elif sites and name.startswith(prefix + "site."):
                 parts = name.removeprefix(prefix + "site.").split(".")

@@ -1,4 +1,4 @@
-"""The tables [[site]] and [[site.location]] of a settings file: their keys, and what each can be.
+"""The tables [[site]] and [[site.location]] of a settings file: their keys, and the values of each.
 
     [[site]]                            SiteTable: names, listen, settings of its scope, STEPS
     names = ["example.org"]
@@ -7,8 +7,8 @@
     prefix = "/blog/"
     try = ["$path", "$path/", "/index.php"]
 
-ewe.sites checks what only a look at a file, a program or a certificate can tell. The classes that take the values
-of STEPS check them. Each error names the file and the line of the key.
+ewe.sites checks the values that name a file, a program or a certificate. A feature declares the kind of its
+key in STEPS, and reads it when a site is built. Each error names the file and the line of the key.
 """
 
 from __future__ import annotations
@@ -19,139 +19,140 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ewe.config.feature_table import GATEWAYS, STEPS
-from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
-from ewe.config.setting import Setting
-from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
+from ewe.config.setting import Key, Setting
+from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
+from ewe.config.table_kinds import TableKind
 
 Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
 
 
 Settings = Mapping[str, Setting[Any]]
 
-MATCHES = ("prefix", "path", "pattern")
 REDIRECTS = (301, 302, 303, 307, 308)
-NAME = re.compile(r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]")
 
 
-class Table(dict[str, Any]):
-    """A table of a settings file. place: "ewe.toml line 12", of its header; lines: of its keys."""
+class SourcedTable(dict[str, Any]):
+    """A table of a settings file. origin: "ewe.toml line 12", of its header.
 
-    def __init__(self, values: Mapping[str, Any], place: str, lines: Mapping[str, str] | None = None) -> None:
+    lines: the same for each key; None: not known, so that at() returns the origin.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], origin: str, lines: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(values)
-        self.place = place
+        self.origin = origin
         self.lines = lines or {}
 
     def at(self, key: str) -> str:
-        """Return the place of a key, or of the table if the key's line is not known."""
-        return self.lines.get(key, self.place)
+        """Return the origin of a key, or of the table if the key's line is not known."""
+        return self.lines.get(key, self.origin)
 
 
 @dataclass
-class LocationTable:
-    """One [[site.location]]: what it matches, and what its keys say. place: of its header."""
+class SomeTable:
+    """A [[site]] or a [[site.location]]. origin: of its header; origins: of its keys, as far as they are known."""
 
-    place: str
-    places: dict[str, str]  # of its keys
-    kind: str  # prefix, path or pattern
-    what: str
-    values: dict[str, Any]  # by key, read: see READERS
-    steps: dict[str, Any]  # by key, as they stand in the file
-    given: list[Given]  # settings that a location may have
+    origin: str
+    origins: Mapping[str, str]
+    values: dict[str, Any] = field(default_factory=dict)  # of SITE, or LOCATION, read
+    steps: dict[str, Any] = field(default_factory=dict)  # of STEPS, as they stand in the file
+    given: list[Given] = field(default_factory=list)  # settings that such a table may have
+
+    def origin_of(self, key: str) -> str:
+        """Return the origin of a key, or of the table if the key's line is not known."""
+        return self.origins.get(key, self.origin)
 
     def at(self, key: str) -> str:
         """Return how an error of a key begins: `ewe.toml line 12: alias =`."""
-        return f"{self.places.get(key, self.place)}: {key} ="
+        return f"{self.origin_of(key)}: {key} ="
+
+
+@dataclass
+class LocationTable(SomeTable):
+    """One [[site.location]]: the paths that it matches, and the values of its keys."""
+
+    kind: str = ""  # prefix, path or pattern
+    what: str = ""
 
     def __str__(self) -> str:
+        """Return the key that gives the paths, for messages: prefix = "/app"."""
         return f"{self.kind} = {quoted(self.what)}"
 
 
 @dataclass
-class SiteTable:
+class SiteTable(SomeTable):
     """One [[site]]."""
 
-    place: str
-    places: dict[str, str]
-    names: tuple[str, ...] = ()
-    listen: tuple[str, ...] = ()
-    steps: dict[str, Any] = field(default_factory=dict)
-    given: list[Given] = field(default_factory=list)
     locations: list[LocationTable] = field(default_factory=list)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in Host that the site answers for."""
+        names: tuple[str, ...] = self.values.get("names", ())
+        return names
+
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """The server's addresses at which the site answers."""
+        listen: tuple[str, ...] = self.values.get("listen", ())
+        return listen
+
     def __str__(self) -> str:
+        """Return the names of the site, for messages."""
         return f"site {', '.join(self.names) or 'of every name'}"
 
 
 # Kinds of values
 
 
-def _names(raw: object) -> tuple[str, ...]:
-    items = (raw,) if isinstance(raw, str) else raw
-    if not isinstance(items, list | tuple) or not all(
-        isinstance(item, str) and NAME.fullmatch(item) for item in items
-    ):
-        raise ValueError(raw)
-    return tuple(item.lower() for item in items)
+def _host_name(raw: object) -> str:
+    """Return the name of a host in lower case. Raises ValueError."""
+    return HOST_NAME.read(raw).lower()
 
 
-def _listen(raw: object) -> tuple[str, ...]:
-    items = (raw,) if isinstance(raw, str) else raw
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise ValueError(raw)
-    for item in items:
-        if parse_address(item)[0] != "tcp":
-            raise ValueError(raw)
-    return tuple(items)
-
-
-def _local_path(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.startswith("/") or re.search(r"[\x00-\x1f\x7f]", raw):
+def _tcp_address(raw: object) -> str:
+    """Return HOST:PORT. Raises ValueError, also for the addresses of other kinds."""
+    if not isinstance(raw, str) or parse_address(raw)[0] != "tcp":
         raise ValueError(raw)
     return raw
 
 
 def _exact_path(raw: object) -> str:
-    path = _local_path(raw)
+    """Return a path without //, dot segments and %HH. Raises ValueError.
+
+    ewe compares it with the decoded paths of requests. They have no // and no dot segments, and hardly ever a %HH.
+    With such a path, the location would match no request, and would protect nothing.
+    """
+    path = LOCAL_PATH.read(raw)
     if "//" in path or re.search(r"/\.\.?(/|\Z)", path):
         raise ValueError(raw)
-    if re.search("%[0-9A-Fa-f]{2}", path):  # it would cover nothing, and guard nothing
-        raise ValueError("not a decoded path: write a space for %20")
+    if re.search("%[0-9A-Fa-f]{2}", path):
+        raise Reason("not a decoded path: write a space for %20")
     return path
 
 
 def _pattern(raw: object) -> str:
+    """Return a regular expression that matches every text in bounded time. Raises ValueError."""
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
     try:
         re.compile(raw)
         explosive = is_explosive(raw)
     except (re.error, OverflowError, RecursionError) as reason:
-        raise ValueError(f"not a regular expression: {reason}") from None
+        raise Reason(f"not a regular expression: {reason}") from None
     if explosive:
-        raise ValueError(
+        raise Reason(
             "not a safe one, since a path could stop the server: it repeats what can match one text in two ways, as"
             " (a+)+ and (.*/)* do, or has a fourth .*; write [^/] for . or leave out one of the repetitions"
         )
     return raw
 
 
-def _directory(raw: object) -> str:
-    if not isinstance(raw, str) or not raw or re.search(r"[\x00-\x1f\x7f]", raw):
-        raise ValueError(raw)
-    return raw
-
-
-def _extensions(raw: object) -> tuple[str, ...]:
-    items = (raw,) if isinstance(raw, str) else raw
-    if not isinstance(items, list | tuple) or not items:
-        raise ValueError(raw)
-    if not all(isinstance(item, str) and re.fullmatch(r"\.[\w-]+", item) for item in items):
-        raise ValueError(raw)
-    return tuple(items)
-
-
 def _try(raw: object) -> tuple[str | int, ...]:
+    """Return the value of `try`: paths, and perhaps a status from 400 to 599 at the end. Raises ValueError."""
     if not isinstance(raw, list | tuple) or not raw:
         raise ValueError(raw)
     *paths, last = raw
@@ -163,19 +164,8 @@ def _try(raw: object) -> tuple[str | int, ...]:
     return tuple(raw)
 
 
-def _redirect(raw: object) -> str:
-    if not isinstance(raw, str) or not re.fullmatch(r"(?:/|\$|[A-Za-z][A-Za-z0-9+.-]*:)[\x21-\x7e]*", raw):
-        raise ValueError(raw)
-    return raw
-
-
-def _rewrite(raw: object) -> str:
-    if not isinstance(raw, str) or not re.match(r"/|\$", raw) or re.search(r"[\x00-\x1f\x7f#]", raw):
-        raise ValueError(raw)
-    return raw
-
-
 def _status(raw: object) -> int:
+    """Return a status from 200 to 599. Raises ValueError."""
     if type(raw) is not int or not 200 <= raw <= 599:
         raise ValueError(raw)
     return raw
@@ -207,6 +197,7 @@ def parse_gateway(text: str) -> tuple[str, str]:
 
 
 def _gateway(raw: object) -> tuple[str, ...]:
+    """Return the gateways of a location, all of one kind. Only upstreams may be several. Raises ValueError."""
     items = (raw,) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, str) for item in items):
         raise ValueError(raw)
@@ -216,50 +207,70 @@ def _gateway(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
-def _webdav(raw: object) -> dict[str, Any]:
-    if raw is True:
-        raw = {}
-    if not isinstance(raw, Mapping) or not raw.keys() <= {"write", "max-size"}:
+def _flag(raw: object) -> bool:
+    """Return true or false. Raises ValueError for any other value."""
+    if not isinstance(raw, bool):
         raise ValueError(raw)
-    if not isinstance(raw.get("write", True), bool):
-        raise ValueError(raw)
-    size = {"max-size": SIZE.read(raw["max-size"])} if "max-size" in raw else {}
-    return {"write": raw.get("write", True), **size}
+    return raw
 
 
-NAMES = Kind("NAME", 'host names: ["example.org", "*.example.org"]', _names)
-LISTEN = Kind("ADDRESS", 'addresses of the server: ["127.0.0.2:80"]', _listen)
-MATCH: dict[str, Kind[str]] = {
-    "prefix": Kind("PATH", "the beginning of a path, such as /blog/", _exact_path),
-    "path": Kind("PATH", "a whole path, such as /robots.txt", _exact_path),
-    "pattern": Kind(
-        "PATTERN", "a regular expression of Python for the path, such as ^/user/(\\d+)$", _pattern
-    ),
-}
-# The keys of a location besides MATCH, STEPS and settings
-READERS: dict[str, tuple[Kind[Any], str]] = {
-    "status": (Kind("STATUS", "a status from 200 to 599", _status), "answer with this status and its page; with"
-               " redirect: the redirect's status"),
-    "redirect": (Kind("URL", "a URL or a path that begins with /", _redirect), "send the client there: 302, unless"
-                 " status says otherwise"),
-    "rewrite": (Kind("PATH", "a path that begins with /, with a query or without", _rewrite), "answer as if the"
-                " client had asked for this path"),
-    "try": (Kind("PATHS", 'a list of paths, such as ["$path", "$path/", "/index.php"]; the last may be a status',
-                 _try), "the first of these files and directories that exists answers; the last is taken unseen"),
-    "root": (Kind("DIRECTORY", "a directory", _directory), "the files are below this directory instead of"
-             " documentroot: its name and then the whole path"),
-    "alias": (Kind("PATH", "a directory, or a file", _directory), "this directory or this file stands for the"
-              " prefix"),
-    "index": (FILE_NAMES, "the files that answer for a directory: the first that exists"),
-    "programs": (Kind("EXTENSIONS", 'extensions of files, such as [".cgi"]', _extensions), "files with these"
-                 " extensions are programs, which the gateway runs; by default cgi"),
-    "gateway": (Kind("GATEWAY", "cgi, xswitch, libcgi, fastcgi:ADDRESS, scgi:ADDRESS, uwsgi:ADDRESS,"
-                     " wsgi:MODULE:APP, asgi:MODULE:APP or http://ADDRESS", _gateway), "what answers everything"
-                " below the location, or its programs"),
-    "webdav": (Kind("TABLE", 'true, or { write = false, max-size = "100m" }', _webdav), "clients may list, read and"
-               " write the files below the location (WebDAV, class 1): the site's, or those of root or alias"),
+HOST_NAME = matching(
+    "NAME", "the name of a host", r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]"
+)
+LOCAL_PATH = matching("PATH", "a path", r"/[^\x00-\x1f\x7f]*")
+DIRECTORY = r"[^\x00-\x1f\x7f]+"
+COVERS = "which paths the location covers: one of the three"
+MATCH: dict[str, Key] = {
+    "prefix": Key(Kind("PATH", "the beginning of a path, such as /blog/", _exact_path), COVERS),
+    "path": Key(Kind("PATH", "a whole path, such as /robots.txt", _exact_path), COVERS),
+    "pattern": Key(Kind("PATTERN", "a regular expression of Python for the path, such as ^/user/(\\d+)$", _pattern),
+                   COVERS),
 }  # fmt: skip
-# Keys of which a location has one at most, each with what may stand beside it
+# The keys of a site besides STEPS, settings and locations
+SITE: dict[str, Key] = {
+    "names": Key(list_of("NAME", 'host names: ["example.org", "*.example.org"]', _host_name, lone=True),
+                 "the names in Host that the site answers for; none: every other name"),
+    "listen": Key(list_of("ADDRESS", 'addresses of the server: ["127.0.0.2:80"]', _tcp_address, lone=True),
+                  "the server's addresses at which it answers; none: all of them"),
+}  # fmt: skip
+# The keys of a location besides MATCH, STEPS and settings
+LOCATION: dict[str, Key] = {
+    "status": Key(Kind("STATUS", "a status from 200 to 599", _status), "answer with this status and its page; with"
+                  " redirect: the redirect's status"),
+    "redirect": Key(matching("URL", "a URL or a path that begins with /",
+                             r"(?:/|\$|[A-Za-z][A-Za-z0-9+.-]*:)[\x21-\x7e]*"),
+                    "send the client there: 302, unless status says otherwise"),
+    "rewrite": Key(matching("PATH", "a path that begins with /, with a query or without",
+                            r"[/$][^\x00-\x1f\x7f#]*"), "answer as if the client had asked for this path"),
+    "try": Key(Kind("PATHS", 'a list of paths, such as ["$path", "$path/", "/index.php"]; the last may be a status',
+                    _try),
+               "the first of these files and directories that exists answers; the last is taken unseen"),
+    "root": Key(matching("DIRECTORY", "a directory", DIRECTORY), "the files are below this directory instead of"
+                " documentroot: its name and then the whole path"),
+    "alias": Key(matching("PATH", "a directory, or a file", DIRECTORY), "this directory or this file stands for the"
+                 " prefix"),
+    "index": Key(FILE_NAMES, "the files that answer for a directory: the first that exists"),
+    "programs": Key(list_of("EXTENSIONS", 'extensions of files, such as [".cgi"]',
+                            matching("EXTENSION", "an extension", r"\.[\w-]+").read, lone=True, least=1),
+                    "files with these extensions are programs, which the gateway runs; by default cgi"),
+    "gateway": Key(Kind("GATEWAY", "cgi, xswitch, libcgi, fastcgi:ADDRESS, scgi:ADDRESS, uwsgi:ADDRESS,"
+                        " wsgi:MODULE:APP, asgi:MODULE:APP or http://ADDRESS", _gateway), "what answers everything"
+                   " below the location, or its programs"),
+    "webdav": Key(TableKind('true, or { write = false, max-size = "100m" }', {
+                      "write": Key(Kind("yes|no", "true or false", _flag), "clients may write; absent: true"),
+                      "max-size": Key(SIZE, "the largest file that a client may write"),
+                  }, defaults={"write": True}, short=lambda raw: {} if raw is True else raw),
+                  "clients may list, read and write the files below the location (WebDAV, class 1): the site's, or"
+                  " those of root or alias"),
+    "engines": Key(TableKind('true, or { administrators = ["root"] }', {
+                       "administrators": Key(list_of("NAMES", 'names of visitors, such as ["root"]',
+                                                     matching("NAME", "a name", r"[^\x00-\x1f\x7f:]+").read),
+                                             "visitors who reach the engines of all users; absent: root"),
+                   }, defaults={"administrators": ("root",)}, short=lambda raw: {} if raw is True else raw),
+                   "the page on which a visitor sees, restarts and drains the engines of X-Switch that run as the"
+                   " account of the same name; needs auth"),
+}  # fmt: skip
+# Keys of which a location has one at most, each with the keys that may stand beside it
 LEADS = {
     "redirect": {"status"},
     "status": {"redirect"},
@@ -267,6 +278,7 @@ LEADS = {
     "alias": {"index", "programs", "gateway", "try", "webdav"},
     "root": {"index", "programs", "gateway", "try", "webdav"},
     "webdav": {"alias", "root", "index"},
+    "engines": set[str](),
 }
 
 
@@ -281,11 +293,11 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
     owners: dict[tuple[str, tuple[str, ...]], str] = {}
     for site in found:
         for name in site.names or ("",):
-            other = owners.setdefault((name, tuple(sorted(site.listen))), site.place)
-            if other != site.place:
+            other = owners.setdefault((name, tuple(sorted(site.listen))), site.origin)
+            if other != site.origin:
                 what = f'name "{name}"' if name else "no names"
                 raise ConfigError(
-                    f"{site.place}: the site of {other} has {what}, too: one could never answer"
+                    f"{site.origin}: the site of {other} has {what}, too: one could never answer"
                 )
     return found
 
@@ -293,14 +305,13 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
 def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
     """Yield the lines of a file that has these tables."""
     for site in sites:
-        yield f"[[site]]  # {site.place}"
-        values: dict[str, Any] = {"names": site.names, "listen": site.listen}
-        values = {key: value for key, value in values.items() if value}
+        yield f"[[site]]  # {site.origin}"
+        values = {key: value for key, value in site.values.items() if value}
         values |= {key: raw for key, raw, *_ in site.given}
         values |= site.steps
         yield from (f"{key} = {written(value)}" for key, value in values.items())
         for location in site.locations:
-            yield f"[[site.location]]  # {location.place}"
+            yield f"[[site.location]]  # {location.origin}"
             given = {key: raw for key, raw, *_ in location.given}
             own = {location.kind: location.what, **location.values, **given, **location.steps}
             yield from (f"{key} = {written(value)}" for key, value in own.items())
@@ -315,88 +326,83 @@ def written(value: object) -> str:
     return quoted(value)
 
 
-def as_table(raw: Mapping[str, Any], origin: str) -> Table:
-    """Return a mapping as a Table; one that did not come from a file gets `origin` as its place."""
-    return raw if isinstance(raw, Table) else Table(raw, origin)
+def as_table(raw: Mapping[str, Any], origin: str) -> SourcedTable:
+    """Return a mapping as a SourcedTable; one that did not come from a file gets `origin`."""
+    return raw if isinstance(raw, SourcedTable) else SourcedTable(raw, origin)
 
 
-def read_site(table: Table, settings: Settings) -> SiteTable:
+def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
     """Return one [[site]]. Raises ConfigError."""
-    allowed = {key for key, setting in settings.items() if setting.scope != "server"}
-    site = SiteTable(table.place, dict(table.lines))
-    for key, raw in table.items():
-        place = table.at(key)
-        if key == "names":
-            site.names = NAMES.read_at(f"{place}: {key} =", raw, with_reason=True)
-        elif key == "listen":
-            site.listen = LISTEN.read_at(f"{place}: {key} =", raw, with_reason=True)
-        elif key in STEPS:
-            site.steps[key] = raw
-        elif key == "location":
+    site = SiteTable(table.origin, table.lines)
+    allowed = {key: setting for key, setting in settings.items() if setting.scope != "server"}
+    for key, raw in read_keys(site, table, SITE, allowed):
+        if key == "location":
             if not isinstance(raw, list) or not all(isinstance(each, Mapping) for each in raw):
-                raise ConfigError(f"{place}: location must be tables: write [[site.location]]")
-            site.locations = [read_location(as_table(each, place), settings) for each in raw]
-        elif key in allowed:
-            settings[key].read(raw, f"{place}: {key} =")
-            site.given.append((key, raw, f"{place}: {key} =", place))
+                raise ConfigError(f"{table.at(key)}: location must be tables: write [[site.location]]")
+            site.locations = [read_location(as_table(each, table.at(key)), settings) for each in raw]
         elif key in settings:
-            raise ConfigError(f"{place}: {key} is a setting of the whole server: set it above [[site]]")
+            raise ConfigError(
+                f"{table.at(key)}: {key} is a setting of the whole server: set it above [[site]]"
+            )
         else:
-            near = nearest(key, ("names", "listen", "location", *STEPS, *allowed))
-            raise ConfigError(f'{place}: unknown key "{key}" in [[site]]{near}')
-    check_once(site.given, settings)
+            raise unknown(f"{table.at(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]")
     check_reached(site.locations)
     return site
 
 
-def read_location(table: Table, settings: Settings) -> LocationTable:
+def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
     """Return one [[site.location]]. Raises ConfigError."""
-    matches = [key for key in MATCHES if key in table]
+    matches = [key for key in MATCH if key in table]
     if len(matches) != 1:
         have = f"not {' and '.join(matches)}" if matches else "and this one has none"
-        raise ConfigError(f"{table.place}: a location has one of prefix, path and pattern, {have}")
+        raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {have}")
     kind = matches[0]
-    what = MATCH[kind].read_at(f"{table.at(kind)}: {kind} =", table[kind], with_reason=True)
-    location = LocationTable(table.place, dict(table.lines), kind, what, {}, {}, [])
-    allowed = {key for key, setting in settings.items() if setting.scope == "location"}
-    for key, raw in table.items():
-        place = table.at(key)
-        if key == kind:
-            continue
-        if key in READERS:
-            location.values[key] = READERS[key][0].read_at(f"{place}: {key} =", raw, with_reason=True)
-        elif key in STEPS:
-            location.steps[key] = raw
-        elif key in allowed:
-            settings[key].read(raw, f"{place}: {key} =")
-            location.given.append((key, raw, f"{place}: {key} =", place))
-        elif key in settings:
-            raise ConfigError(f"{place}: {key} is no setting of a location: set it in [[site]] or above")
-        else:
-            near = nearest(key, (*MATCHES, *READERS, *STEPS, *allowed))
-            raise ConfigError(f'{place}: unknown key "{key}" in [[site.location]]{near}')
-    check_once(location.given, settings)
+    location = LocationTable(table.origin, table.lines, kind=kind)
+    location.what = MATCH[kind].kind.read_at(location.at(kind), table[kind])
+    allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
+    for key, _ in read_keys(location, table, LOCATION, allowed):
+        if key in settings:
+            raise ConfigError(
+                f"{table.at(key)}: {key} is no setting of a location: set it in [[site]] or above"
+            )
+        if key != kind:
+            known = (*MATCH, *LOCATION, *STEPS, *allowed)
+            raise unknown(f"{table.at(key)}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
 
 
-WITHOUT_FILES = frozenset(
-    {"wsgi", "asgi", "http", "https"}
-)  # gateways to programs that know no document root
+def read_keys(
+    found: SomeTable, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
+) -> Iterator[tuple[str, Any]]:
+    """Read the keys of a table into `found`; yield each other key, with its value.
 
-
-def check_once(given: Iterable[Given], settings: Settings) -> None:
-    """Raise ConfigError for two names of one setting."""
+    own: the keys that only this kind of table has. STEPS: the keys with a middleware. allowed: the settings that
+    may stand in the table. Raises ConfigError.
+    """
     names: dict[str, str] = {}
-    for key, _, _, origin in given:
-        other = names.setdefault(settings[key].name, key)
-        if other != key:
-            raise ConfigError(f'{origin}: "{key}" and "{other}" are one setting: keep one')
+    for key, raw in table.items():
+        if key in own:
+            found.values[key] = own[key].kind.read_at(found.at(key), raw)
+        elif key in STEPS:
+            found.steps[key] = raw
+        elif key in allowed:
+            setting = allowed[key]
+            setting.read(raw, found.at(key))
+            found.given.append((key, raw, found.at(key), table.at(key)))
+            if (other := names.setdefault(setting.name, key)) != key:
+                raise ConfigError(f'{table.at(key)}: "{key}" and "{other}" are one setting: keep one')
+        else:
+            yield key, raw
+
+
+# Gateways to programs that know no document root
+WITHOUT_FILES = frozenset({"wsgi", "asgi", "http", "https"})
 
 
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
-    keys = [key for key in READERS if key in location.values]
+    keys = [key for key in LOCATION if key in location.values]
     for lead, beside in LEADS.items():
         if lead in keys and (other := next((key for key in keys if key != lead and key not in beside), "")):
             raise ConfigError(f"{location.at(other)} and {lead} lead to different places: keep one")
@@ -405,8 +411,9 @@ def check_location(location: LocationTable) -> None:
         raise ConfigError(f"{location.at('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
         raise ConfigError(f"{location.at('status')} {values['status']} needs redirect, which says where to")
-    if "webdav" in values and location.kind != "prefix":
-        raise ConfigError(f"{location.at('webdav')} answers below a prefix, not for a {location.kind}")
+    for key in ("webdav", "engines"):
+        if key in values and location.kind != "prefix":
+            raise ConfigError(f"{location.at(key)} answers below a prefix, not for a {location.kind}")
     if "gateway" not in values:
         return
     kind = parse_gateway(values["gateway"][0])[0]
@@ -434,7 +441,7 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
                 same = earlier.kind == each.kind and earlier.what.rstrip("/") == each.what.rstrip("/")
                 if same or (earlier.kind == "prefix" and is_below(each.what, earlier.what)):
                     raise ConfigError(
-                        f"{each.place}: {each} is never reached: {earlier} ({earlier.place}) takes all of its"
+                        f"{each.origin}: {each} is never reached: {earlier} ({earlier.origin}) takes all of its"
                         " paths, and the first that matches answers: put this one above it"
                     )
             before.append(each)

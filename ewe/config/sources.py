@@ -1,4 +1,4 @@
-"""Where settings are written: a TOML file, the environment, and what platforms set.
+"""The sources of settings: a TOML file, the environment, and variables of hosting platforms.
 
 Each function returns what one source holds, as (key, raw value, how an error begins, origin). Nothing here knows
 which settings exist, or what a value means.
@@ -68,9 +68,9 @@ def read_file(path: str, required: bool = True) -> list[Given] | None:
     except FileNotFoundError:
         if not required:
             return None
-        raise ConfigError(f"{path}: no such file") from None
+        raise ConfigError(f"cannot read {path}: there is no such file") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     lines = _lines(text, section)
@@ -113,6 +113,10 @@ def _lines(text: str, section: str) -> dict[str, int]:
     return lines
 
 
+# workers = 8..64, which is no TOML
+RANGE_WITHOUT_QUOTES = re.compile(r"\s*([\w-]+)\s*=\s*([0-9]+\.\.[0-9]+)\s*(?:#.*)?")
+
+
 def _parse(text: str, path: str) -> dict[str, Any]:
     """Return the table that a TOML text makes. Raises ConfigError, with the line."""
     import tomllib
@@ -123,12 +127,15 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         # A TOMLDecodeError says where; a number or a nesting that is too large does not.
         message = str(error)
         if match := re.search(r" \(at line ([0-9]+), column [0-9]+\)$", message):
-            raise ConfigError(f"{path} line {match[1]}: {message[: match.start()]}") from None
+            line = text.split("\n")[int(match[1]) - 1]
+            hint = RANGE_WITHOUT_QUOTES.fullmatch(line)
+            more = f'; a range needs quotation marks: {hint[1]} = "{hint[2]}"' if hint else ""
+            raise ConfigError(f"{path} line {match[1]}: {message[: match.start()]}{more}") from None
         last = len(text.rstrip().split("\n"))
         raise ConfigError(f"{path} line {last}: {message.removesuffix(' (at end of document)')}") from None
 
 
-NO_SETTINGS = ("EWE_CONFIG", "EWE_TRACE")  # settings.py and server/trace.py read these
+NO_SETTINGS = ("EWE_CONFIG",)  # settings.py reads it
 
 
 def from_platform(environ: Mapping[str, str]) -> Iterable[Given]:

@@ -1,5 +1,6 @@
-"""What answers a request, and what stands around an answer: a file or a folder each. base.py is the interface.
+"""Features: the handlers that answer requests, and the middlewares around them. base.py is the interface.
 
-A module whose last lines are FEATURE = Feature(...) is in the table ewe.config.feature_table. The others are parts
-of one: static.py makes a directory's listing with indexes.py, and imports it only then.
+Each feature is one module or one package. A module that ends in FEATURE = Feature(...) is in the table
+ewe.config.feature_table. The other modules are parts of a feature: for example, static.py imports indexes.py when
+it first lists a directory.
 """

@@ -1,6 +1,6 @@
-"""Applications in Python, of WSGI and of ASGI, each below a path (settings `wsgi` and `asgi`, and `gateway`).
+"""Python applications (WSGI and ASGI), each below a path (settings `wsgi` and `asgi`, and `gateway`).
 
-An application is imported once, and exists once in a process, however many locations a site has.
+A process imports each application once, even if the site has many locations.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_application
-from ewe.features.base import Claim, Handler, Mount
+from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature
-from ewe.features.plan import claims_of_applications
-from ewe.gateway.claims import Claims
+from ewe.features.plan import sources_of_applications
+from ewe.gateway.protected_sources import ProtectedSources
 from ewe.registry import directories_of
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ewe.features.plan import LocationPlan, Plan
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
-    """Yield the directories of the applications' sources."""
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
+    """Yield the source directories of the applications."""
     named = (*plan.config.wsgi, *plan.config.asgi)
-    return claims_of_applications(name for _, name in map(parse_application, named))
+    return sources_of_applications(name for _, name in map(parse_application, named))
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the applications, the longest path first: one at / leaves the others theirs.
+    """Yield the mounts of the applications, the longest path first, so that one at / comes last.
 
-    Raises ValueError for two at the same path: an application answers everything below its path.
+    Raises ValueError for two applications at the same path: an application answers every request below its path.
     """
     config = plan.config
     named = [(*parse_application(each), "wsgi") for each in config.wsgi]
@@ -46,7 +46,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
-    """Return the handler of an application. Raises ValueError if it is imported now, and cannot be."""
+    """Return the handler of an application. Raises ValueError if the import is tried now, and fails."""
     server = plan.server
     if kind == "wsgi":
         from ewe.features.wsgi import WSGI
@@ -62,16 +62,16 @@ def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> 
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
-    """Return the application below a location's prefix. Raises ValueError."""
+    """Return the handler of an application below a location's prefix. Raises ValueError."""
     server = location.plan.server
-    server.claim(Claims("/", sources=directories_of(addresses[0])))
+    server.protect(ProtectedSources("/", sources=directories_of(addresses[0])))
     return application(location.plan, location.config, kind, location.prefix or "/", addresses[0])
 
 
 FEATURE = Feature(
     "applications",
     settings=("wsgi", "asgi"),
-    claims=claims,
+    protected=protected,
     mounts=mounts,
     once=True,
     gateway=gateway,

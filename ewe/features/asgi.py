@@ -1,12 +1,12 @@
-"""ASGI: an application of Starlette, FastAPI, Django or of your own answers below a path (setting `asgi`).
+"""ASGI: an application answers below a path, such as one of Starlette, FastAPI or Django (setting `asgi`).
 
-    request ──▶ respond(): scope ──▶ Call (ewe.gateway.asgi) ──▶ the application, on its loop
-    client  ◀── Response or Pieces ◀──── Head, pieces ◀────────┘
+    request ──▶ respond(): scope ──▶ ApplicationCall (ewe.gateway.asgi) ──▶ the application, on its loop
+    client  ◀── Response or ApplicationBody ◀── ApplicationHead, pieces ◀──────┘
 
-The feature translates: a Request into a scope, and what the application sends into a Response. A response that is
-complete in its first piece becomes bytes. The body of any other is a Source (Pieces), and the conversation pulls
-the pieces out of the application. If the application names a file as its body (http.response.pathsend), the kernel
-sends the file.
+The feature converts a Request into a scope, and the messages of the application into a Response. If the first piece
+completes the response, the body is bytes. Otherwise the body is a Source (ApplicationBody), and the conversation
+asks the application for one piece after the other. If the application names a file as its body
+(http.response.pathsend), the kernel sends the file.
 
 Read next: ewe/gateway/asgi.py.
 """
@@ -18,21 +18,22 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.messages import docs_page
-from ewe.gateway.asgi import FAULT, Application, Call, Head
+from ewe.gateway.asgi import FAULT, Application, ApplicationCall, ApplicationHead
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
 from ewe.http.status import BODILESS, HTTPError
 from ewe.registry import load_application
-from ewe.streams.base import CALL, Timeout
-from ewe.streams.loops import meet
+from ewe.streams.base import CALL_COST_BYTES, Timeout
+from ewe.streams.loops import open_channel
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
     from ewe.streams.base import Stream
 
-JOINED = 64 * 1024  # bytes of small pieces that go out together
+MAX_JOINED_BYTES = 64 * 1024  # bytes of small pieces that are sent together
 
 REMEDY = f"run it in a server that has (uvicorn, daphne), behind --proxy ({docs_page('proxy.md')})"
 
@@ -57,12 +58,11 @@ class ASGI:
         self.application: Application
         self.config = config
         self.root_path = path.rstrip("/")
-        # Equal requests without a body share one Request, and so one part of the scope.
-        # The part of the scope that depends on the request alone
+        # The part of the scope that depends only on the request: equal requests without a body share it
         self.known: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
 
     def load(self) -> None:
-        """Import the application, before the first request. Raises ValueError, in one line."""
+        """Import the application, before the first request. Raises ValueError with a text of one line."""
         program = load_application(self.name, "asgi")
         self.application = Application.of(self.name, program, self.config.program_timeout)
 
@@ -72,7 +72,7 @@ class ASGI:
         return self.application
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the application, below its path."""
+        """Yield the line about the application, if the path is below its own."""
         path, root = request.path, self.root_path
         below = not root or path == root or path.startswith(root + "/")
         if below:
@@ -80,7 +80,7 @@ class ASGI:
         return below
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what the application sends, below its path. Raises HTTPError, Disconnected."""
+        """Return the application's response; None for another path. Raises HTTPError, Disconnected."""
         path, root = request.path, self.root_path
         if root and path != root and not path.startswith(root + "/"):
             return None
@@ -89,41 +89,44 @@ class ASGI:
             raise HTTPError(
                 501, f"{self.application.text} was asked for a WebSocket, which --asgi has not: {REMEDY}"
             )
-        call = Call(self.application, request, self.scope(request, io), meet(io, self.config.loop))
+        call = ApplicationCall(
+            self.application, request, self.scope(request, io), open_channel(io, self.config.loop)
+        )
         try:
-            call.meeting.call(call.start)
+            call.channel.call(call.start)
             head = await call.next()
             if head is FAULT:
                 return self.fault(call)
             return self.response(call, head)
         except Timeout:
             call.give_up(cancel=True)
+            timed_out("program")
             raise HTTPError(504, self.silence()) from None
         except BaseException:
             call.give_up()
             raise
 
     def silence(self) -> str:
-        """Return why an answer ends, when the application sends nothing more."""
+        """Return the reason of a 504: the application has sent nothing for its time limit."""
         application = self.application
         return f"{application.text} was silent for {application.timeout_s:g} s (program-timeout)"
 
-    def fault(self, call: Call) -> Response:
-        """Return the page of a fault."""
-        call.meeting.close()
+    def fault(self, call: ApplicationCall) -> Response:
+        """Return the page of a fault in the application."""
+        call.channel.close()
         if self.config.development and call.fault:
             return fault_page(call.fault)
         return error_page(500, f"{self.application.text} failed")
 
-    def response(self, call: Call, head: Head) -> Response:
+    def response(self, call: ApplicationCall, head: ApplicationHead) -> Response:
         """Return the response that begins with this head. Raises HTTPError."""
         if not head.more:
-            call.meeting.close()
+            call.channel.close()
             if head.path is not None:
                 return file_response(head, self.application.text)
             if head.length is None or head.length == len(head.piece):
                 return Response(head.status, head.fields, head.piece)
-        return Response(head.status, head.fields, Pieces(self, call, head))
+        return Response(head.status, head.fields, ApplicationBody(self, call, head))
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
         """Return the scope of a request (ASGI, HTTP connection scope)."""
@@ -160,15 +163,15 @@ def of_request(request: Request, variables: dict[bytes, bytes]) -> dict[str, Any
         "query_string": (request.query or "").encode("latin-1"),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
     }
-    if variables:  # what an authorizer has said
+    if variables:  # set by guards or by the setting `env`
         if hides_authorization(variables):
             found["headers"] = [field for field in found["headers"] if field[0] != b"authorization"]
         found["ewe.variables"] = {name.decode(): value.decode("latin-1") for name, value in variables.items()}
     return found
 
 
-def file_response(head: Head, text: str) -> Response:
-    """Return a response whose body is a file that the application names. Raises HTTPError."""
+def file_response(head: ApplicationHead, text: str) -> Response:
+    """Return a response whose body is the file that the application has named. Raises HTTPError."""
     assert head.path is not None
     try:
         file = os.open(head.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -181,17 +184,18 @@ def file_response(head: Head, text: str) -> Response:
     return Response(head.status, head.fields, (Region(file, 0, size),), release=lambda: os.close(file))
 
 
-class Pieces(Source):
-    """The body of a response, as the application sends it."""
+class ApplicationBody(Source):
+    """The body of a response, in the pieces that the application sends."""
 
-    def __init__(self, feature: ASGI, call: Call, head: Head) -> None:
+    def __init__(self, feature: ASGI, call: ApplicationCall, head: ApplicationHead) -> None:
         self.feature = feature
         self.call = call
         self.length = head.length
         self.status = head.status
         self.piece = head.piece
         self.more = head.more
-        self.size = len(head.piece) + CALL  # taken, and the application has not been told
+        # Bytes taken since the application last got their number (call.taken)
+        self.size = len(head.piece) + CALL_COST_BYTES
 
     async def receive(self) -> bytes:
         """Return the next piece. Raises HTTPError if the application fails, Disconnected."""
@@ -203,41 +207,42 @@ class Pieces(Source):
             if not self.more:
                 return b""
             if self.size:
-                call.meeting.call(call.taken, self.size)
+                call.channel.call(call.taken, self.size)
                 self.size = 0
             await self.next()
 
     async def next(self) -> None:
-        """Wait for the next piece, and take those that follow it already."""
+        """Wait for the next piece, and join the pieces that have arrived after it."""
         try:
             item = await self.call.next()
         except Timeout:
             self.call.give_up(cancel=True)
+            timed_out("program")
             raise HTTPError(504, self.feature.silence()) from None
         if item is FAULT:
             self.more = False
             raise HTTPError(500, f"{self.feature.application.text} failed")
         piece, self.more = item
-        self.size += len(piece) + CALL
-        items = self.call.meeting.items
+        self.size += len(piece) + CALL_COST_BYTES
+        items = self.call.channel.items
         if self.more and items and type(items[0]) is tuple:
             pieces = [piece]
             total = len(piece)
-            while self.more and items and type(items[0]) is tuple and total < JOINED:
+            while self.more and items and type(items[0]) is tuple and total < MAX_JOINED_BYTES:
                 piece, self.more = items.popleft()
                 pieces.append(piece)
                 total += len(piece)
-                self.size += len(piece) + CALL
+                self.size += len(piece) + CALL_COST_BYTES
             piece = b"".join(pieces)
         self.piece = piece
 
     async def close(self) -> None:
-        """Tell the application that its response has ended, if it does not know."""
+        """Tell the application that its response has ended, unless it has sent the last piece itself."""
         call = self.call
         if not self.more:
-            call.meeting.close()
+            call.channel.close()
         elif call.request.method == "HEAD" or self.status in BODILESS:
-            call.meeting.call(call.send_no_body)
-            call.meeting.close()
+            call.channel.call(call.send_no_body)
+            call.channel.close()
         else:
             call.give_up()

@@ -1,31 +1,33 @@
-"""Authorizers: FastCGI programs that decide who may see what lies below a path (FastCGI specification section 6.3).
+"""Authorizers: FastCGI programs that decide about the requests below a path (FastCGI specification section 6.3).
 
-A site asks them before any feature sees a request. An authorizer gets the request's head, and no body. Its status
-is the decision:
+A site asks its authorizers before any feature gets the request. An authorizer gets the request's head, and no body.
+Its status is the decision:
 
     request /members/list ─▶ authorizer of /members ─200─▶ the features: a file, a program, anything
                                                   │        Variable-REMOTE_USER: ada  ─▶ REMOTE_USER=ada
                                                   └─403, 302, 401 ...─▶ the client gets this answer
 
-The variables of a 200 belong to the request from then on. CGI programs, responders, X-Switch's engines, and
-applications of WSGI and ASGI get them; a file has no use for them. ewe remembers no decision: it asks again for the
-next request.
+The variables of a 200 are added to the request. CGI programs, upstreams, X-Switch's engines, and applications of
+WSGI and ASGI get them; a file does not use them. ewe does not cache decisions: it asks again for the next request.
 
-What can go wrong, and what ewe does:
+Possible failures, and where each is prevented:
 
-- **No decision.** The authorizer cannot be reached (503), breaks off (502), is silent (504): each is an answer, and
-  the door stays closed. Half an answer with a 200 in it is no decision either: it is read to its end first.
-- **A way round.** ewe finds files by the path that it has decoded and cleaned. A program may read REQUEST_URI in
-  another way: "/members/../x", "/x/..;/members", or "/%256dembers" if it decodes twice. ewe asks the authorizer if
-  any of these readings() leads below its path. Letter case does not matter. One question too many does no harm.
-- **A way round inside.** A local redirect (RFC 3875 section 6.2.2) is a request of its target, and asked for again.
-- **Another name.** A symbolic link, or another path of the settings, can show the same file elsewhere. Authorizers
-  guard URLs, not files.
-- **A forged variable.** A client's fields become HTTP_*, and variables of an authorizer replace those. It may not
-  set the variables that the server answers for (RESERVED).
+- **No decision.** The authorizer cannot be reached (503), closes the connection early (502), or is silent (504).
+  The client gets this error, and not the page. An incomplete answer with a 200 is no decision either: ewe reads the
+  whole answer first.
+- **A bypass by another spelling.** ewe finds files by the decoded path without dot segments. A program may
+  interpret REQUEST_URI differently: "/members/../x", "/x/..;/members", or "/%256dembers" if it decodes twice. ewe
+  asks the authorizer if any of these readings() is below its path. The case of letters does not matter. An
+  unnecessary question does no harm.
+- **A bypass by a local redirect** (RFC 3875 section 6.2.2). ewe treats it as a request for its target, and asks the
+  authorizers again.
+- **Another name for a file.** A symbolic link, or another path in the settings, can lead to the same file.
+  Authorizers guard URLs, not files.
+- **A forged variable.** A client's fields become HTTP_* variables, and those of an authorizer replace them. An
+  authorizer may not set the variables that the server sets (RESERVED).
 - **Several authorizers** may cover a path. The outer one is asked first, and all must agree.
 
-Read next: responder.py (how it is asked).
+Read next: gateway/responder.py, which sends the question.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from ewe.config.setting_types import parse_responder
 from ewe.features.base import Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
-from ewe.gateway.cgi import DISCARD, of_connection, of_request, response
-from ewe.gateway.claims import is_in
+from ewe.gateway.cgi import MAX_DISCARDED_BYTES, of_connection, of_request, response
+from ewe.gateway.protected_sources import is_in
 from ewe.gateway.records import Authorization, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
@@ -54,12 +56,12 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import Plan
     from ewe.gateway.connections import Connections
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
 PREFIX = "variable-"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-# Variables that describe the request, its script and the server: RFC 3875 section 4.1, and what ewe adds
+# Variables that describe the request, its script and the server: those of RFC 3875 section 4.1, and ewe's own
 RESERVED = re.compile(
     r"(CONTENT|SERVER|REQUEST|SCRIPT|PATH|REDIRECT)_.*|REMOTE_(ADDR|PORT|HOST)"
     r"|GATEWAY_INTERFACE|QUERY_STRING|DOCUMENT_ROOT|HTTPS|SCGI|PATH|LD_.*"
@@ -71,9 +73,9 @@ NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME",
 
 
 class Authorizers(Middleware):
-    """All authorizers of a site, the outermost first. Raises ValueError for an address that is unknown."""
+    """All authorizers of a site, the outermost first. Raises ValueError for an invalid address."""
 
-    def __init__(self, config: Config, root: str, limits: Limits) -> None:
+    def __init__(self, config: Config, root: str, limits: RequestLimits) -> None:
         addresses: dict[str, list[str]] = {}
         for path, address in map(parse_responder, config.fastcgi_authorizer):
             addresses.setdefault(path.rstrip("/") or "/", []).append(address)
@@ -89,9 +91,9 @@ class Authorizers(Middleware):
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response if all that cover the request agree, else the first other answer.
+        """Return the inner handler's response if all authorizers of the path agree, else the first other answer.
 
-        Raises HTTPError: 502, 503, 504 if one of them does not decide.
+        Raises HTTPError: 502, 503, 504 if an authorizer does not decide.
         """
         paths = [*readings(request)]
         before = io.variables
@@ -111,7 +113,7 @@ class Authorizers(Middleware):
 
 
 def readings(request: Request) -> Iterator[str]:
-    """Yield the paths that a program may understand a request's target as; the first is ewe's."""
+    """Yield the paths as which a program may interpret the target of a request. The first is ewe's own."""
     yield request.path
     target = request.target.partition("?")[0]
     if not target.startswith("/"):
@@ -125,10 +127,13 @@ def readings(request: Request) -> Iterator[str]:
 
 
 class Authorizer:
-    """One authorizer, and the path below which it decides."""
+    """One authorizer, and the path below which it decides.
+
+    connections: to its processes. root: the document root, for the variables of a request. limits: of requests.
+    """
 
     def __init__(
-        self, path: str, connections: Connections, config: Config, root: str, limits: Limits
+        self, path: str, connections: Connections, config: Config, root: str, limits: RequestLimits
     ) -> None:
         self.path = path
         self.connections = connections
@@ -137,12 +142,15 @@ class Authorizer:
         self.limits = limits
 
     async def decide(self, request: Request, io: Stream) -> Response | dict[bytes, bytes]:
-        """Return the variables of a 200, or the answer for the client. Raises HTTPError: 502, 503, 504."""
+        """Ask the authorizer; return the variables of a 200, or the response for the client.
+
+        Raises HTTPError: 502, 503, 504.
+        """
         script = Script("", f"the authorizer of {self.path}", "")
         variables = of_request(request, io, script, 0, self.root) | of_connection(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
         source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
-        source.safe = True  # a decision may be asked for again
+        source.safe = True  # the question may be sent twice
         try:
             await source.begin()
             found = await response(request, script, source, self.limits)
@@ -151,7 +159,7 @@ class Authorizer:
                 return Response(found.status, fields, found.body, target=found.target, reason=found.reason)
             await source.discard()
             if not source.finished:
-                raise HTTPError(502, f"{script.name}: a 200 with more than {DISCARD} bytes")
+                raise HTTPError(502, f"{script.name}: a 200 with more than {MAX_DISCARDED_BYTES} bytes")
             return dict(variables_of(found, script.name))
         except BaseException:
             source.end()
@@ -159,12 +167,12 @@ class Authorizer:
 
 
 def is_variable(field: str) -> bool:
-    """Return whether a field of an authorizer's answer is a variable, and not for the client."""
+    """Return whether a field of an authorizer's answer is a variable, which the client does not get."""
     return field.lower().startswith(PREFIX)
 
 
 def variables_of(found: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the variables of a 200. Raises HTTPError(502) for one that no authorizer may set. name: for the log."""
+    """Yield the variables of a 200. name: for the log. Raises HTTPError(502) for a variable of the server."""
     for field, value in found.fields:
         if not is_variable(field):
             continue

@@ -1,30 +1,30 @@
-"""The one interface of ewe's features, and how a feature declares itself.
+"""The interface of ewe's features: handlers, middlewares, and the declaration of a feature.
 
-A *handler* answers requests: with a file, with what a program prints, with a page that it makes itself. It has one
+A *handler* answers requests: with a file, with the output of a program, or with a page that it makes. It has one
 method, respond(). A handler that passes a request on returns None.
 
     /cgi-bin/hello.py ──▶ CGI ──None──▶ FastCGI ──None──▶ ... ──None──▶ Static ──None──▶ 404
                            └─Response──▶ the client
 
-A *middleware* is a handler that holds the next one. It can refuse a request, change it, or change the response. A
-guard, a cache, compression, a rate limit and error pages are all middlewares:
+A *middleware* is a handler that contains the next handler. It can refuse a request, change it, or change the
+response. A guard, a cache, compression, a rate limit and error pages are middlewares:
 
     request ──▶ LimitRate ──▶ Headers ──▶ Auth ──▶ the handler that answers
     client  ◀── slower   ◀── fields  ◀── 401  ◀──┘
 
-A site is a tree of both (ewe.sites.routes). What no setting asks for is not there, and costs nothing.
+A site is a tree of both (ewe.sites.routes). A handler that no setting asks for is not in the tree.
 
 A *feature* is declared in the last lines of its module, for the builder of that tree:
 
     FEATURE = Feature("markdown", mounts=mounts)
 
-The builder knows no feature by name. It reads the names of their modules in ewe.config.feature_table, and imports a
-module only if the settings need it, since a forked child copies what its parent has loaded. A feature of yours
-needs no entry there: the setting `mount` switches it on, and docs/write-a-feature.md leads through one.
+The builder knows no feature by name. It reads the names of the modules in ewe.config.feature_table. It imports a
+module only if the settings need it, since a fork is slower if its parent has loaded more. Your own feature needs no
+entry there: the setting `mount` switches it on. docs/write-a-feature.md shows an example.
 
-A handler never knows which concurrency model runs it. It may await the client's stream (`io`) and the request's
-body; it never blocks on a socket or a pipe by itself. One object serves all requests of a process, in the thread
-model many at once; a forked process has a copy.
+A handler does not know which concurrency model runs it. It may await the client's stream (`io`) and the request's
+body, but it must not block on a socket or a pipe itself. One handler object serves all requests of a process, in
+the thread model many at once. A forked process has a copy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-    # The lines that `ewe --explain` prints for a request; at the end, whether the handler answers.
+    # Yields the lines that `ewe --explain` prints for a request, and returns whether the handler answers.
     Explanation = Generator[str, None, bool]
 
 
@@ -55,25 +55,25 @@ class Handler(Protocol):
 
 
 class Middleware:
-    """A handler that holds the next one. A subclass awaits self.inner.respond(), and acts before and after.
+    """A handler that contains the next one. A subclass awaits self.inner.respond(), and acts before and after it.
 
-    One middleware may stand in several chains, each time around another handler: around() returns a copy. The
-    copies share what the middleware has made, such as the counts of a rate.
+    One middleware may be part of several chains, each time around another handler: around() returns a copy. The
+    copies share the objects of the middleware, such as the counts of a rate limit.
 
-    site: answers for another path of the same site, without the middlewares there.
+    site: the handler for other paths of the same site, without the middlewares of their locations.
     """
 
     inner: Handler
     site: Handler
 
     def around(self, inner: Handler, site: Handler) -> Self:
-        """Return a copy of this middleware that holds another handler."""
+        """Return a copy of this middleware around another handler."""
         other = copy(self)
         other.inner, other.site = inner, site
         return other
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the response of the inner handler. Raises HTTPError, and what the inner handler raises."""
+        """Return the response of the inner handler. Raises HTTPError, and the inner handler's exceptions."""
         return await self.inner.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
@@ -82,10 +82,10 @@ class Middleware:
 
 
 def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
-    """Yield a handler's lines for `ewe --explain`; return whether it answers. Nothing is started or sent.
+    """Yield a handler's lines for `ewe --explain`; return whether it answers. Start no program, send nothing.
 
-    A handler explains itself in a method explain() of the same form. Raises HTTPError if the handler would, and
-    Reroute for another path.
+    A handler may have a method explain() for this, with the same arguments and results. Raises HTTPError if the
+    handler would refuse the request, and Reroute for another path.
     """
     explain = getattr(handler, "explain", None)
     if explain is not None:
@@ -95,13 +95,13 @@ def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
 
 
 class First:
-    """Handlers that are asked in turn: the first response counts. If none of them answers, there is a 404."""
+    """Calls several handlers, one after the other. The first response counts; without one the answer is 404."""
 
     def __init__(self, handlers: Sequence[Handler]) -> None:
         self.handlers = handlers
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Return the first response. Raises what the handlers raise; Reroute for a local redirect."""
+        """Return the first response. Raises the handlers' exceptions, and Reroute for a local redirect."""
         for handler in self.handlers:
             response = await handler.respond(request, io)
             if response is not None:
@@ -118,18 +118,18 @@ class First:
         return False
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy that answers for a path, if no other handler is asked before it."""
+        """Return the proxy that answers for a path; None if another handler comes before it."""
         return proxy_of(self.handlers[0], path)
 
 
 class Failures(Middleware):
-    """Turn an HTTPError into its response, so that the middlewares around this one can change it."""
+    """Converts an HTTPError into a response, so that the outer middlewares can change it."""
 
     def __init__(self, inner: Handler) -> None:
         self.inner = inner
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response, or the page of its error."""
+        """Return the inner handler's response, or the page of its HTTPError."""
         try:
             return await self.inner.respond(request, io)
         except HTTPError as error:
@@ -137,10 +137,11 @@ class Failures(Middleware):
 
 
 class Reroute(Exception):
-    """The site is to answer for another path: of a rewrite, of `try`, or of a local redirect.
+    """The site must answer for another path: after a rewrite, after `try`, or after a local redirect.
 
-    request: for that path. variables: what guards have said of the request. tried: the handler of `try` that has
-    found the path, and does not look again. by_program: it is a local redirect, which an error page may not be.
+    request: the request for that path. variables: the variables that guards have set; None: none. tried: the
+    handler of `try` that has found the path, and must not search again; None: another rule has found it.
+    by_program: a program has sent a local redirect; an error page may not do that.
     """
 
     def __init__(
@@ -159,9 +160,9 @@ class Reroute(Exception):
 
 
 class Mount(NamedTuple):
-    """A handler and the beginning of the paths that it is asked for.
+    """A handler, and the beginning of the paths for which it is called.
 
-    last: it is asked after the handlers of all features. bare: it stands outside of the content cache.
+    last: it is called after the handlers of all features. bare: the content cache is not around it.
     """
 
     path: str
@@ -170,11 +171,12 @@ class Mount(NamedTuple):
     bare: bool = False
 
 
-class Claim(NamedTuple):
-    """A source that ewe never sends as a file (ewe.gateway.claims). Each field may be empty.
+class ProtectedSource(NamedTuple):
+    """A source that ewe never sends as a file (ewe.gateway.protected_sources). Each field may be empty.
 
-    extension: of files below the document root. directory: all below it. executables: executable files below this
-    directory, which contains the document root. sources: a directory of applications in Python.
+    extension: protects files with this extension below the document root. directory: protects all files below this
+    directory. executables: protects executable files below this directory, which contains the document root.
+    sources: a directory with the sources of Python applications.
     """
 
     extension: str = ""
@@ -184,7 +186,7 @@ class Claim(NamedTuple):
 
 
 def proxy_of(handler: Handler, path: str) -> object | None:
-    """Return the proxy that answers for a path; None if the handler may answer by itself (encoded_slashes.py)."""
+    """Return the proxy that answers for a path; None if the handler may answer without one (encoded_slashes.py)."""
     proxy_at = getattr(handler, "proxy_at", None)
     return proxy_at(path) if proxy_at is not None else None
 
@@ -192,7 +194,7 @@ def proxy_of(handler: Handler, path: str) -> object | None:
 async def respond_with(
     variables: dict[bytes, bytes], inner: Handler, request: Request, io: Stream
 ) -> Response | None:
-    """Return a handler's response while programs are told these variables. Raises what the handler raises."""
+    """Return a handler's response, while programs get these variables. Raises the handler's exceptions."""
     before = io.variables
     io.variables = variables
     try:
@@ -209,11 +211,11 @@ class Mounted:
         self.path = path.rstrip("/")
 
     def covers(self, path: str) -> bool:
-        """Return whether a path is this one, or below it."""
+        """Return whether a path is this handler's path, or below it."""
         return path == self.path or path.startswith(self.path + "/")
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Ask the handler, if the path is below its own."""
+        """Return the handler's response, if the path is below its own; else None."""
         if not self.covers(request.path):
             return None
         return await self.handler.respond(request, io)

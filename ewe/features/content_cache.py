@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 class Cached(Middleware):
-    """Keep what the inner handler responds."""
+    """Caches the responses of the inner handler."""
 
     def __init__(self, inner: Handler, cache: ContentCache) -> None:
         self.inner = inner
         self.cache = cache
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with a copy, or ask the inner handler. Raises what that raises."""
+        """Return a cached copy, or call the inner handler. Raises the inner handler's exceptions."""
         return await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
 
 
 class CachedProxy(Cached):
-    """Keep what a proxy responds.
+    """Caches the responses of a proxy.
 
-    Only a cache around a proxy has the method proxy_at(). Without that method a cache says that its handler may
-    answer by itself.
+    Only a cache around a proxy has the method proxy_at(). A cache without this method contains a handler that may
+    answer without a proxy.
     """
 
     inner: WithProxies
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
+        """Return the inner handler's proxy for a path (ewe.features.encoded_slashes)."""
         return self.inner.proxy_at(path)
 
 
 def cache_of(plan: Plan, config: Config) -> ContentCache:
-    """Return the cache: that of the site, unless a location has another size."""
+    """Return the cache of the site, or a separate one if a location sets another size."""
     from ewe.gateway.content_cache import ContentCache
 
     size, parent = config.content_cache, plan.parent
@@ -55,7 +55,7 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
 
 
 def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Return a handler whose responses are kept."""
+    """Wrap a handler in a cache."""
     made = CachedProxy if hasattr(handler, "proxy_at") else Cached
     return made(handler, cache_of(plan, config))
 

@@ -1,45 +1,55 @@
 """The declaration of a feature: the handlers and facts that its module offers to the builder of a site.
 
-The last lines of such a module are FEATURE = Feature(...). Everything that the server knows of the feature stands
-there: its settings, the sources that it protects, where it answers, and its needs before the first request.
+The last lines of such a module are FEATURE = Feature(...). They contain everything that the server knows about the
+feature: its settings, the sources that it protects, its paths, and its needs before the first request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from ewe.config.messages import ConfigError
+from ewe.config.setting import Key
 from ewe.registry import entry_points, in_words, load
 
 if TYPE_CHECKING:
+    from ewe.config.setting_types import Kind
     from ewe.config.settings import Config
-    from ewe.features.base import Claim, Handler, Middleware, Mount
+    from ewe.features.base import Handler, Middleware, Mount, ProtectedSource
     from ewe.features.plan import HasProxies, LocationPlan, Plan
     from ewe.gateway.scripts import Script
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-GROUP = "ewe.features"  # the entry-point group in which other packages name theirs
+T = TypeVar("T")
+GROUP = "ewe.features"  # the entry-point group in which other packages register their features
 
 
-class Key(NamedTuple):
-    """A key of [[site]] and [[site.location]] that puts a middleware around the answer of a location.
+class StepKey(Key):
+    """A key of [[site]] and [[site.location]] that puts a middleware around the handlers of a location."""
 
-    meaning, takes: what the key does and the values that it takes, for docs/settings.md. make: return the
-    middleware for a value; its second argument is how an error message begins. It raises ConfigError, ValueError,
-    OSError.
-    """
+    def __init__(self, kind: Kind[T], help: str, make: Callable[[T], Middleware]) -> None:
+        """make: return the middleware for a value that `kind` has read. It raises ValueError, OSError."""
+        super().__init__(kind, help)
+        self.make = make
 
-    meaning: str
-    takes: str
-    make: Callable[[Any, str], Middleware]
+    def middleware(self, label: str, raw: object) -> Middleware:
+        """Return the middleware for a value in a settings file. label: how an error begins. Raises ConfigError."""
+        value = self.kind.read_at(label, raw)
+        try:
+            return self.make(value)
+        except ValueError as reason:
+            raise ConfigError(f"{label} {reason}") from None
+        except OSError as reason:
+            raise ConfigError(f"{label} {reason.strerror}") from None
 
 
-class Run(Protocol):
+class ScriptFunction(Protocol):
     """Runs a script."""
 
     async def __call__(self, script: Script, request: Request, io: Stream) -> Response | None:
-        """Return the script's answer. Raises HTTPError."""
+        """Return the script's response. Raises HTTPError."""
         ...
 
 
@@ -49,29 +59,49 @@ class Runner(NamedTuple):
     needs_files: the scripts are files of this machine. executable: each must have its execute bit.
     """
 
-    run: Run
+    run: ScriptFunction
     needs_files: bool = False
     executable: bool = False
 
 
-class Feature:
-    """The declaration of a feature. All parts but the name may be absent.
+class MeasuredProcess(Protocol):
+    """A process behind a feature: X-Switch, or the database daemon.
 
-    settings: the names of the settings that concern this feature alone.
-    provide: return an object that other features use, by the name of this one (Plan.provided).
-    claims: yield the sources to protect; the second argument is the document root, without links.
-    mounts: yield the handlers of a site, in the order in which they are asked.
-    once: a site and its locations share the mounts, because they hold an application.
+    name: its key in the status. title: for people.
+    """
+
+    name: str
+    title: str
+
+    async def numbers(self, request: Request, io: Stream, seconds: float) -> dict[str, Any]:
+        """Return its numbers within `seconds`. Raises HTTPError, and MeasureError with the reason in one line."""
+        ...
+
+
+class MeasureError(Exception):
+    """A process does not tell its numbers. The text is one line."""
+
+
+class Feature:
+    """The declaration of a feature. Only the name is required. Most parts are functions:
+
+    settings: the names of the settings that only this feature uses.
+    provide: return an object that other features use, by the name of this feature (Plan.provided).
+    protected: yield the sources to protect; the second argument is the document root, without symbolic links.
+    mounts: yield the handlers of a site, in the order in which they are called.
+    once: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
     files: yield the handlers for the files of a location's directory (`alias`).
-    around: return the middleware around all that a location answers, from its settings.
+    around: return the middleware around all handlers of a location, from its settings.
     server: return the middleware around all sites.
     keys: keys of [[site]] and [[site.location]], each with its middleware.
-    gateway: return the handler, or the Runner, for the key `gateway` of a location, of the kind that is named.
-    answer: return the handler for a key of a location that names it by itself.
-    make: return the handler for a path that the setting `mount` names.
-    ends_processes: return whether a request may end its process, so that a supervisor has to start another.
-    needs: yield why the server cannot start. notes: yield more lines for `ewe --check-config`.
+    gateway: return the handler, or the Runner, for the key `gateway` of a location and the kind in its value.
+    answer: return the handler for a location that has the feature's own key.
+    make: return the handler for a path of the setting `mount`.
+    ends_processes: return whether a request may end its process, so that a supervisor must start another.
+    needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
+    doubts: yield warnings for a start. The second argument is a URL of the server that other machines reach, or "".
+    measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     late: modules that a request may import; a server that gives up root imports them before.
     """
 
@@ -81,41 +111,50 @@ class Feature:
         *,
         settings: Iterable[str] = (),
         provide: Callable[[Plan], Any] | None = None,
-        claims: Callable[[Plan, str], Iterable[Claim]] | None = None,
+        protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
         once: bool = False,
         wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
         around: Callable[[Plan, Config], Middleware] | None = None,
         server: Callable[[HasProxies], Middleware] | None = None,
-        keys: Mapping[str, Key] | None = None,
+        keys: Mapping[str, StepKey] | None = None,
         gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None,
         answer: Callable[[LocationPlan], Handler] | None = None,
         make: Callable[[Config, str], Handler] | None = None,
         ends_processes: Callable[[Config], bool] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
+        doubts: Callable[[Config, str], Iterable[str]] | None = None,
+        measures: Callable[[Config], MeasuredProcess | None] | None = None,
         late: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.settings = tuple(settings)
-        self.provide, self.claims, self.mounts, self.once, self.wrap = provide, claims, mounts, once, wrap
+        self.provide, self.protected, self.mounts, self.once, self.wrap = (
+            provide,
+            protected,
+            mounts,
+            once,
+            wrap,
+        )
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.needs, self.notes = ends_processes, needs, notes
+        self.ends_processes, self.needs, self.notes, self.doubts = ends_processes, needs, notes, doubts
+        self.measures = measures
         self.late = tuple(late)
 
 
 class UnknownFeature(ValueError):
-    """There is no such feature; the text is one line."""
+    """No feature has this name, or it cannot be loaded. The text is one line."""
 
 
 def make(name: str, config: Config, path: str) -> Handler:
-    """Return the handler that the setting `mount` names: module:Class, or the name that a package registered.
+    """Return the handler that the setting `mount` names: module:Class, or a name that a package has registered.
 
-    A class is called with config and path. The name of a Feature stands for its `make`. path: where it is mounted.
-    Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    A class, or the `make` of a Feature, is called with config and path. path: the path at which the handler is
+    mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
     """
     try:
         found = load(name) if ":" in name else entry_points(GROUP)[name].load()
@@ -125,7 +164,7 @@ def make(name: str, config: Config, path: str) -> Handler:
             f"feature {name!r} is unknown; registered by packages: {known}; a class of your own is {name}:CLASS"
             " (mount)"
         ) from None
-    except Exception as reason:  # of a module that may be anybody's
+    except Exception as reason:  # the import of a user's module may raise any exception
         raise UnknownFeature(f"feature {name!r} cannot be loaded: {in_words(reason)} (mount)") from None
     if isinstance(found, Feature):
         if found.make is None:
@@ -135,7 +174,7 @@ def make(name: str, config: Config, path: str) -> Handler:
         raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
     try:
         made: Handler = found(config, path)
-    except ValueError:  # what the feature itself says of the settings
+    except ValueError:  # the feature's own message about the settings
         raise
     except Exception as reason:
         raise UnknownFeature(

@@ -1,16 +1,17 @@
-"""Encoded slashes: a path with %2F, which only a reverse proxy may get.
+"""Encoded slashes: only a reverse proxy may get a path with %2F.
 
-`/packages/@scope%2Fname` can be read in two ways: "@scope%2Fname" is one segment, or it is two. npm's registries
-and GitLab take the first reading, most file servers the second. If ewe chose the location by one reading and the
-next server the file by the other, a visitor could pass by a rule: `/open%2F..%2Fprivate`, or `/private%2Fx` where
+`/packages/@scope%2Fname` has two readings: "@scope%2Fname" is one segment, or it is two segments. npm's registries
+and GitLab use the first reading, most file servers the second. If ewe chose the location by one reading, and the
+upstream the file by the other, a visitor could bypass a rule: by `/open%2F..%2Fprivate`, or by `/private%2Fx` if
 the rule is for `/private/`.
 
-Everywhere in ewe such a path is 404. A site that has a proxy lets the parser decode it, and asks here before any
-feature sees the request. The request goes on only if both readings of the path lead to the same proxy, and to the
-same location with its rules. The proxy then sends the target as the client wrote it. A path whose encoded slashes
-make segments of dots, hidden names or empty segments is 404 before (ewe.http.target).
+Other handlers never get such a path; the answer is 404. If a site has a proxy, the parser decodes %2F, and this
+middleware checks the path before any feature gets the request. The request goes on only if both readings of the
+path lead to the same proxy, and to the same location with its rules. The proxy then sends the client's target
+unchanged. If decoding creates a dot segment, a hidden name or an empty segment, the answer is 404
+(ewe.http.target).
 
-A site without proxies has none of this on its way.
+A site without proxies does not have this middleware.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class WithProxies(Handler, Protocol):
-    """A site that says which proxy answers."""
+    """A site that can name the proxy for a path."""
 
     def proxy_at(self, path: str) -> object | None:
         """Return the proxy that answers for a path, with the location; None if another feature may answer."""
@@ -36,7 +37,7 @@ class WithProxies(Handler, Protocol):
 
 
 class EncodedSlashes(Middleware):
-    """Let a path with %2F reach a site only where both its readings lead to the same proxy."""
+    """Lets a path with %2F reach a site only if both its readings lead to the same proxy."""
 
     inner: WithProxies
 
@@ -44,13 +45,13 @@ class EncodedSlashes(Middleware):
         self.inner = inner
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the site's response. Raises HTTPError(404), and what the site raises."""
+        """Return the site's response. Raises HTTPError(404), and the site's exceptions."""
         if has_encoded_slash(request.target) and not same_proxy(self.inner, request):
             raise HTTPError(404, ENCODED_SLASH)
         return await self.inner.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the site's lines, or that the path can be read in two ways."""
+        """Yield the site's lines, or the line about a path whose readings differ."""
         if same_proxy(self.inner, request):
             return (yield from super().explain(request, io))
         yield f"  answer    404: {ENCODED_SLASH}, and its two readings do not lead to the same proxy"

@@ -1,4 +1,4 @@
-"""FastCGI, SCGI and uwsgi: programs that wait behind a socket answer for an extension, or for all below a path."""
+"""FastCGI, SCGI and uwsgi: upstreams behind a socket answer for an extension, or for all paths below one path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
 from ewe.config.setting_types import parse_responder
-from ewe.features.base import Claim, Mount
+from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, Runner
 from ewe.gateway import scripts
 from ewe.gateway.affinity import Affinity
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ewe.features.plan import LocationPlan, Plan
     from ewe.features.static import Static
     from ewe.gateway.connections import Codec
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
 
-MAX_PATHS = 1000
-SCRIPT_CACHE_S = 1.0  # the responder opens a script by its name, and looks itself
+MAX_PATHS = 1000  # in memory, with the script of each
+SCRIPT_CACHE_S = 1.0  # an old entry does no harm: the upstream itself opens the script by its name
 CODECS = {
     "fastcgi": "ewe.gateway.records:Requester",
     "scgi": "ewe.gateway.scgi:Requester",
@@ -39,11 +39,12 @@ CODECS = {
 }
 
 
-def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
-    """Yield a feature for each extension and each path that fastcgi, scgi and uwsgi name, in this order; / is last.
+def features(config: Config, static: Static, limits: RequestLimits) -> Iterator[FastCGI]:
+    """Yield a handler for each extension and each path in the settings fastcgi, scgi and uwsgi, in this order; /
+    last.
 
-    An extension or a path that is named more than once has several addresses. Those that have the same addresses
-    share the connections, and so their limit. Raises ValueError for an address that is unknown.
+    If an extension or a path occurs more than once, it has several addresses. Extensions and paths with the same
+    addresses share the connections, and so their limit. Raises ValueError for an invalid address.
     """
     found: list[FastCGI] = []
     for setting, named in (("fastcgi", config.fastcgi), ("scgi", config.scgi), ("uwsgi", config.uwsgi)):
@@ -53,31 +54,35 @@ def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI
 
 
 def of_protocol(
-    config: Config, static: Static, limits: Limits, setting: str, named: tuple[str, ...], codec: Codec
+    config: Config, static: Static, limits: RequestLimits, setting: str, named: tuple[str, ...], codec: Codec
 ) -> Iterator[FastCGI]:
-    """Yield the features of one setting, whose responders speak one protocol. Raises ValueError."""
-    responders: dict[tuple[str, ...], Connections] = {}
-    addresses: dict[str, list[str]] = {}
+    """Yield the handlers of one setting, one for each extension or path. Raises ValueError.
+
+    named: the values of the setting, such as ".php=unix:/run/php.sock". Values with the same extension or path name
+    the upstreams of one handler. Handlers with the same upstreams share their connections.
+    """
+    connections: dict[tuple[str, ...], Connections] = {}
+    upstreams: dict[str, list[str]] = {}  # extension or path -> addresses
     for where, address in map(parse_responder, named):
-        addresses.setdefault(where.rstrip("/") or "/", []).append(address)
-    for where, several in addresses.items():
-        known = tuple(several)
-        if known not in responders:
-            responders[known] = connections_of(config, several, setting, codec)
-        yield FastCGI(where, responders[known], config, static, limits)
+        upstreams.setdefault(where.rstrip("/") or "/", []).append(address)
+    for where, addresses in upstreams.items():
+        key = tuple(addresses)
+        if key not in connections:
+            connections[key] = connections_of(config, addresses, setting, codec)
+        yield FastCGI(where, connections[key], config, static, limits)
 
 
 def connections_of(
     config: Config, addresses: list[str], setting: str, codec: Codec = Requester
 ) -> Connections:
-    """Return the connections to one responder's addresses. Raises ValueError for an address that is unknown."""
+    """Return the connections to the addresses of one upstream. Raises ValueError for an invalid address."""
     try:
         return Connections(
             addresses,
             config.fastcgi_keep,
             config.fastcgi_retry,
             config.fastcgi_connections,
-            config.fastcgi_patience,
+            config.fastcgi_queue_timeout,
             codec,
         )
     except ValueError as reason:
@@ -85,12 +90,12 @@ def connections_of(
 
 
 class FastCGI:
-    """The files of one extension, or all below one path, answered by a responder."""
+    """Passes requests for one extension, or for all paths below one path, to an upstream."""
 
     def __init__(
-        self, where: str, connections: Connections, config: Config, static: Static, limits: Limits
+        self, where: str, connections: Connections, config: Config, static: Static, limits: RequestLimits
     ) -> None:
-        """where: the extension or the path that the setting names."""
+        """where: the extension or the path in the setting."""
         self.where = where
         self.connections = connections
         self.known: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
@@ -98,11 +103,11 @@ class FastCGI:
         self.static = static
         self.limits = limits
         self.affinity: Affinity | None = None
-        if config.fastcgi_affinity is not None and len(connections.places) > 1:
-            self.affinity = Affinity(config.fastcgi_affinity, where, connections.places)
+        if config.fastcgi_affinity is not None and len(connections.addresses) > 1:
+            self.affinity = Affinity(config.fastcgi_affinity, where, connections.addresses)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what the responder says; None if it is not asked for this. Raises HTTPError."""
+        """Return the upstream's response; None for another path. Raises HTTPError."""
         script = self.find(request.path)
         if script is None:
             return None
@@ -111,27 +116,27 @@ class FastCGI:
         return await ask(self.connections, request, io, script, root, self.config, self.limits, affinity)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which script the responder gets. Raises HTTPError(403, 404)."""
+        """Yield the lines about the script that the upstream gets. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is not None:
             yield from scripts.explained(script, f"a responder for {self.where}")
         return script is not None
 
     def find(self, path: str) -> Script | None:
-        """Return the script that a path leads to. Raises HTTPError(403, 404)."""
+        """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
         return self.known_or_found(path) if self.where[0] == "." else self.below(path)
 
     def below(self, path: str) -> Script | None:
-        """Return the one script that answers for all below a path."""
+        """Return the script that answers for all paths below `where`; None for another path."""
         name = self.where.rstrip("/")
         if path != name and not path.startswith(name + "/"):
             return None
         return Script(self.static.root + name, name, path[len(name) :])
 
     def known_or_found(self, path: str) -> Script | None:
-        """Return what extended() found for the path, a second ago at most. Raises HTTPError(403, 404).
+        """Return the result of extended() for a path, from the cache if possible. Raises HTTPError(403, 404).
 
-        A path that leads to no script is not remembered: a script that has just come must not be taken for a file.
+        A path without a script is not cached: a script that has just been written must not be sent as a file.
         """
         script = self.known.get(path, None)
         if script is None and (script := self.extended(path)) is not None:
@@ -139,7 +144,7 @@ class FastCGI:
         return script
 
     def extended(self, path: str) -> Script | None:
-        """Return the script with our extension that a path leads to: a file, what follows it, or an index."""
+        """Return the script with the extension `where`: a file, perhaps with a longer path, or an index file."""
         if path.endswith("/") and any(name.endswith(self.where) for name in self.config.defaultindex):
             path += self.static.index_of(path)
         end = 0
@@ -150,41 +155,41 @@ class FastCGI:
             if self.static.has(path[:end]):
                 return Script(self.static.name(path[:end]), path[:end], path[end:])
             if not os.path.isdir(self.static.name(path[:end])):
-                return None  # nothing can lie below it
+                return None  # neither a file nor a directory: no script can be below it
         return None
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
-    """Yield the extensions and the directories that responders answer for."""
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
+    """Yield the extensions and the directories for which upstreams answer."""
     config = plan.config
     for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
         if where[0] == ".":
-            yield Claim(extension=where)
+            yield ProtectedSource(extension=where)
         elif where != "/":
-            yield Claim(directory=root + where)
+            yield ProtectedSource(directory=root + where)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield a handler for each extension and each path. Raises ValueError."""
+    """Yield the mount of each extension and each path. Raises ValueError."""
     for feature in features(plan.config, plan.static, plan.limits):
         yield Mount("/", feature)
 
 
 def files(location: LocationPlan) -> Iterator[Mount]:
-    """Yield the handlers of extensions, for the files of an alias. Raises ValueError."""
+    """Yield the mounts of extensions, for the files of `alias`. Raises ValueError."""
     for feature in features(location.config, location.static, location.plan.limits):
         if feature.where[0] == ".":
             yield Mount("/", feature)
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return what asks the responder of a location. Raises ValueError."""
+    """Return the Runner that passes requests to the upstream of a location. Raises ValueError."""
     config, plan = location.config, location.plan
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
     affinity = None
-    if config.fastcgi_affinity is not None and len(connections.places) > 1:
-        affinity = Affinity(config.fastcgi_affinity, location.table.what, connections.places)
+    if config.fastcgi_affinity is not None and len(connections.addresses) > 1:
+        affinity = Affinity(config.fastcgi_affinity, location.table.what, connections.addresses)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         return await ask(connections, request, io, script, root, config, limits, affinity)
@@ -196,9 +201,9 @@ FEATURE = Feature(
     "fastcgi",
     settings=(
         "fastcgi", "fastcgi_start", "scgi", "uwsgi", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
-        "fastcgi_connections", "fastcgi_patience",
+        "fastcgi_connections", "fastcgi_queue_timeout",
     ),
-    claims=claims,
+    protected=protected,
     mounts=mounts,
     files=files,
     gateway=gateway,

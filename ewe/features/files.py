@@ -1,4 +1,4 @@
-"""Files below a directory: which class serves them, as the settings say."""
+"""Files below a directory: the settings decide which class serves them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from ewe.features.static import Static
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.gateway.claims import Claims
+    from ewe.gateway.protected_sources import ProtectedSources
 
 
 def static_files(
-    config: Config, root: str = "", prefix: str = "", claims: Claims | None = None, owner: int | None = None
+    config: Config,
+    root: str = "",
+    prefix: str = "",
+    protected: ProtectedSources | None = None,
+    owner: int | None = None,
 ) -> Static:
-    """Return what serves the files below a directory, in several languages if the settings name some."""
+    """Return the handler for the files below a directory; Languages if the setting `languages` is used.
+
+    root: the directory; "": config.documentroot. prefix: the beginning of its URLs. protected: the protected
+    sources; None: those of the root. owner: only files of this user id may be sent; None: all files.
+    """
     if not config.languages:
-        return Static(config, root, prefix, claims, owner)
+        return Static(config, root, prefix, protected, owner)
     from ewe.features.languages import Languages
 
-    return Languages(config, root, prefix, claims, owner)
+    return Languages(config, root, prefix, protected, owner)

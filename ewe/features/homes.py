@@ -1,23 +1,24 @@
-"""Settings of users for their directories: `~/public_html/.ewe.toml`, if the setting userdir-settings allows it.
+"""Users' settings for their own directories: `~/public_html/.ewe.toml`, if the setting userdir-settings allows it.
 
     index = ["start.html"]                      headers = { set = { X-Frame-Options = "DENY" } }
     indexes = false                             auth = { realm = "My students", file = ".htpasswd" }
     error-pages = { 404 = "/missing.html" }     (a path below the directory)
 
-The file is narrow on purpose. It counts for the whole directory, there is one, and nothing in it names a program, a
-directory or a user. ewe looks at most once a second whether it has changed.
+The file allows only few settings, on purpose. There is one file for the whole directory, and it cannot name a
+program, a directory or a user. ewe checks at most once a second whether the file has changed.
 
-What can go wrong, and what ewe does:
+Possible failures, and where each is prevented:
 
-- **The file is wrong.** The whole directory is 500 until the user mends it. To ignore the file would publish what
-  its `auth` protects. The page says what is wrong, because the user cannot read the server's log.
-- **The file leads elsewhere.** Neither .ewe.toml nor the file of passwords may be a symbolic link, a FIFO or a file
-  of another user. ewe opens each once, and checks the open descriptor.
-- **A field concerns more than the directory.** All users share one host, so no user may set what a browser keeps
-  for the whole host (FORBIDDEN).
-- **The file is long, or takes long to read.** The reader of TOML needs a time that grows with the square of the
-  number of dots in a key: 16 KB of `a.a.a...` would hold the event loop for seconds. MAX_FILE and MAX_DOTS bound
-  it, and PASSWORDS the file of passwords. ewe reads neither again unless it has changed.
+- **The file has an error.** Every request below the directory gets 500 until the user corrects the file. If ewe
+  ignored the file, it would publish the files that `auth` protects. The page shows the error, because the user
+  cannot read the server's log.
+- **The file is a link.** Neither .ewe.toml nor the password file may be a symbolic link, a FIFO or a file of
+  another user. ewe opens each file once, and checks the open descriptor.
+- **A header field affects more than the directory.** All users share one host. No user may set fields whose values
+  the browser stores for the whole host (FORBIDDEN).
+- **The file is long, or takes long to parse.** The time of the TOML parser grows with the square of the number of
+  dots in a key: 16 KB of `a.a.a...` would block the event loop for seconds. MAX_FILE_BYTES and MAX_DOTS bound the
+  file, and PASSWORDS bounds the password file. ewe reads a file again only after a change.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ewe.bounded import BoundedDict
-from ewe.config.messages import ConfigError, nearest, quoted
-from ewe.config.setting_types import BOOL, FILE_NAMES
+from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting import Key
+from ewe.config.setting_types import BOOL, FILE_NAMES, matching
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Failures, First, Handler, Middleware, Reroute
 from ewe.features.declaration import Feature
-from ewe.features.guards.auth import Auth
-from ewe.features.guards.error_pages import ErrorPages
-from ewe.features.guards.headers import Headers
+from ewe.features.guards.auth import AUTH, Auth
+from ewe.features.guards.error_pages import PAGES, ErrorPages
+from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds
 from ewe.features.static import identity
 from ewe.features.users import Users
@@ -54,45 +57,60 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 FILE = ".ewe.toml"
-MAX_FILE = 16 * 1024  # bytes of the file
-MAX_DOTS = 400  # in the file; 8,000 in one key take seconds to read
-PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's file of passwords: bcrypt has a cost of 12 at most
-KEYS = ("index", "indexes", "error-pages", "headers", "auth")
-MAX_USERS = 1000  # whose settings are remembered
-FRESH = 1.0  # seconds for which the files are not looked at again
-OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
-# Fields that a browser keeps for the whole host, or that give a script power over all of it
+MAX_SETTINGS_BYTES = 16 * 1024  # bytes of the file
+MAX_DOTS = 400  # in the file; a key with 8,000 dots takes seconds to parse
+PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's password file: the cost of bcrypt is at most 12
+LOG_IN = TableKind('{ realm = "A name", file = ".htpasswd" }', {
+    "realm": AUTH.keys["realm"],
+    "file": Key(matching("NAME", "a file of this directory, such as .htpasswd", r"\.[^/\0]*"),
+                "a file of this directory, as htpasswd writes it"),
+}, needs=("realm", "file"))  # fmt: skip
+SETTINGS = TableKind("a table", {
+    "index": Key(FILE_NAMES, "the files that answer for a directory"),
+    "indexes": Key(BOOL, "list a directory that has none of them"),
+    "error-pages": Key(PAGES, "pages for statuses"),
+    "headers": Key(HEADERS, "fields of the response"),
+    "auth": Key(LOG_IN, "a log-in with name and password"),
+})  # fmt: skip
+MAX_USERS = 1000  # users whose settings are cached
+FILE_CHECK_S = 1.0  # seconds until the files are checked again
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+# Fields that a browser stores for the whole host, or that give a script access to the whole host
 FORBIDDEN = frozenset({
     "strict-transport-security", "clear-site-data", "alt-svc", "set-cookie", "set-cookie2",
     "service-worker-allowed", "public-key-pins", "access-control-allow-origin", "nel", "report-to",
     "origin-agent-cluster", "accept-ch", "critical-ch", "expect-ct", "public-key-pins-report-only", "set-login",
 })  # fmt: skip
-# Fields by which a server behind nginx, Apache, lighttpd or LiteSpeed has the front send another file
+# Fields by which a server behind nginx, Apache, lighttpd or LiteSpeed makes the front server send another file
 TO_THE_FRONT = ("x-accel-", "x-sendfile", "x-send-file", "x-lighttpd-", "x-litespeed-", "x-reproxy-")
 
 
 class HomeSettings:
-    """The settings of one user, or why they cannot be used."""
+    """The settings of one user, or the reason why they cannot be used (`fault`)."""
 
     def __init__(self) -> None:
-        self.checked = 0.0
-        self.identities: tuple[object, ...] = ()  # of the file, and of the file of passwords
+        self.checked_at = 0.0
+        self.identities: tuple[object, ...] = ()  # of the settings file, and of the password file
         self.password_file = ""
-        self.passwords: object = None  # the identity of that file when it was opened
+        self.passwords: object = None  # the identity of the password file when it was opened
         self.fault = ""
-        self.index: tuple[str, ...] | None = None
-        self.indexes: bool | None = None
+        # None: those of the server
+        self.index_names: tuple[str, ...] | None = None
+        self.lists_directories: bool | None = None
         self.auth: Auth | None = None
         self.headers: Headers | None = None
         self.error_pages: ErrorPages | None = None
-        self.handler: Handler  # answers with these steps around it
+        self.handler: Handler  # the users' handler with these middlewares around it
 
 
 class WithoutSettings(First):
-    """The directories of users without their settings: for the pages of errors."""
+    """The directories of users, without the middlewares of their settings. It answers with error pages' files."""
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Return the response. Raises HTTPError."""
+        """Return the response of the users' handler. Raises HTTPError, also for a local redirect (Reroute).
+
+        An error page takes the place of one response. A redirect would begin another request.
+        """
         try:
             return await super().respond(request, io)
         except Reroute:
@@ -103,14 +121,14 @@ class Homes(Middleware):
     """The directories of users, with their settings."""
 
     def __init__(self, users: Users, inner: Handler | None = None) -> None:
-        """inner: what answers, if it is not `users`: the content cache around it."""
+        """inner: the content cache around `users`; None if there is none."""
         self.users = users
         self.inner = First([inner or users])
         self.site = WithoutSettings([users])
         self.known: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer as Users does, with the steps of the user's settings."""
+        """Return the response of Users, with the middlewares of the user's settings around it."""
         home = self.users.home(request.path)
         if home is None:
             return None
@@ -122,11 +140,11 @@ class Homes(Middleware):
         return await found.handler.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the user whose directory the path names."""
+        """Yield the line about the user in the path."""
         return (yield from self.users.explain(request, io))
 
     def chain(self, found: HomeSettings) -> Handler:
-        """Return what answers with a user's settings: the filters stand outside of the log-in."""
+        """Return the handler for a user's settings. The filters are around the log-in."""
         handler: Handler = self.inner
         if found.auth is not None:
             handler = found.auth.around(handler, self.site)
@@ -137,27 +155,28 @@ class Homes(Middleware):
         return handler
 
     def settings_of(self, home: Home) -> HomeSettings:
-        """Return a user's settings, as they were a second ago at most."""
+        """Return a user's settings. They are at most FILE_CHECK_S old."""
         known = self.known.get(home.name)
         now = time.monotonic()
-        if known is None or now - known.checked > FRESH:
+        if known is None or now - known.checked_at > FILE_CHECK_S:
             fresh = self.read(home, known)
             if fresh is not known:
                 fresh.handler = self.chain(fresh)
                 self.known[home.name] = fresh
-            fresh.checked = now
+            fresh.checked_at = now
             known = fresh
-        index = known.index or self.users.config.defaultindex
-        if home.static.index != index:
-            home.static.index = index
-            home.pages.indexes = index
-            home.static.cache.clear()  # the cache knows which file answers for a directory
-            home.static.taken = 0
-        home.static.indexes = self.users.config.indexes if known.indexes is None else known.indexes
+        index_names = known.index_names or self.users.config.defaultindex
+        if home.static.index_names != index_names:
+            home.static.index_names = index_names
+            home.pages.index_names = index_names
+            home.static.cache.clear()  # the cache maps directories to their index files
+            home.static.used_bytes = 0
+        lists = known.lists_directories
+        home.static.lists_directories = self.users.config.indexes if lists is None else lists
         return known
 
     def read(self, home: Home, known: HomeSettings | None) -> HomeSettings:
-        """Return the settings that a user's file has now; `known`, if nothing has changed."""
+        """Return the present settings of a user's file; `known` if the files are unchanged."""
         directory, owner = home.static.root, home.static.owner
         found = HomeSettings()
         try:
@@ -171,43 +190,39 @@ class Homes(Middleware):
             about = identity(os.fstat(descriptor))
             if known is not None and known.identities == (about, found_at(directory, known.password_file)):
                 return known
-            data = os.read(descriptor, MAX_FILE + 1)
+            data = os.read(descriptor, MAX_SETTINGS_BYTES + 1)
         finally:
             os.close(descriptor)
         try:
-            if len(data) > MAX_FILE:
-                raise ConfigError(f"{FILE} is longer than {MAX_FILE} bytes")
+            if len(data) > MAX_SETTINGS_BYTES:
+                raise ConfigError(f"{FILE} is longer than {MAX_SETTINGS_BYTES} bytes")
             if data.count(b".") > MAX_DOTS:
                 raise ConfigError(f"{FILE} has more than {MAX_DOTS} dots")
             self.take(found, tomllib.loads(data.decode()), home)
         except UnicodeDecodeError:
             found.fault = f"{FILE} is not UTF-8 text"
-        except (ValueError, RecursionError, OSError) as reason:  # of TOML, or ours
+        except (ValueError, RecursionError, OSError) as reason:  # from the TOML parser, or from take()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
         found.identities = (about, found.passwords)
         return found
 
     def take(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
-        """Read the keys. Raises ConfigError, ValueError, OSError."""
-        for key, raw in table.items():
+        """Read the keys of a user's settings into `found`. Raises ConfigError, ValueError, OSError."""
+        for key, value in SETTINGS.read_at(f"{FILE}:", table).items():
             label = f"{FILE}: {key} ="
-            if key not in KEYS:
-                raise ConfigError(f"{FILE}: unknown key {quoted(key)}{nearest(key, KEYS)}")
-            if key in ("index", "indexes"):
-                kind: Any = FILE_NAMES if key == "index" else BOOL
-                try:
-                    setattr(found, key, kind.read(raw))
-                except ValueError:
-                    raise ConfigError(f"{label} {quoted(raw)}: expected {kind.expected}") from None
+            if key == "index":
+                found.index_names = value
+            elif key == "indexes":
+                found.lists_directories = value
             elif key == "error-pages":
-                pages = ErrorPages.from_table(raw, label).pages
+                pages: dict[int, str] = value
                 prefix = f"/~{home.name}"
                 for path in pages.values():
                     if not leads_below(prefix, path):
                         raise ConfigError(f"{label} {quoted(path)} is no path of this directory")
                 found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
             elif key == "headers":
-                found.headers = Headers.from_table(raw, label)
+                found.headers = Headers(value)
                 own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
                 if refused := sorted(
                     each for each in own if each in FORBIDDEN or each.startswith(TO_THE_FRONT)
@@ -216,35 +231,28 @@ class Homes(Middleware):
                         f"{label} {refused[0]} concerns the whole host, and is not a user's to set"
                     )
             else:
-                found.auth = self.auth(found, raw, label, home)
+                found.auth = self.auth(found, value, label, home)
 
-    def auth(self, found: HomeSettings, raw: object, label: str, home: Home) -> Auth:
-        """Return the log-in of a directory: only with a file of passwords beside .ewe.toml."""
-        if not isinstance(raw, dict) or set(raw) != {"realm", "file"}:
-            raise ConfigError(f'{label} {quoted(raw)}: expected {{ realm = "A name", file = ".htpasswd" }}')
-        name = raw["file"]
-        if not isinstance(name, str) or not name.startswith(".") or "/" in name or "\0" in name:
-            raise ConfigError(
-                f"{label} file {quoted(name)}: expected a file of this directory, such as .htpasswd"
-            )
-        found.password_file = name
+    def auth(self, found: HomeSettings, table: dict[str, str], label: str, home: Home) -> Auth:
+        """Return the log-in of a directory. The password file must be beside .ewe.toml. Raises ConfigError."""
+        found.password_file = name = table["file"]
         found.passwords = found_at(home.static.root, name)
         try:
             descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
         except OSError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
-        path = name_of(descriptor)  # the file that was checked, not what has its name later
+        path = name_of(descriptor)  # the path of the checked file, even if another file gets its name later
         try:
-            made = Auth.from_table({**raw, "file": path}, label, PASSWORDS)
-        except ConfigError as reason:
+            made = Auth.from_table({**table, "file": path}, PASSWORDS)
+        except ValueError as reason:
             os.close(descriptor)
-            raise ConfigError(str(reason).replace(path, name)) from None
-        weakref.finalize(made.by, os.close, descriptor)  # which all copies of the middleware hold
+            raise ConfigError(f"{label} {reason}".replace(path, name)) from None
+        weakref.finalize(made.by, os.close, descriptor)  # all copies of the middleware share made.by
         return made
 
 
 def leads_below(prefix: str, path: str) -> bool:
-    """Return whether a path of a user's settings stays below the user's prefix, with its dot segments removed."""
+    """Return whether a path of a user's settings is below the user's prefix, after its dot segments are removed."""
     try:
         return remove_dot_segments(prefix + path.partition("?")[0]).startswith(prefix + "/")
     except HTTPError:
@@ -252,9 +260,9 @@ def leads_below(prefix: str, path: str) -> bool:
 
 
 def opened(path: str, name: str, owner: int | None) -> int:
-    """Return a descriptor of a user's regular file. Raises OSError, and ConfigError for another kind of file."""
+    """Open a user's regular file; return the descriptor. Raises OSError; ConfigError for another kind of file."""
     try:
-        descriptor = os.open(path, OPEN)
+        descriptor = os.open(path, OPEN_FLAGS)
     except OSError as reason:
         import errno
 
@@ -271,7 +279,7 @@ def opened(path: str, name: str, owner: int | None) -> int:
 
 
 def found_at(directory: str, name: str) -> object:
-    """Return what changes when a file of a directory changes; None if it is not there, or there is no name."""
+    """Return a file's identity(), which changes when the file changes; None if there is no file, or no name."""
     try:
         return identity(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:
@@ -279,7 +287,7 @@ def found_at(directory: str, name: str) -> object:
 
 
 def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Return the directories of users with their settings: a log-in is asked for before a cache is."""
+    """Wrap the handler of users' directories in Homes, so that a log-in comes before the content cache."""
     inside = handler
     while isinstance(inside, Middleware):
         inside = inside.inner

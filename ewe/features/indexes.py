@@ -1,20 +1,20 @@
 """Directory indexes: a page to browse, sortable without scripts, or JSON for programs that prefer it.
 
-listing: names -> read -> arrange -> page or JSON. A name that a client could not fetch is not listed: names that
-begin with a dot, broken links, sockets, devices.
+listing: names -> read -> arrange -> page or JSON. Names that a client could not fetch are not listed: names that
+begin with a dot, broken symbolic links, sockets, devices.
 
-The cost is bounded to about 50 ms. Up to MAX_SORTED names are examined and can be sorted by any column. A longer
-directory is listed in the order of its names, PAGE_NAMES on a page, and only the names of this page are examined.
-An event loop would serve no other client meanwhile. A directory with more than FEW names is therefore listed by the
-stream's call() (ewe.features.static), beside an event loop in another thread, and one such directory after the
-other (ewe.gateway.turns).
+The time of a listing is bounded to about 50 ms. Up to MAX_SORTED names are examined, and can be sorted by any
+column. A longer directory is listed in the order of its names, with PAGE_NAMES on a page, and only the names of
+this page are examined. An event loop would serve no other client meanwhile. A directory with more than INLINE_NAMES
+names is therefore listed by the stream's call() (ewe.features.static): beside an event loop, in an executor thread.
+Only one such directory is listed at a time (ewe.gateway.turns).
 
 **A validator.** A listing has an entity tag, so that a client that asks again gets 304 (RFC 9110 section 13). The
-date of the directory would not do: it changes when a name comes or goes, but not when a file grows, and the page
-shows sizes. The tag is a hash of all that the page depends on: names, sizes and times in their order, the path, the
-host, the version of ewe. To make the page costs far more. Two checksums of zlib are enough: an account that chooses
-names with equal checksums hides a change of this directory, and nothing else. hashlib would load OpenSSL: 20 ms in
-each child of the model fork.
+date of the directory is not enough: it changes when a name is added or removed, but not when a file grows, and the
+page shows sizes. The tag is a hash of everything on which the page depends: names, sizes and times in their order,
+the path, the host, the version of ewe. Making the page costs far more than the hash. Two checksums of zlib are
+enough: an account that chooses names with equal checksums can only hide a change of this directory. hashlib would
+load OpenSSL, which takes 20 ms in each child of the fork model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from itertools import islice
 
 from ewe import __version__
 from ewe.config.defaults import PRIVATE_DIRECTORIES
-from ewe.gateway.true_names import LOOK, true_name
+from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
 from ewe.http.conditional import outcome
 from ewe.http.error_pages import error_page, html_escape
@@ -38,10 +38,10 @@ from ewe.http.target import percent_encode
 
 MAX_SORTED = 2_000
 PAGE_NAMES = 1_000
-MAX_NAMES = 50_000  # to read more would take too long, even without examining them
-FEW = 200  # names that are listed at once, in about 3 ms
+MAX_NAMES = 50_000  # reading more names would take too long, even without examining them
+INLINE_NAMES = 200  # names that are listed without call(), in about 3 ms
 TURNS = Turns()
-RUN = 1_000  # names that are sorted by one call: no other thread runs meanwhile
+RUN_NAMES = 1_000  # names that one call of sorted() sorts; no other thread runs during the call
 # Each column: its label, and the order in which the first click sorts it
 COLUMNS = {"name": ("Name", "asc"), "size": ("Size", "desc"), "date": ("Modified", "desc")}
 DIGITS = re.compile("([0-9]+)")
@@ -115,8 +115,8 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-class Entry:
-    """A file or directory. name: as in the file system. size: None for a directory. modified: seconds."""
+class DirectoryEntry:
+    """A file or directory. name: as in the file system. size: None for a directory. modified: in seconds."""
 
     __slots__ = ("is_directory", "modified", "name", "size")
 
@@ -132,19 +132,20 @@ def listing(
     path: str,
     descriptor: int,
     root: str = "",
-    place: str = "",
+    directory: str = "",
     names: list[str] | None = None,
 ) -> Response:
-    """Return the listing of an open directory, or a 304 or 412. path: ends in a slash. Raises HTTPError.
+    """Return the listing of an open directory, or a 304 or 412. path: the URL's path, with a slash at its end.
 
-    root: the document root; links that lead out of it are not listed. "": all links are listed. place: the
-    directory's path in the file system. names: all names in the directory, if the caller has read them.
+    root: the document root; symbolic links that lead out of it are not listed. "": all links are listed. directory:
+    the directory's path in the file system. names: all names in the directory, if the caller has read them; None:
+    they are read here. Raises HTTPError.
     """
-    said = parameters(request.query)
+    query = parameters(request.query)
     names = names_in(descriptor, path) if names is None else public(names)
-    part = Part(names, said.get("page", "")) if len(names) > MAX_SORTED else None
-    sort, order = wanted(said) if part is None else ("", "")
-    entries = read(descriptor, names if part is None else part.names, root, place)
+    part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
+    sort, order = wanted(query) if part is None else ("", "")
+    entries = read(descriptor, names if part is None else part.names, root, directory)
     if part is None:
         arranged(entries, sort, order)
     is_json = prefers_json(request.values.get("accept", ""))
@@ -164,21 +165,22 @@ def listing(
     return Response(200, (("Content-Type", "text/html; charset=utf-8"), *fields), page.encode())
 
 
-def tag_of(entries: list[Entry], more: str) -> str:
-    """Return the entity tag of a listing. more: what the page depends on besides the entries."""
-    # No name has a slash or NUL, so that no two lists make one text.
+def tag_of(entries: list[DirectoryEntry], more: str) -> str:
+    """Return the entity tag of a listing. more: the other facts on which the page depends."""
+    # A name contains no slash and no NUL, so different lists give different texts.
     parts = [f"{entry.name}/{entry.size}/{entry.modified}" for entry in entries]
     text = "\0".join((__version__, more, *parts)).encode("utf-8", "surrogateescape")
     return f'"{zlib.crc32(text):x}-{zlib.adler32(text):x}-{len(entries):x}"'
 
 
-class Part:
-    """One page of a long directory. names: those on the page. number: of the page, 1 to last."""
+class DirectoryPage:
+    """One page of a long directory. names: the names on the page. number: the page number, from 1 to last."""
 
     def __init__(self, names: list[str], number: str) -> None:
-        """number: as the query gives it; without such a page, the first."""
-        for at in range(0, len(names), RUN):  # then the sort of all has only to merge, in a third of the time
-            names[at : at + RUN] = sorted(names[at : at + RUN], key=str.casefold)
+        """number: the text in the query; if there is no such page, the first page is used."""
+        # The final sort then only has to merge, in a third of the time
+        for at in range(0, len(names), RUN_NAMES):
+            names[at : at + RUN_NAMES] = sorted(names[at : at + RUN_NAMES], key=str.casefold)
         names.sort(key=str.casefold)
         self.count = len(names)
         self.last = (self.count + PAGE_NAMES - 1) // PAGE_NAMES
@@ -186,16 +188,16 @@ class Part:
         self.names = names[(self.number - 1) * PAGE_NAMES : self.number * PAGE_NAMES]
 
     def neighbours(self) -> list[tuple[str, int]]:
-        """Return relation and number of the previous and of the next page, if they exist."""
+        """Return the relation and the number of the previous and of the next page, if they exist."""
         pages = (("prev", self.number - 1), ("next", self.number + 1))
         return [(relation, number) for relation, number in pages if 1 <= number <= self.last]
 
     def links(self) -> str:
-        """Return the Link field (RFC 8288), which leads programs to the other pages."""
+        """Return the Link field (RFC 8288), with the URLs of the previous and the next page for programs."""
         return ", ".join(f'<?page={number}>; rel="{relation}"' for relation, number in self.neighbours())
 
     def navigation(self, label: str) -> str:
-        """Return the links to the other pages. label: of the landmark, which no other on the page has."""
+        """Return the links to the other pages. label: the name of this landmark, unique on the page."""
         labels = {"prev": "← Previous page", "next": "Next page →"}
         links = {
             relation: f'<a href="?page={number}" rel="{relation}">{labels[relation]}</a>'
@@ -205,7 +207,7 @@ class Part:
         return f'<nav aria-label="{label}"><p>{" · ".join(filter(None, parts))}</nav>\n'
 
     def summary(self) -> str:
-        """Return a sentence on the contents of the directory."""
+        """Return a sentence about the contents of the directory."""
         return f"This directory has {self.count:,} names, too many to sort by size or date. Times are in UTC."
 
 
@@ -214,14 +216,14 @@ def parameters(query: str | None) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in (query or "").split("&"))}
 
 
-def wanted(said: dict[str, str]) -> tuple[str, str]:
+def wanted(query: dict[str, str]) -> tuple[str, str]:
     """Return the column to sort by, and "asc" or "desc"."""
-    sort = said.get("sort", "name")
-    return (sort, "desc" if said.get("order") == "desc" else "asc") if sort in COLUMNS else ("name", "asc")
+    sort = query.get("sort", "name")
+    return (sort, "desc" if query.get("order") == "desc" else "asc") if sort in COLUMNS else ("name", "asc")
 
 
 def prefers_json(accepts: str) -> bool:
-    """Return whether the client prefers JSON to HTML. Of equal weights, a type that it names beats a range.
+    """Return whether the client prefers JSON to HTML. If weights are equal, a named type wins over a range.
 
     The most specific range decides the weight of a type: RFC 9110 section 12.5.1.
     """
@@ -233,16 +235,16 @@ def prefers_json(accepts: str) -> bool:
             weights[kind] = float(weight)
 
     def rank(*ranges: str) -> tuple[float, int]:
-        return next(((weights[kind], -place) for place, kind in enumerate(ranges) if kind in weights), (0, 0))
+        return next(((weights[kind], -index) for index, kind in enumerate(ranges) if kind in weights), (0, 0))
 
     json, html = rank("application/json", "application/*", "*/*"), rank("text/html", "text/*", "*/*")
     return json[0] > 0 and json > html
 
 
 def first_names(descriptor: int) -> list[str]:
-    """Return the first FEW + 1 names in a directory: all, if there are no more."""
+    """Return the first INLINE_NAMES + 1 names in a directory, or all names if there are fewer."""
     with os.scandir(descriptor) as items:
-        return [item.name for item in islice(items, FEW + 1)]
+        return [item.name for item in islice(items, INLINE_NAMES + 1)]
 
 
 def names_in(descriptor: int, path: str) -> list[str]:
@@ -259,39 +261,41 @@ def public(names: list[str]) -> list[str]:
     return [name for name in names if not name.startswith(".") and name.upper() not in PRIVATE_DIRECTORIES]
 
 
-def read(descriptor: int, names: list[str], root: str, place: str) -> list[Entry]:
-    """Return an Entry for each of these names in a directory that may be listed, in their order.
+def read(descriptor: int, names: list[str], root: str, directory: str) -> list[DirectoryEntry]:
+    """Return a DirectoryEntry for each of these names in a directory, in their order.
 
-    root, place: as listing().
+    Names that clients cannot get are left out. root: the document root; links that lead out of it are left out ("":
+    no link is). directory: its path in the file system.
     """
     entries = []
     for name in names:
         try:
             about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISLNK(about.st_mode):
-                if root and leads_out(name, descriptor, root, place):
+                if root and leads_out(name, descriptor, root, directory):
                     continue
                 about = os.stat(name, dir_fd=descriptor)
-        except OSError:  # removed meanwhile, a broken link, a directory that may not be searched
+        except OSError:  # a file removed meanwhile, a broken link, a directory that may not be searched
             continue
         if stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode):
-            entries.append(Entry(name, about))
+            entries.append(DirectoryEntry(name, about))
     return entries
 
 
-def leads_out(name: str, descriptor: int, root: str, place: str) -> bool:
-    """Return whether a link in a directory leads out of root. place: of the directory. Raises OSError.
+def leads_out(name: str, descriptor: int, root: str, directory: str) -> bool:
+    """Return whether a symbolic link in a directory leads out of root. directory: the directory's path. Raises
+    OSError.
 
     The kernel resolves a link ten times as fast as os.path.realpath().
     """
-    opened = os.open(name, LOOK, dir_fd=descriptor)
+    opened = os.open(name, NAME_ONLY_FLAGS, dir_fd=descriptor)
     try:
-        return not (true_name(opened, os.path.join(place, name)) + "/").startswith(root.rstrip("/") + "/")
+        return not (true_name(opened, os.path.join(directory, name)) + "/").startswith(root.rstrip("/") + "/")
     finally:
         os.close(opened)
 
 
-def arranged(entries: list[Entry], sort: str, order: str) -> list[Entry]:
+def arranged(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
     """Sort by the column, then by name, and put directories first; return the same list."""
     down = order == "desc"
     entries.sort(key=lambda entry: natural(entry.name), reverse=down and sort == "name")
@@ -304,12 +308,12 @@ def arranged(entries: list[Entry], sort: str, order: str) -> list[Entry]:
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
-    """Return the key that sorts names as people do: a2 before A10."""
+    """Return a sort key for the natural order of names: a2 before A10."""
     parts = DIGITS.split(name.casefold())
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def as_json(entries: list[Entry]) -> str:
+def as_json(entries: list[DirectoryEntry]) -> str:
     """Return a JSON array, one entry on each line."""
     from json import dumps
 
@@ -322,9 +326,14 @@ def as_json(entries: list[Entry]) -> str:
 
 
 def as_page(
-    entries: list[Entry], path: str, host: str, sort: str, order: str, part: Part | None = None
+    entries: list[DirectoryEntry],
+    path: str,
+    host: str,
+    sort: str,
+    order: str,
+    part: DirectoryPage | None = None,
 ) -> str:
-    """Return the page of a directory, or of a part of it."""
+    """Return the page of a directory. part: the part of a long directory that it shows; None: it shows all."""
     parent = '<tr class="up"><td colspan="3"><a href="../"><bdi>Parent directory</bdi></a>'
     rows = [parent] if path != "/" else []
     rows += map(row, entries)
@@ -357,7 +366,7 @@ def crumbs(path: str, host: str) -> str:
 def head(column: str, sort: str, order: str) -> str:
     """Return the head of a column: a link that sorts by the column, or reverses the order.
 
-    sort: the column that the page is sorted by; "" if it cannot be sorted.
+    sort: the column by which the page is sorted; "" if it cannot be sorted.
     """
     label, other = COLUMNS[column]
     if not sort:
@@ -369,8 +378,8 @@ def head(column: str, sort: str, order: str) -> str:
     return f'<th scope="col"{state}><a href="?sort={column}&amp;order={other}">{label}</a>'
 
 
-def row(entry: Entry) -> str:
-    """Return an entry's row. Without "./", a name with a colon could be read as a scheme."""
+def row(entry: DirectoryEntry) -> str:
+    """Return the row of an entry. Without "./", a browser could read a name with a colon as a scheme."""
     kind, slash = (' class="d"', "/") if entry.is_directory else ("", "")
     link = f'<a href="./{html_escape(percent_encode(entry.name))}{slash}"><bdi>{shown(entry.name)}{slash}</bdi></a>'
     size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{human(entry.size)}'
@@ -391,7 +400,7 @@ def human(size: int) -> str:
 
 
 def date(seconds: int) -> str | None:
-    """Return a time in the form of ISO 8601, in UTC; None if it is in no year that has four digits."""
+    """Return a time in the form of ISO 8601, in UTC; None if its year does not have four digits."""
     if seconds not in DATES:
         return None
     year, month, day, hour, minute, second, *_ = time.gmtime(seconds)
@@ -399,10 +408,10 @@ def date(seconds: int) -> str | None:
 
 
 def text(name: str) -> str:
-    """Return a name as Unicode, with � for what is not UTF-8."""
+    """Return a name as Unicode, with � for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def shown(name: str) -> str:
-    """Return a name to be read in HTML, on one line."""
+    """Return a name as HTML, on one line."""
     return html_escape(text(name).translate(CONTROLS))

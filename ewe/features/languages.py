@@ -3,15 +3,15 @@
     GET /page.html                        htdocs/page.en.html      or page.html.en
     Accept-Language: de-CH, en;q=0.5      htdocs/page.de.html      or page.html.de   ◀── this one
 
-- A file that has the asked name itself is sent, as without the setting, and no other file is looked for. A request
-  for /page.de.html therefore always gets that language: a page can link to its translations.
-- Otherwise ewe looks for variants in the languages that the setting names. It asks for file names and reads no
-  directory: two names for each language, by one call of the kernel each.
-- Accept-Language decides (RFC 4647 section 3.4). If the client likes none of them, it gets the first one that has a
-  file, and never a 406: a page in the wrong language is better than none.
+- If a file has exactly the requested name, ewe sends it, and looks for no other file. A request for /page.de.html
+  therefore always gets that language: a page can link to its translations.
+- Otherwise ewe looks for variants in the languages of the setting. It checks file names and reads no directory: two
+  names for each language, each with one system call.
+- Accept-Language decides (RFC 4647 section 3.4). If the client wants none of the languages, it gets the first one
+  that has a file, and never a 406: a page in the wrong language is better than no page.
 - The index file of a directory is chosen in the same way: index.en.html answers for index.html.
 
-The response names its language (Content-Language) and the URL of the variant (Content-Location), and says
+The response contains its language (Content-Language), the URL of the variant (Content-Location), and
 `Vary: Accept-Language`, so that a cache does not give one visitor's language to another. A variant has the entity
 tag of its file, and its own compressed files beside it.
 
@@ -25,8 +25,8 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from ewe.features.static import CODINGS, FRESH, Static, hidden
-from ewe.gateway.claims import Claims
+from ewe.features.static import CODINGS, FILE_CHECK_S, Static, hidden
+from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import CachedFile, Request, Response, copy_of
 from ewe.http.negotiation import preferred_language, with_vary
 from ewe.http.target import percent_encode
@@ -34,26 +34,32 @@ from ewe.http.target import percent_encode
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-NEGOTIATED = frozenset({200, 206, 304})
+NEGOTIATED = frozenset({200, 206, 304})  # statuses of responses with the file, or in place of it
 
 
 class Languages(Static):
-    """Files below a directory, of which some are there in several languages."""
+    """Answers with the files below a directory. Some of them exist in several languages."""
 
     def __init__(
         self,
         config: Config,
         root: str = "",
         prefix: str = "",
-        claims: Claims | None = None,
+        protected: ProtectedSources | None = None,
         owner: int | None = None,
     ) -> None:
-        super().__init__(config, root, prefix, claims, owner)
+        """The parameters are those of Static.
+
+        root: a directory instead of config.documentroot; "" for that. prefix: the beginning of its URLs. protected:
+        the protected sources; None: those of the root. owner: only files of this user id may be sent; None: all
+        files.
+        """
+        super().__init__(config, root, prefix, protected, owner)
         self.languages = config.languages
-        self.suffixes = frozenset(language.lower() for language in config.languages)
+        self.known_suffixes = frozenset(language.lower() for language in config.languages)
 
     def serve(self, request: Request, path: str) -> Response | None:
-        """Answer with the file at path, or with its variant in the client's language; None if there is neither."""
+        """Return the file at path, or its variant in the client's language; None if neither exists."""
         response = super().serve(request, path)
         if response is not None or path.endswith("/") or hidden(path):
             return response
@@ -74,19 +80,23 @@ class Languages(Static):
         return f"  answer    the file {names}, as Accept-Language says   (languages)"
 
     def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
-        """Answer with the directory's index file, in the client's language, or with a listing."""
+        """Return the response with the directory's index file, in the client's language, or with a listing."""
         if path.endswith("/"):
-            for name in self.index:
+            for name in self.index_names:
                 if (response := self.serve(request, path + name)) is not None:
                     return response
         return super().directory(request, path, descriptor)
 
+    def has_index(self, path: str) -> bool:
+        """Return whether the directory at path has an index file, perhaps in one of the languages."""
+        return super().has_index(path) or any(self.variants(path + name) for name in self.index_names)
+
     def variants(self, path: str) -> dict[str, str]:
-        """Return the path of the variant in each language that there is, in the order of the setting."""
+        """Return language -> path of the existing variants, in the order of the setting."""
         found: dict[str, str] = {}
         stem, dot, extension = path.rpartition(".")
         for language in self.languages:
-            # The kernel knows letters apart that a language tag does not: page.pt-BR.html, page.pt-br.html
+            # Language tags ignore case, file names do not: page.pt-BR.html, page.pt-br.html
             for suffix in dict.fromkeys((language, language.lower())):
                 names = [f"{path}.{suffix}"]
                 if dot and stem and "/" not in extension:
@@ -97,8 +107,8 @@ class Languages(Static):
         return found
 
     def variant(self, request: Request, path: str, language: str) -> Response | None:
-        """Answer with one variant; None if it is not there any more. Raises HTTPError."""
-        # The cache is asked and filled under the path of the variant: under the asked path, all would share it.
+        """Return the response for one variant; None if it does not exist any more. Raises HTTPError."""
+        # The key in the cache is the path of the variant: under the requested path, all variants would share it.
         cached = None if request.conditional else self.cached(path)
         if cached is not None and (known := cached.variants.get(request.path)) is not None:
             return known
@@ -123,35 +133,39 @@ class Languages(Static):
         return found
 
     def cached(self, path: str) -> CachedFile | None:
-        """Return the response of a variant that the cache holds and that is still true."""
+        """Return the cached response of the file at a path; None if it is not cached, or the file has changed.
+
+        A file with sidecars (compressed variants) has no cached response: its response depends on Accept-Encoding.
+        """
         known = self.cache.get(path)
-        if known is None or not known.plain:
+        if known is None or known.sidecars:
             return None
-        if time.monotonic() - known.checked > FRESH and not self.look_again(known):
+        if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(known):
             self.forget(path)
             return None
         return known.file.response
 
     def kind_of(self, path: str) -> str:
-        """Return the Content-Type of a file: page.html.de has that of page.html."""
+        """Return the Content-Type of a file: page.html.de has the type of page.html."""
         stem, _, suffix = path.rpartition(".")
-        return super().kind_of(stem if suffix.lower() in self.suffixes else path)
+        return super().kind_of(stem if suffix.lower() in self.known_suffixes else path)
 
 
 def answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
-    """Yield the paths of all URLs that the file at a path may answer: this one first, then those of negotiation.
+    """Yield the paths of all URLs for which the file at a path may be sent: its own first, then those of
+    negotiation.
 
-    The mirror image of Static.sidecars(), Languages.variants() and directory(): /a/index.en.html.gz is sent for
-    /a/index.en.html, /a/index.html and /a/. languages: in lower case. index: names of index files.
+    This is the inverse of Static.sidecars(), Languages.variants() and directory(): /a/index.en.html.gz is sent for
+    /a/index.en.html, /a/index.html and /a/. languages: in lower case. index: the names of index files.
     """
     found = [path]
     found += [path.removesuffix(suffix) for _, suffix in CODINGS if path.endswith(suffix)]
     for each in tuple(found):
         directory, _, name = each.rpartition("/")
         parts = name.split(".")
-        for place in (-1, -2):  # page.html.en, page.en.html
-            if len(parts) + place > 0 and parts[place].lower() in languages:
-                rest = parts[:place] + parts[len(parts) + place + 1 :]
+        for at in (-1, -2):  # page.html.en, page.en.html
+            if len(parts) + at > 0 and parts[at].lower() in languages:
+                rest = parts[:at] + parts[len(parts) + at + 1 :]
                 found.append(f"{directory}/{'.'.join(rest)}")
     yield from found
     for each in found:

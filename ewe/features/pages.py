@@ -1,7 +1,7 @@
-"""Pages that are programs, on a site with X-Switch: PHP pages, and web applications of Java.
+"""Pages that are programs, on a site with X-Switch: PHP pages, and Java web applications.
 
-They lie among the other files, not in a cgi-bin, and their source must never be sent. On a site without X-Switch,
-the setting `fastcgi` names the server that runs PHP.
+They are among the other files, not in a cgi-bin, and ewe must never send their source. On a site without X-Switch,
+the setting `fastcgi` names the upstream that runs PHP.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
-from ewe.features.base import Claim, Mount
+from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature
 from ewe.gateway import scripts
-from ewe.gateway.claims import is_in, names_of
+from ewe.gateway.protected_sources import is_in, names_of
 from ewe.gateway.scripts import INDEX, Script, is_application, script_of
 from ewe.http.status import HTTPError
 
@@ -26,34 +26,39 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 EXTENSION = ".php"
-# What X-Switch runs among the files: PHP, and Java's pages, also those that an application is about to get its
-# WEB-INF for.
+# The extensions of pages that X-Switch runs: PHP, and Java. Java's pages are protected even if their application
+# has no WEB-INF yet.
 EXTENSIONS = (EXTENSION, ".jsp", ".jspx", ".jspf")
-MAX_PATHS = 1000
-PAGE_CACHE_S = 1.0
+MAX_PATHS = 1000  # in memory, with the page of each or None
+PAGE_CACHE_S = 1.0  # seconds for which a path keeps its page
 
 
 class Pages:
     """The pages below one document root."""
 
-    def __init__(self, root: str, prefix: str, indexes: Sequence[str], directories: Sequence[str]) -> None:
-        """prefix: what their URLs begin with. indexes: of a directory. directories: all files there are scripts."""
+    def __init__(
+        self, root: str, prefix: str, index_names: Sequence[str], directories: Sequence[str]
+    ) -> None:
+        """root: the document root. prefix: the beginning of the pages' URLs. index_names: of index files.
+
+        directories: directories in which every file is a script.
+        """
         self.root = root
         self.prefix = prefix
-        self.indexes = indexes if INDEX in indexes else (*indexes, INDEX)
+        self.index_names = index_names if INDEX in index_names else (*index_names, INDEX)
         self.directories = [name for each in directories for name in names_of(each)]
         self.known: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
 
     def find(self, path: str) -> Script | None:
-        """Return the page that a path leads to, None if it leads to none. Raises HTTPError(403, 404)."""
+        """Return the page for a path; None if there is none. Raises HTTPError(403, 404)."""
         if EXTENSION in path or self.directories:
-            # Never remembered: a page that has just come must not be taken for a file.
+            # The result is not cached: a page that has just been written must not be sent as a file.
             return self.find_uncached(path)
         return self.known.find(path, self.find_uncached)
 
     def find_uncached(self, path: str) -> Script | None:
         """Find the page on the disk. Raises HTTPError(403, 404)."""
-        script = script_of(self.root, self.prefix, path, self.indexes)
+        script = script_of(self.root, self.prefix, path, self.index_names)
         if script is not None and self.is_page(script.file):
             return script
         if path.endswith(EXTENSION) and not os.path.isdir(self.root + path[len(self.prefix) :]):
@@ -61,7 +66,7 @@ class Pages:
         return None
 
     def is_page(self, file: str) -> bool:
-        """Does X-Switch run this file, wherever it lies?"""
+        """Return whether X-Switch runs this file."""
         if file.endswith(EXTENSION) or is_application(file):
             return True
         if not self.directories:
@@ -69,34 +74,37 @@ class Pages:
         try:
             real = os.path.realpath(file)
         except OSError:
-            real = file  # a link on the way was exchanged in this moment
+            real = file  # a symbolic link in the path has just been replaced
         return any(is_in(real, each) or is_in(file, each) for each in self.directories)
 
 
 class SitePages:
-    """Answers with the pages of the site's own document root, or of another directory below a prefix."""
+    """Answers with the pages of the site's document root, or of another directory below a prefix."""
 
-    def __init__(self, switch: XSwitch, root: str, indexes: Sequence[str], prefix: str = "") -> None:
+    def __init__(self, switch: XSwitch, root: str, index_names: Sequence[str], prefix: str = "") -> None:
+        """switch: runs the pages. root: the directory. index_names: of index files. prefix: the beginning of its
+        URLs.
+        """
         self.switch = switch
-        self.pages = Pages(root, prefix, indexes, switch.directories)
+        self.pages = Pages(root, prefix, index_names, switch.directories)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what a page says, None if the path leads to none. Raises HTTPError."""
+        """Return the response of the page at the path; None if there is none. Raises HTTPError."""
         script = self.pages.find(request.path)
         return None if script is None else await self.switch.run(script, request, io, self.pages.root)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which page answers. Raises HTTPError(403, 404)."""
+        """Yield the lines about the page that answers. Raises HTTPError(403, 404)."""
         page = self.pages.find(request.path)
         if page is not None:
             yield from scripts.explained(page, "X-Switch")
         return page is not None
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the extensions of pages that are programs."""
     for extension in EXTENSIONS if plan.provided("xswitch") is not None else ():
-        yield Claim(extension=extension)
+        yield ProtectedSource(extension=extension)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
@@ -106,11 +114,11 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def files(location: LocationPlan) -> Iterator[Mount]:
-    """Yield the pages among the files of an alias."""
+    """Yield the mount of the pages among the files of `alias`."""
     if (switch := location.plan.provided("xswitch")) is not None:
         static = location.static
         pages = SitePages(switch, static.root, location.config.defaultindex, static.prefix)
         yield Mount("/", pages, bare=True)
 
 
-FEATURE = Feature("pages", claims=claims, mounts=mounts, files=files)
+FEATURE = Feature("pages", protected=protected, mounts=mounts, files=files)

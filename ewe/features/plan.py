@@ -1,7 +1,7 @@
-"""The plan of a site: its features share its settings, its files and each other while the site is made.
+"""The plan of a site: while the site is built, its features share the settings, the files and their own objects.
 
-A Plan belongs to one document root: that of the server, of a [[site]], or of a location with other settings. A
-LocationPlan belongs to one [[site.location]], as its features see it.
+A Plan belongs to one document root: that of the server, of a [[site]], or of a location with its own settings. A
+LocationPlan is the view that features have of one [[site.location]].
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ewe.config.feature_table import features
-from ewe.features.base import Claim, Handler, Mount
+from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.files import static_files
-from ewe.gateway.claims import Claims, is_in, with_languages
+from ewe.gateway.protected_sources import ProtectedSources, is_in, with_languages
 from ewe.gateway.true_names import real_path
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.registry import directories_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ewe.config.site_tables import LocationTable
     from ewe.features.static import Static
     from ewe.gateway.proxies import TrustedProxies
-    from ewe.gateway.shared_claims import PatternClaims
+    from ewe.gateway.shared_protection import ProtectedPattern
 
 
 class Starts(Protocol):
@@ -39,98 +39,109 @@ class Starts(Protocol):
         """The application to start before the first connection; None if there is nothing to start."""
 
     def load(self) -> None:
-        """Import the application. Raises ValueError, in one line."""
+        """Import the application. Raises ValueError with a text of one line."""
 
 
 class HasProxies(Protocol):
-    """All sites of a server, as a middleware around them sees them (ewe.site.Site)."""
+    """The part of ewe.site.Site that a middleware around all sites uses."""
 
     config: Config
     proxies: TrustedProxies | None
 
 
-class Server:
-    """A server while its sites are made: they share it.
+class ServerPlan:
+    """The objects that all sites of a server share while they are built.
 
-    limits: of the heads of requests. claims: those of all sites; None if there is one site without tables.
-    applications: those of all sites. many_calls, many_processes: several threads of a process, or several
-    processes, may call an application at once. imports: import applications now; if not, each worker imports them.
-    checks: middlewares around each site; a feature of one site adds a check that all sites need then.
+    limits: the limits of requests. protected: the protected sources of all sites; None for a server without tables.
+    applications: the applications of all sites. many_calls, many_processes: several threads of a process, or
+    several processes, may call an application at once. imports: import applications now; otherwise each worker
+    imports them. checks: middlewares around each site; a feature of one site may add a check that all sites then
+    need.
     """
 
     def __init__(
         self,
         config: Config,
-        claims: list[Claims | PatternClaims] | None = None,
+        protected: list[ProtectedSources | ProtectedPattern] | None = None,
         *,
         many_calls: bool = False,
         many_processes: bool = False,
         imports: bool = True,
     ) -> None:
-        self.limits = Limits(
+        self.limits = RequestLimits(
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
-        self.claims = claims
+        self.protected = protected
         self.applications: list[Starts] = []
         self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
 
     def start(self, application: Starts) -> None:
-        """Have an application imported before the first request. Raises ValueError if it cannot be imported now."""
+        """Register an application, for the import before the first request. Raises ValueError if it fails now."""
         self.applications.append(application)
         if self.imports:
             application.load()
 
     def check(self, made: Callable[[Any], Handler]) -> None:
-        """Put a middleware around each site, once."""
+        """Add a middleware around each site, unless it is there already."""
         if made not in self.checks:
             self.checks.append(made)
 
     def checked(self, handler: Handler) -> Handler:
-        """Return a site's handler inside the checks that features of any site want around each of them."""
+        """Wrap a site's handler in all checks."""
         for check in self.checks:
             handler = check(handler)
         return handler
 
-    def claim(self, claims: Claims | PatternClaims) -> None:
-        """Protect the sources of one location on all sites."""
-        assert self.claims is not None
-        self.claims.append(claims)
+    def protect(self, sources: ProtectedSources | ProtectedPattern) -> None:
+        """Protect the sources of one location, on all sites."""
+        assert self.protected is not None
+        self.protected.append(sources)
 
 
 class Plan:
-    """The features of one document root. parent: the plan of the site, if this one is a location's."""
+    """The features of one document root. parent: the plan of the site, if this is the plan of a location."""
 
-    def __init__(self, config: Config, server: Server, parent: Plan | None = None) -> None:
-        """Raises ValueError for settings that a feature cannot use, in one line."""
+    def __init__(self, config: Config, server: ServerPlan, parent: Plan | None = None) -> None:
+        """parent: the site's plan, for the plan of a location; else None.
+
+        Raises ValueError, with a text of one line, for settings that a feature cannot use.
+        """
         self.config = config
         self.server = server
         self.limits = server.limits
         self.parent = parent
-        self.shared: dict[object, Any] = {}
+        # Returns the location of a path, once the routes of the site are there (ewe.sites.build).
+        self.locate: Callable[[str], object] | None = None
+        self.shared: dict[object, Any] = {}  # the objects of once()
         self.features = list(features(config))
         self.objects = {
             feature.name: feature.provide(self) for feature in self.features if feature.provide is not None
         }
-        self.claims = self.claimed()
-        self.static = static_files(config, claims=self.claims)
-        self.own: dict[str, list[Mount]] = {}
+        self.protected = self.protected_sources()
+        self.static = static_files(config, protected=self.protected)
+        self.mounts_of: dict[str, list[Mount]] = {}  # by the name of the feature that has yielded them
         self.mounts = list(self.mounted())
 
     def provided(self, name: str) -> Any:
-        """Return the object that a feature provides; None if its settings do not switch it on."""
+        """Return the object that a feature provides; None if the settings do not switch the feature on."""
         return self.objects.get(name)
 
+    def location(self, path: str) -> object:
+        """Return the location of the site that answers for a path. Raises HTTPError(414)."""
+        top = self if self.parent is None else self.parent
+        return top.locate(path) if top.locate is not None else None
+
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return what `make` has returned for an equal key before."""
+        """Return the object for a key. `make` makes the object at the first call with this key."""
         if key not in self.shared:
             self.shared[key] = make()
         return self.shared[key]
 
     def wrapped(self, handler: Handler, config: Config | None = None) -> Handler:
-        """Return a handler inside the middlewares that stand around each feature.
+        """Return a handler in the middlewares around each feature.
 
-        config: of a location that has other settings than this plan.
+        config: the settings of a location; None: those of this plan.
         """
         for feature in self.features if config is None else features(config):
             if feature.wrap is not None:
@@ -138,16 +149,16 @@ class Plan:
         return handler
 
     def mounted(self) -> Iterator[Mount]:
-        """Yield the handlers in the order in which they are asked, each in its middlewares."""
+        """Yield the handlers in the order in which they are called, each in its middlewares."""
         last: list[Mount] = []
         for feature in self.features:
             if feature.mounts is None:
                 continue
             if feature.once and self.parent is not None:
-                found = self.parent.own.get(feature.name, [])
+                found = self.parent.mounts_of.get(feature.name, [])
             else:
                 found = list(feature.mounts(self))
-            self.own[feature.name] = found
+            self.mounts_of[feature.name] = found
             for mount in found:
                 made = mount if mount.bare else mount._replace(handler=self.wrapped(mount.handler))
                 if mount.last:
@@ -156,55 +167,55 @@ class Plan:
                     yield made
         yield from last
 
-    def claimed(self) -> Claims:
-        """Return which files of the document root are sources, and therefore never sent."""
+    def protected_sources(self) -> ProtectedSources:
+        """Return the protected sources of the document root. ewe never sends them."""
         config = self.config
         root = real_path(config.documentroot)
-        claims = [
-            claim
+        protected = [
+            source
             for feature in self.features
-            if feature.claims is not None
-            for claim in feature.claims(self, root)
+            if feature.protected is not None
+            for source in feature.protected(self, root)
         ]
-        directories = [each.directory for each in claims if each.directory]
-        # `ewe .` may serve the directory that has its settings. No client may read the settings or a private key.
+        directories = [each.directory for each in protected if each.directory]
+        # `ewe .` may serve the directory with its own settings. No client may read the settings or a private key.
         directories += [
             os.path.abspath(file)
             for file in (config.file, config.tls_key or config.tls_cert)
             if file and self.shows(file, root)
         ]
-        found = Claims(
+        found = ProtectedSources(
             root,
-            with_languages([each.extension for each in claims if each.extension], config.languages),
+            with_languages([each.extension for each in protected if each.extension], config.languages),
             directories,
-            next((each.executables for each in claims if each.executables), ""),
-            [each.sources for each in claims if each.sources],
+            next((each.executables for each in protected if each.executables), ""),
+            [each.sources for each in protected if each.sources],
         )
-        if self.server.claims is None:
+        if self.server.protected is None:
             return found
-        from ewe.gateway.shared_claims import SharedClaims
+        from ewe.gateway.shared_protection import SharedProtection
 
-        return SharedClaims.of(found, self.server.claims)
+        return SharedProtection.of(found, self.server.protected)
 
     def shows(self, file: str, root: str) -> bool:
-        """Return whether a file that is no document could be sent from a document root."""
+        """Return whether a file, such as the settings file, could be sent from a document root."""
         return self.config.symlinks == "follow" or is_in(os.path.realpath(file), root)
 
 
-def claims_of_applications(names: Iterable[str]) -> Iterator[Claim]:
-    """Yield the directories of the sources of applications in Python: module:name."""
+def sources_of_applications(names: Iterable[str]) -> Iterator[ProtectedSource]:
+    """Yield a ProtectedSource for each source directory of Python applications. names: module:name."""
     for name in names:
         for directory in directories_of(name):
-            yield Claim(sources=directory)
+            yield ProtectedSource(sources=directory)
 
 
 class LocationPlan(Protocol):
-    """A location, as the feature sees it that answers for it (ewe.sites.locations).
+    """The view that a feature has of a location for which it answers (ewe.sites.locations).
 
-    config: with the settings of the location. plan: of the site. table: as it stands in the settings. prefix: of
-    the location, without a slash at its end. static: the files of the location. file: the one program that `alias`
-    names. has_alias: the location names a directory. has_template: the path of `alias` has variables, or
-    names one file.
+    config: includes the settings of the location. plan: the plan of the site. table: the location's table in the
+    settings. prefix: the prefix of the location, without a slash at its end. static: the files of the location.
+    file: the only program, if `alias` names one. has_alias: the location has the key `alias`. has_template: the
+    path of `alias` has variables, or names one file.
     """
 
     config: Config
@@ -217,17 +228,17 @@ class LocationPlan(Protocol):
     has_template: bool
 
     def at(self, key: str) -> str:
-        """Return how an error message about a key begins."""
+        """Return the beginning of error messages about a key."""
 
-    def claim(self, extensions: tuple[str, ...]) -> None:
-        """Protect the programs of this location on all sites: those with an extension, or all of them."""
+    def protect(self, extensions: tuple[str, ...]) -> None:
+        """Protect the programs of this location on all sites: files with an extension, or all files."""
 
     def covers(self, path: str) -> bool:
-        """Return whether the site asks this location for a path."""
+        """Return whether this location is the one that answers for a path."""
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a log-in is asked for before the location answers."""
+        """Whether the location asks for a log-in before it answers."""
 
     def neighbours(self) -> Iterable[tuple[Config, tuple[str, ...]]]:
         """Yield the settings of each location of the site, with its index files."""

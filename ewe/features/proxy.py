@@ -1,7 +1,7 @@
-"""The reverse proxy as a feature: another HTTP server answers for all below a path.
+"""The reverse proxy: an upstream, which is another HTTP server, answers for all paths below one path.
 
-    proxy = "/app=http://127.0.0.1:3000"        the next server sees /app/...
-    proxy = "/app=http://127.0.0.1:3000/"       it sees /...: the path of the URL takes the place of /app
+    proxy = "/app=http://127.0.0.1:3000"        the upstream sees /app/...
+    proxy = "/app=http://127.0.0.1:3000/"       the upstream sees /...: the path of the URL replaces /app
     proxy = "/app=unix:/run/app.sock"           a Unix socket; http://unix:/run/app.sock:/ with a path
 
 Several addresses for one path are used in turn. The same class answers for `gateway = "http://..."` of a location.
@@ -22,7 +22,8 @@ from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.connections import HTTP, Connections
-from ewe.gateway.proxy import Exchange, SpooledBody
+from ewe.gateway.proxies import http_peer
+from ewe.gateway.proxy import SpooledBody, UpstreamExchange
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
 from ewe.http.messages import NO_BODY, BodyReader, MadeOfRequests, Request, Response, hides_authorization
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
     from ewe.features.plan import LocationPlan, Plan
     from ewe.streams.base import Stream
 
-MAX_LOOP = 8  # servers named ewe that a request may pass
+MAX_LOOP = 8  # servers named ewe through which a request may pass
 ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_UPGRADE: frozenset[str] = frozenset()
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
 
 def features(config: Config) -> Iterator[tuple[str, Proxy]]:
-    """Yield each path that the setting `proxy` names, and its feature; the longest path first.
+    """Yield each path of the setting `proxy` with its Proxy; the longest path first.
 
-    Raises ValueError for an address that is unknown, and for addresses of one path that have different paths.
+    Raises ValueError for an invalid address, and if the addresses for one path have different paths themselves.
     """
     found: dict[str, list[str]] = {}
     for where, url in map(parse_proxy, config.proxy):
@@ -55,10 +56,11 @@ def features(config: Config) -> Iterator[tuple[str, Proxy]]:
 
 
 class Proxy:
-    """All below one path, answered by another HTTP server."""
+    """Passes the requests below one path to an upstream."""
 
     def __init__(self, where: str, urls: Sequence[str], config: Config, setting: str) -> None:
-        """where: the path. urls: of the next server, at one address or several. setting: for error messages.
+        """where: the path. urls: the URLs of the upstream, at one or several addresses. setting: for error
+        messages.
 
         Raises ValueError.
         """
@@ -75,7 +77,7 @@ class Proxy:
                 config.proxy_keep,
                 config.fastcgi_retry,
                 config.fastcgi_connections,
-                config.fastcgi_patience,
+                config.fastcgi_queue_timeout,
                 HTTP,
                 parks=True,
             )
@@ -88,14 +90,14 @@ class Proxy:
         self.upgrades = frozenset(token.lower() for token in config.proxy_upgrade)
         self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
         self.affinity: Affinity | None = None
-        if config.fastcgi_affinity is not None and len(self.connections.places) > 1:
-            self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.places)
-        # The head of a request without a body, by what else it depends on
+        if config.fastcgi_affinity is not None and len(self.connections.addresses) > 1:
+            self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
+        # request -> (the other facts on which the head depends, the head)
         self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
-        self.old = False  # a server of HTTP/1.0 has answered
+        self.old = False  # the upstream has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what the next server says; None if the path is another. Raises HTTPError: 502, 503, 504."""
+        """Return the upstream's response; None for another path. Raises HTTPError: 502, 503, 504."""
         path = request.path
         if not self.covers(path):
             return None
@@ -106,7 +108,7 @@ class Proxy:
         if "via" in request.values and passes_through_ewe(request) >= MAX_LOOP:
             raise HTTPError(502, f"{self.name}: the request has passed {MAX_LOOP} servers named ewe: a loop?")
         upgrades = self.upgrades_of(request) if "upgrade" in request.values else NO_UPGRADE
-        exchange = Exchange(
+        exchange = UpstreamExchange(
             self.connections,
             request,
             await self.body_of(request),
@@ -125,12 +127,12 @@ class Proxy:
         except BaseException:
             exchange.end()
             raise
-        if self.affinity is not None and exchange.place not in (None, exchange.preferred):
-            response.fields += (self.affinity.field(exchange.place, io.scheme),)
+        if self.affinity is not None and exchange.address not in (None, exchange.preferred):
+            response.fields += (self.affinity.field(exchange.address, io.scheme),)
         return response
 
     def covers(self, path: str) -> bool:
-        """Return whether a path is this proxy's, or below it."""
+        """Return whether a path is this proxy's path, or below it."""
         return path.startswith(self.where + "/") or path == (self.where or "*")
 
     def proxy_at(self, path: str) -> object | None:
@@ -138,14 +140,14 @@ class Proxy:
         return self if self.covers(path) else None
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the next server, if the path is this proxy's."""
+        """Yield the line about the upstream, if the proxy covers the path."""
         covers = self.covers(request.path)
         if covers:
             yield f"  answer    the next server of {self.name}"
         return covers
 
     async def body_of(self, request: Request) -> BodyReader:
-        """Return the request's body; spooled, if its length is unknown and the next server needs one."""
+        """Return the request's body; a spooled one if the length is unknown and the upstream needs it."""
         body = request.body
         return (
             SpooledBody(await spooled(body, self.config.spool))
@@ -154,7 +156,7 @@ class Proxy:
         )
 
     def upgrades_of(self, request: Request) -> frozenset[str]:
-        """Return the protocols that this request may switch to: those of Upgrade that the settings name."""
+        """Return the protocols to which this request may switch: those of Upgrade that the settings allow."""
         if (
             request.method != "GET"
             or request.version != (1, 1)
@@ -165,11 +167,12 @@ class Proxy:
         return options_of((request.values["upgrade"],)) & self.upgrades
 
     def head(self, request: Request, io: Stream, upgrades: frozenset[str]) -> bytes:
-        """Return the head for the next server, up to its framing.
+        """Return the head for the upstream, without its framing.
 
-        Equal heads without a body share one Request, and so what is made of them.
+        Equal requests without a body share one Request, so the head for the upstream is cached. upgrades: the
+        protocols to which the request may switch. They follow from the request, so the key need not contain them.
         """
-        peer = (io.peer or io.client)[0] if io.connected is None or io.connected.trusted else io.client[0]
+        peer = http_peer(io)
         hides = bool(io.variables) and hides_authorization(io.variables)
         key = (io.client[0], io.scheme, peer, hides)
         known, encoded = self.known.get(request, NOT_KNOWN)
@@ -192,8 +195,8 @@ class Proxy:
         self.known[request] = (key, encoded)
         return encoded
 
-    def response(self, request: Request, head: ResponseHead, exchange: Exchange) -> Response:
-        """Return the response to a head that has come. Raises HTTPError(502)."""
+    def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:
+        """Return the response for the client, from the head of the upstream's response. Raises HTTPError(502)."""
         fields, encoded = head.fields, head.encoded
         self.old = self.old or head.old
         if head.mapped:
@@ -209,20 +212,20 @@ class Proxy:
 
 
 def let_slashes_in(plan: Plan) -> None:
-    """Have the parser decode a path with %2F, and each site check where it leads."""
+    """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
     plan.server.check(EncodedSlashes)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the proxies. One of all paths is asked last. Raises ValueError."""
+    """Yield the mounts of the proxies. A proxy of all paths comes last. Raises ValueError."""
     for path, proxy in features(plan.config):
         let_slashes_in(plan)
         yield Mount(path, proxy, last=path == "/")
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
-    """Return what passes the requests of a location on. Raises ConfigError, ValueError."""
+    """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError."""
     urls = location.table.values["gateway"]
     for url in urls:
         try:

@@ -1,15 +1,21 @@
-"""Files: from the path of a URL to a response. The order in which a request meets the parts:
+"""Files: from the path of a URL to a response.
+
+A request passes these steps:
 
     respond ─▶ in the cache? ─▶ method ─▶ open ─▶ a directory? ─▶ compressed variant ─▶ conditions ─▶ range ─▶ file
                     │                                  │
                     └──▶ response                      └──▶ index file, or listing
 
-**The cache** holds small files with their responses. ewe re-checks a cached file at most once a second (FRESH):
-if time, size and inode are the same, so is the file. A file that changed less than SETTLED ago is not cached,
-because a second change could leave the same time stamp.
+**The cache** contains small files with their responses, and larger ones as open files. ewe re-checks a cached file
+at most once a second (FILE_CHECK_S). If time, size and inode are the same, the file is unchanged. A file that
+changed less than SETTLED_S ago is not cached, because a second change could leave the same time stamp. An open file
+can be changed in place. Each request therefore asks the kernel for its time and size (fstat), so that the head of a
+response belongs to its body. The system frees a deleted file only when it is closed. When ewe opens another larger
+file for the cache, it therefore closes those that no request has asked for in UNUSED_S, also those of a site that a
+reload has replaced.
 
-**Nothing leads out.** A file is opened first, and the kernel is asked for the true name of what was opened. A check
-by name before the open could be outrun: a user may replace a file by a symbolic link in between.
+**No path leads out of the root.** ewe first opens a file, then asks the kernel for the real path of the open file.
+A check of the path before the open would not be safe: a user could replace the file by a symbolic link in between.
 """
 
 from __future__ import annotations
@@ -19,18 +25,20 @@ import os
 import re
 import stat
 import time
+from _weakref import ref
 from typing import TYPE_CHECKING
 
-from ewe.gateway.claims import Claims, is_sql_page
+from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
 from ewe.gateway.true_names import real_path, true_name
 from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.media_types import content_type
-from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response
+from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response, encode_head
 from ewe.http.negotiation import preferred_coding
-from ewe.http.status import HTTPError
+from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
+from ewe.streams.descriptors import limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,36 +46,74 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.streams.base import Stream
 
-SMALL = 64 * 1024  # bytes: files up to this size are read and cached, larger ones are sent by sendfile
-# Errors of open() that also mean: there is no such file
+# Bytes; files up to this size are read and cached, larger ones are sent by sendfile(2)
+MAX_CACHED_BYTES = 64 * 1024
+# Errors of open() that also mean that the file does not exist
 NO_SUCH_FILE = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.ENODEV})
-FRESH = 1.0  # seconds for which a cached file is not checked again
+MAX_OPEN_FILES = 32  # descriptors that one process keeps for the next request; fewer if it may have few
+FILE_CHECK_S = 1.0  # seconds until a cached file is checked again
+UNUSED_S = 10.0  # seconds after the last check until an open file may be closed
 # A file changed less than this many seconds ago is not cached: time stamps have tick resolution (10 ms), so a
 # second change could go unnoticed.
-SETTLED = 0.05
-COST = 1024  # bytes that an entry of the cache takes besides the file
+SETTLED_S = 0.05
+ENTRY_BYTES = 1024  # bytes of memory for an entry of the cache, without the file itself
 # A FIFO or a terminal must not block the server.
-OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 HIDDEN = re.compile(r"/(?:\.|(?:WEB|META)-INF(?:/|\Z))", re.IGNORECASE)
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
 ALLOW = ("Allow", "GET, HEAD, OPTIONS")
 NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: RFC 9110 section 15.4.5
 
 
-class File:
-    """One representation of a file: the fields of its response, and its bytes if it is small."""
+class OpenFile:
+    """A descriptor that the cache and the responses in progress share. The last of them to let it go closes it."""
 
-    __slots__ = ("body", "etag", "fields", "identity", "kind", "modified", "path", "response", "size")
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        KEPT[descriptor] = None
+
+    def __del__(self) -> None:
+        """Close the file."""
+        KEPT.pop(self.descriptor, None)
+        os.close(self.descriptor)
+
+
+# The descriptors of this process that are OpenFiles, and the entry of a cache that has each
+KEPT: dict[int, ref[CacheEntry] | None] = {}
+
+
+def let_go_of_unused(now: float) -> None:
+    """Close the open files that no request has asked for in UNUSED_S. now: time.monotonic()."""
+    for kept in list(KEPT.values()):
+        entry = kept() if kept is not None else None
+        if entry is not None and now - entry.checked_at > UNUSED_S:
+            entry.file.opened = None
+
+
+class File:
+    """One representation of a file: the fields of its response, and its bytes if it is small.
+
+    about: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "". varies:
+    compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if it is
+    larger and in the cache. head: then the response's status and field lines.
+    """
+
+    __slots__ = (
+        "body", "etag", "fields", "head", "identity", "kind", "modified", "opened", "path", "response", "size",
+        "whole_fields",
+    )  # fmt: skip
 
     def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
         self.path = path
         self.size = about.st_size
         self.identity = identity(about)
-        # never later than now: RFC 9110 section 8.8.2.1
+        # Never later than now: RFC 9110 section 8.8.2.1
         self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
         suffix = "-" + coding if coding else ""
-        # ctime, because mtime can be set back after a change, and a strong tag must change too (section 8.8.1)
+        # ctime is used, because mtime can be set back after a change, and a strong tag must change (section 8.8.1).
         self.etag = f'"{about.st_ctime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
         fields = [
             ("ETag", self.etag),
@@ -80,8 +126,19 @@ class File:
         if varies:
             fields.append(("Vary", "Accept-Encoding"))
         self.fields = tuple(fields)
+        self.whole_fields = (("Content-Type", kind), *fields)
         self.body: bytes | None = None
         self.response: CachedFile | None = None
+        self.opened: OpenFile | None = None
+        self.head = b""
+
+    def again(self, opened: OpenFile) -> Response | None:
+        """Return the response of an open file in the cache; None if it was changed meanwhile."""
+        if identity(os.fstat(opened.descriptor)) != self.identity:
+            return None
+        # A middleware may make another response with this body: the Region keeps the file open, not the response.
+        body = (Region(opened.descriptor, 0, self.size, opened),)
+        return FileResponse(200, self.whole_fields, body, head=self.head)
 
 
 def identity(about: os.stat_result) -> tuple[int, ...]:
@@ -89,26 +146,28 @@ def identity(about: os.stat_result) -> tuple[int, ...]:
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
 
 
-class Remembered:
-    """An entry of the cache, for one path. sidecars: the variants beside the file; plain: it has none.
+class CacheEntry:
+    """An entry of the cache, for one path.
 
-    cost: bytes of memory, as the setting `cache` counts them.
+    sidecars: the compressed variants beside the file. If there are none, every client gets the same response.
+    checked_at: the time.monotonic() of the last revalidate(). cost: bytes of memory, as the setting `cache` counts
+    them.
     """
 
-    __slots__ = ("checked", "cost", "file", "plain", "sidecars")
+    __slots__ = ("__weakref__", "checked_at", "cost", "file", "sidecars")
 
-    def __init__(self, file: File, sidecars: tuple[tuple[str, str], ...], checked: float) -> None:
+    def __init__(self, file: File, sidecars: tuple[tuple[str, str], ...], checked_at: float) -> None:
         self.file = file
-        self.cost = file.size + COST
+        self.cost = ENTRY_BYTES + (file.size if file.opened is None else 0)
         self.sidecars = sidecars
-        self.plain = not sidecars
-        self.checked = checked
+        self.checked_at = checked_at
 
 
-class Unlisted(Response):
-    """A directory whose listing is still to be made, which may take long.
+class LazyListing(Response):
+    """The listing of a directory, which listed() makes: a large directory takes long, and directory() must not
+    wait.
 
-    path: ends in a slash. descriptor: of the open directory.
+    path: the path of the URL; it ends in a slash. descriptor: the open directory.
     """
 
     __slots__ = ("descriptor", "path", "static")
@@ -121,11 +180,11 @@ class Unlisted(Response):
 
     async def listed(self, request: Request, io: Stream) -> Response:
         """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
-        from ewe.features.indexes import FEW, first_names
+        from ewe.features.indexes import INLINE_NAMES, first_names
 
         try:
             names = first_names(self.descriptor)
-            if len(names) <= FEW:
+            if len(names) <= INLINE_NAMES:
                 return self.list(request, self.descriptor, names)
         finally:
             os.close(self.descriptor)
@@ -136,7 +195,7 @@ class Unlisted(Response):
         from ewe.features.indexes import TURNS
 
         with TURNS.taken():
-            # Opened only now: many that wait for their turn would hold all descriptors.
+            # The directory is opened only now: many waiting requests would otherwise use up all descriptors.
             descriptor = self.static.open(self.static.name(self.path))
             if descriptor is None:
                 raise HTTPError(404, "the directory was removed meanwhile")
@@ -148,7 +207,10 @@ class Unlisted(Response):
                 os.close(descriptor)
 
     def list(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
-        """Return the listing of an open directory. names: as for ewe.features.indexes. Raises HTTPError."""
+        """Return the listing of an open directory. Raises HTTPError.
+
+        names: all its names, if the caller has read them; None: they are read here.
+        """
         from ewe.features.indexes import listing
 
         root = "" if self.static.follows else self.static.root
@@ -156,54 +218,65 @@ class Unlisted(Response):
 
 
 class Static:
-    """Serve the files below a directory."""
+    """Answers with the files below a directory."""
 
     def __init__(
         self,
         config: Config,
         root: str = "",
         prefix: str = "",
-        claims: Claims | None = None,
+        protected: ProtectedSources | None = None,
         owner: int | None = None,
     ) -> None:
         """Serve config.documentroot, or a user's directory.
 
-        root: instead of config.documentroot, without symbolic links. prefix: the beginning of its URLs, such as
-        `/~alice`. claims: which files are programs. owner: the user id whose files may be sent; None: all.
+        root: a directory instead of config.documentroot, without symbolic links; "" for that. prefix: the beginning
+        of its URLs, such as `/~alice`. protected: the protected sources; None: those of the root without further
+        programs. owner: only files of this user id may be sent; None: all files.
         """
         self.root = root or real_path(config.documentroot)
-        self.below = self.root.rstrip("/") + "/"  # how the name of every file below the root begins
+        self.below = self.root.rstrip("/") + "/"  # the beginning of every real path below the root
         self.prefix = prefix
-        self.skip = len(prefix)
-        self.claims = claims or Claims(self.root)
+        self.prefix_length = len(prefix)
+        self.protected = protected or ProtectedSources(self.root)
         self.owner = owner
-        self.index = config.defaultindex
-        self.indexes = config.indexes
+        self.index_names = config.defaultindex
+        self.lists_directories = config.indexes
         self.follows = config.symlinks == "follow"
-        self.room = config.cache
-        self.taken = 0
-        self.cache: dict[str, Remembered] = {}
+        self.room = config.cache  # bytes of the cache at most
+        self.used_bytes = 0  # of the cache
+        self.cache: dict[str, CacheEntry] = {}
+        # A sixteenth of the process's descriptors at most: clients and programs need the others.
+        self.max_open_files = min(MAX_OPEN_FILES, (limit() or MAX_OPEN_FILES * 16) // 16)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for the file or directory at the request's path. Raises HTTPError."""
-        try:  # get() would share a lock between all threads of a Python without a global one
+        try:  # on a Python without the GIL, get() would take a lock that all threads share
             known = self.cache[request.path]
         except KeyError:
             known = None
         if known is not None:
-            if time.monotonic() - known.checked > FRESH and not self.look_again(known):
+            if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(known):
                 self.forget(request.path)
-            elif known.plain and not request.conditional and request.method in ("GET", "HEAD"):
-                return known.file.response
+            elif not known.sidecars and request.method in ("GET", "HEAD"):
+                file = known.file
+                opened = file.opened  # another thread may let it go
+                response = file.response if opened is None else file.again(opened)
+                if response is None:
+                    self.forget(request.path)
+                elif not request.conditional:
+                    return response
+                elif (refusal := refused_by_condition(request, file)) is not None:
+                    return refusal
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
         response = self.serve(request, request.path)
-        if type(response) is Unlisted:
+        if type(response) is LazyListing:
             return await response.listed(request, io)
         return response
 
     def other_method(self, request: Request) -> Response:
-        """Answer OPTIONS, refuse the rest: 405, or 501 for an unknown method (RFC 9110 section 9.1)."""
+        """Answer OPTIONS. Refuse other methods by 405, unknown ones by 501 (RFC 9110 section 9.1)."""
         if request.method == "OPTIONS":
             return Response(204, (ALLOW,))
         if request.method not in METHODS:
@@ -211,9 +284,9 @@ class Static:
         raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
 
     def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
-        """Yield the lines of `ewe --explain` for a file or a directory, or for its absence.
+        """Yield the lines of `ewe --explain` for a file or a directory, or for a missing file.
 
-        asked: the client's request, which an alias may have sent to another path.
+        asked: the client's request; the path of `request` may differ because of an alias.
         """
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"
@@ -238,12 +311,13 @@ class Static:
             elif not path.endswith("/"):
                 target = percent_encode(asked.path) + "/" + ("" if asked.query is None else f"?{asked.query}")
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
-            elif index := next((each for each in self.index if os.path.exists(name + each)), ""):
-                yield f"  answer    the file {name}{index}   (the first of {', '.join(self.index)} that is there)"
-            elif self.indexes:
-                yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index)})"
+            elif index := next((each for each in self.index_names if os.path.exists(name + each)), ""):
+                names = ", ".join(self.index_names)
+                yield f"  answer    the file {name}{index}   (the first of {names} that is there)"
+            elif self.lists_directories:
+                yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index_names)})"
             else:
-                yield f"  answer    403: {name} has no {' or '.join(self.index)}, and indexes is off"
+                yield f"  answer    403: {name} has no {' or '.join(self.index_names)}, and indexes is off"
         finally:
             os.close(descriptor)
 
@@ -254,11 +328,11 @@ class Static:
     # Path to file
 
     def name(self, path: str) -> str:
-        """Return the name of the file that a URL's path leads to."""
-        return self.root + path[self.skip :]
+        """Return the file name for the path of a URL."""
+        return self.root + path[self.prefix_length :]
 
     def has(self, path: str) -> bool:
-        """Return whether a regular file is at path, for a program to answer. Raises HTTPError(403, 404)."""
+        """Return whether a regular file, perhaps a program, is at path. Raises HTTPError(403, 404)."""
         descriptor = None if hidden(path) else self.open(self.name(path), for_program=True)
         if descriptor is None:
             return False
@@ -268,37 +342,46 @@ class Static:
             os.close(descriptor)
 
     def index_of(self, path: str) -> str:
-        """Return the name of the file that answers for the directory at path, "" if there is none."""
-        return next((name for name in self.index if self.has(path + name)), "")
+        """Return the name of the index file of the directory at path; "" if there is none."""
+        return next((name for name in self.index_names if self.has(path + name)), "")
+
+    def has_index(self, path: str) -> bool:
+        """Return whether the directory at path has an index file. Raises HTTPError(403, 404)."""
+        return self.index_of(path) != ""
 
     def serve(self, request: Request, path: str) -> Response | None:
-        """Answer with the file or directory at path; None if there is none. Raises HTTPError."""
+        """Return the response for the file or directory at path; None if neither exists. Raises HTTPError."""
         if hidden(path):
             raise HTTPError(404, "the name begins with a dot, or is WEB-INF or META-INF")
         descriptor = self.open(self.name(path))
         if descriptor is None:
             return None
-        response: Response | None = None
+        response: Response | None
+        owns_descriptor = False  # the response closes the descriptor
         try:
             about = os.fstat(descriptor)
             if stat.S_ISDIR(about.st_mode):
                 response = self.directory(request, path, descriptor)
+                # The response of an index file owns the file's descriptor, not the directory's.
+                owns_descriptor = type(response) is LazyListing
                 return response
             if not stat.S_ISREG(about.st_mode):
                 raise HTTPError(404, "neither a file nor a directory")
             response = self.file(request, path, descriptor, about)
+            owns_descriptor = response.release is not None
             return response
         finally:
-            if response is None or response.release is None:
+            if not owns_descriptor:
                 os.close(descriptor)
 
     def open(self, name: str, *, for_program: bool = False) -> int | None:
-        """Open a file or directory; return its descriptor, or None if there is none. Raises HTTPError(403, 404).
+        """Open a file or directory; return its descriptor, or None if it does not exist. Raises HTTPError(403,
+        404).
 
-        for_program: a program will answer and the file will not be sent, so it may be claimed.
+        for_program: a program will answer, and the file will not be sent, so it may be a protected source.
         """
         try:
-            descriptor = os.open(name, OPEN)
+            descriptor = os.open(name, OPEN_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError:
@@ -323,13 +406,13 @@ class Static:
         inside = real == self.root or real.startswith(self.below)
         if not inside and not self.follows:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
-        if not for_program and self.claims.claim(name, real, descriptor):
+        if not for_program and self.protected.protects(name, real, descriptor):
             raise HTTPError(403, f"{real} belongs to a program, which is never sent as a file")
         if not for_program and is_sql_page(name, real):
             raise HTTPError(404, f"{real} is a page from SQL, whose source is never sent (database)")
         if self.owner is not None:
             about = os.fstat(descriptor)
-            # Root's file may be there as a hard link.
+            # A user can make a hard link to a file of root.
             of_root = inside and about.st_uid == 0 and bool(about.st_mode & stat.S_IROTH)
             if about.st_uid != self.owner and not of_root and not (inside and stat.S_ISDIR(about.st_mode)):
                 cause = (
@@ -338,23 +421,30 @@ class Static:
                 raise HTTPError(403, cause)
 
     def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
-        """Answer with the directory's index file, or a listing of it."""
+        """Return the response with the directory's index file, or its LazyListing, which then owns the descriptor.
+
+        A 301 if the path lacks the slash at its end: relative links of the page need it. Raises HTTPError(403) if
+        there is no index file and directories are not listed (setting `indexes`), and the HTTPErrors of serve().
+        """
         if not path.endswith("/"):
             query = "" if request.query is None else "?" + request.query
             return redirect(percent_encode(path) + "/" + query)
-        for name in self.index:
+        for name in self.index_names:
             if os.access(name, os.F_OK, dir_fd=descriptor):
                 response = self.serve(request, path + name)
                 if response is not None:
                     return response
-        if not self.indexes:
-            raise HTTPError(403, f"{path} has no {' or '.join(self.index)}, and indexes is off")
-        return Unlisted(self, path, descriptor)
+        if not self.lists_directories:
+            raise HTTPError(403, f"{path} has no {' or '.join(self.index_names)}, and indexes is off")
+        return LazyListing(self, path, descriptor)
 
     # File to response
 
     def file(self, request: Request, path: str, descriptor: int, about: os.stat_result) -> Response:
-        """Answer with a regular file, or the variant of it that the client prefers."""
+        """Return the response with a regular file, or with the compressed variant that the client prefers.
+
+        descriptor, about: of the open file. A small file that has not changed for SETTLED_S is put into the cache.
+        """
         sidecars = self.sidecars(self.name(path))
         coding = ""
         if sidecars:
@@ -364,21 +454,36 @@ class Static:
             try:
                 other = self.open(self.name(path) + dict(sidecars)[coding])
             except HTTPError:
-                other = None  # the file itself may be served all the same
+                other = None  # the file itself is sent instead
             if other is not None:
                 os.dup2(other, descriptor, inheritable=False)
                 os.close(other)
                 return self.answer(request, File(path, os.fstat(descriptor), kind, coding, True), descriptor)
         file = File(path, about, kind, "", bool(sidecars))
-        if file.size <= SMALL:
+        settled = time.time() - about.st_ctime > SETTLED_S
+        if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)
         if file.body is not None:
-            file.response = response = CachedFile(200, (("Content-Type", kind), *file.fields), file.body)
+            file.response = response = CachedFile(200, file.whole_fields, file.body)
             response.variants, response.keep = {}, no_room
-            if time.time() - about.st_ctime > SETTLED:
-                self.remember(request.path, file, sidecars)  # of a directory: what answers for it
+            if settled:
+                self.remember(request.path, file, sidecars)  # for a directory, its path and its index file
                 response.keep = lambda size: self.keep(request.path, file, size)
+        elif settled and not sidecars and self.room and (opened := self.opened(descriptor)) is not None:
+            file.opened = opened
+            file.head = encode_head(200, REASONS[200], file.whole_fields)
+            self.remember(request.path, file, sidecars)
         return self.answer(request, file, descriptor)
+
+    def opened(self, descriptor: int) -> OpenFile | None:
+        """Return a file for the cache to keep open; None if enough are open, or if no descriptor is left."""
+        let_go_of_unused(time.monotonic())
+        if len(KEPT) >= self.max_open_files:
+            return None
+        try:
+            return OpenFile(os.dup(descriptor))
+        except OSError:
+            return None
 
     def kind_of(self, path: str) -> str:
         """Return the Content-Type of the file at path."""
@@ -389,12 +494,12 @@ class Static:
         return tuple((coding, suffix) for coding, suffix in CODINGS if os.path.isfile(name + suffix))
 
     def answer(self, request: Request, file: File, descriptor: int) -> Response:
-        """Apply conditions and ranges: RFC 9110 section 13.2.2."""
-        status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
-        if status == 304:
-            return Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
-        if status == 412:
-            return error_page(412, "the condition does not hold")
+        """Return the response with an open file after its conditions and ranges: 200, 206, 304, 412 or 416.
+
+        Source: RFC 9110 section 13.2.2.
+        """
+        if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
+            return refusal
         response = self.part(request, file, descriptor) or whole(file, descriptor)
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
@@ -414,46 +519,49 @@ class Static:
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         return ranges.partial(found, file.size, file.kind, file.fields, descriptor)
 
-    # The cache: path -> file, at most self.room bytes; each entry is checked again after FRESH seconds
+    # The cache: path -> file, at most self.room bytes. Each entry is checked again after FILE_CHECK_S.
 
     def remember(self, path: str, file: File, sidecars: tuple[tuple[str, str], ...]) -> None:
-        """Cache a small file; if there is no room, forget all others first."""
-        entry = Remembered(file, sidecars, time.monotonic())
+        """Cache a small file. If the cache is full, drop all other files first."""
+        entry = CacheEntry(file, sidecars, time.monotonic())
         if entry.cost > self.room:
             return
         if path in self.cache:
             self.forget(path)
-        if self.taken + entry.cost > self.room:
+        if self.used_bytes + entry.cost > self.room:
             self.cache.clear()
-            self.taken = 0
+            self.used_bytes = 0
         self.cache[path] = entry
-        self.taken += entry.cost
+        self.used_bytes += entry.cost
+        if file.opened is not None:
+            KEPT[file.opened.descriptor] = ref(entry)
 
     def keep(self, path: str, file: File, size: int) -> bool:
-        """Count `size` more bytes, and COST, for a file; return whether there is room, and it is still cached.
+        """Count `size` more bytes, and ENTRY_BYTES, for a cached file; return whether the cache has room for them.
 
-        If there is no room, forget all files first, as remember() does. The next request of the file finds room.
+        Return False if the file is no longer cached. If the cache is full, drop all files and return False. The
+        next request for the file will find room.
         """
-        cost = size + COST
+        cost = size + ENTRY_BYTES
         entry = self.cache.get(path)
         if entry is None or entry.file is not file or entry.cost + cost > self.room:
             return False
-        if self.taken + cost > self.room:
+        if self.used_bytes + cost > self.room:
             self.cache.clear()
-            self.taken = 0
+            self.used_bytes = 0
             return False
         entry.cost += cost
-        self.taken += cost
+        self.used_bytes += cost
         return True
 
     def forget(self, path: str) -> None:
         """Drop an entry."""
         known = self.cache.pop(path, None)
         if known is not None:
-            self.taken -= known.cost
+            self.used_bytes -= known.cost
 
-    def look_again(self, known: Remembered) -> bool:
-        """Return whether file and variants are unchanged; if they are, the entry is good for another second."""
+    def revalidate(self, known: CacheEntry) -> bool:
+        """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check."""
         name = self.name(known.file.path)
         try:
             descriptor = self.open(name)
@@ -466,13 +574,13 @@ class Static:
         except (OSError, HTTPError):
             return False
         if unchanged and self.sidecars(name) == known.sidecars:
-            known.checked = time.monotonic()
+            known.checked_at = time.monotonic()
             return True
         return False
 
 
 def hidden(path: str) -> bool:
-    """Return whether a name on the path begins with a dot, or is private to a web application of Java.
+    """Return whether a path contains a name that begins with a dot, WEB-INF or META-INF.
 
     .well-known at the root is public: RFC 8615.
     """
@@ -481,15 +589,23 @@ def hidden(path: str) -> bool:
     return HIDDEN.search(path) is not None
 
 
+def refused_by_condition(request: Request, file: File) -> Response | None:
+    """Return the 304 or 412 if a condition of the request forbids to send the file, else None."""
+    status = conditional.outcome(request, file.etag, file.modified)
+    if status == 304:
+        return Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
+    return error_page(412, "the condition does not hold") if status == 412 else None
+
+
 def whole(file: File, descriptor: int) -> Response:
     """Return the 200 with the whole file."""
     if file.response is not None:
         return file.response
-    return FileResponse(200, (("Content-Type", file.kind), *file.fields), (Region(descriptor, 0, file.size),))
+    return FileResponse(200, file.whole_fields, (Region(descriptor, 0, file.size),))
 
 
 def no_room(size: int) -> bool:
-    """Return False: the file is not cached."""
+    """Return False, as keep() of a file that is not cached."""
     return False
 
 
@@ -500,6 +616,6 @@ def read(descriptor: int, size: int) -> bytes | None:
 
 
 def redirect(target: str) -> Response:
-    """Return the 301 to another place."""
+    """Return the 301 to another URL."""
     page = link_page("Moved", f'It is <a href="{html_escape(target)}">here</a>.')
     return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page)

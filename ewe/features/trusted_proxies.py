@@ -1,4 +1,4 @@
-"""Trusted proxies say who the client of a request is, before any site sees it (setting `trusted-proxies`).
+"""Trusted proxies: they name the client of a request, before any site gets the request (setting `trusted-proxies`).
 
 Read next: ewe.gateway.proxies.
 """
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 
-class Identified(Middleware):
-    """Have trusted proxies name the client of each request."""
+class ProxyHeaders(Middleware):
+    """Sets the client of each request from the fields of trusted proxies."""
 
     def __init__(self, proxies: TrustedProxies) -> None:
         self.proxies = proxies
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the response to the client that the proxy names. Raises HTTPError(400)."""
+        """Identify the client, then return the inner handler's response. Raises HTTPError(400)."""
         return await self.inner.respond(self.proxies.identify(request, io), io)
 
 
-def around_server(site: HasProxies) -> Identified:
-    """Return the middleware around all sites of a server. Raises ValueError for a network that is none."""
+def around_server(site: HasProxies) -> ProxyHeaders:
+    """Return the middleware around all sites of a server. Raises ValueError for an invalid network."""
     site.proxies = TrustedProxies(site.config.trusted_proxies, site.config.trusted_fields)
-    return Identified(site.proxies)
+    return ProxyHeaders(site.proxies)
 
 
 FEATURE = Feature(

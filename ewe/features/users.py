@@ -5,12 +5,12 @@ ewe checks more than in the site's document root:
 
 - The directory belongs to the user or to root. It may be a symbolic link to a directory of the same user, as
   Apache's SymLinksIfOwnerMatch allows. `ln -s / ~/public_html` publishes nothing.
-- A file is sent only if it belongs to that user, or to root and is readable for everybody. With
-  `symlinks = follow`, a link may lead out of the directory to files of the same user, and to no others.
+- A file is sent only if it belongs to that user, or if it belongs to root and all users may read it. With
+  `symlinks = follow`, a link may lead out of the directory, but only to files of the same user.
 - A program is never sent as a file. X-Switch runs users' programs as their owner; without X-Switch they do not run.
 
-If a directory is not served, the answer is 404 for every reason alike: different answers would tell a client which
-accounts exist. The error log has the reason. System accounts (below config.min_uid) have no directory.
+If a directory is not served, the answer is always 404, for every reason: different answers would show a client
+which accounts exist. The error log contains the reason. System accounts (below config.min_uid) have no directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
 from ewe.gateway.scripts import closed_door, script_of
-from ewe.gateway.true_names import LOOK, true_name
+from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -41,23 +41,27 @@ if TYPE_CHECKING:
     from ewe.features.plan import Plan
     from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
-    from ewe.gateway.claims import Claims
+    from ewe.gateway.protected_sources import ProtectedSources
     from ewe.streams.base import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
-PROGRAMS = ("/cgi-bin/", "/libcgi-bin/")  # below a user's directory
-MAX_HOMES = 1000
+PROGRAMS = ("/cgi-bin/", "/libcgi-bin/")  # directories of programs, below a user's directory
+MAX_HOMES = 1000  # users in memory
 HOME_CACHE_S = 60.0  # until a user's directory is examined again
 
 
 class Doubt(Exception):
-    """Why a user's directory is not served; the text is one line for the error log."""
+    """A user's directory must not be served. The text is the reason, one line for the error log."""
 
 
 class Home:
-    """One user's directory. account: the user's; root: the directory's path; real: its path without links.
+    """One user's directory, and the handlers for its files, its pages and its pages from SQL.
 
-    Files are served from `real` alone. `root` may lead elsewhere at any moment, since its user can exchange it.
+    account: the user's account. root: the directory's path. real: its path without links. users: the handler of all
+    users' directories, with the settings and what they share.
+
+    Files are served only from `real`. `root` may lead to another directory at any time, since the user can replace
+    it. programs: the beginnings of the URLs of the user's programs, such as /~alice/cgi-bin/.
     """
 
     __slots__ = ("name", "pages", "programs", "root", "sql_pages", "static")
@@ -67,8 +71,8 @@ class Home:
         self.root = root
         prefix = f"/~{self.name}"
         self.programs = tuple(prefix + each for each in PROGRAMS)
-        claims = users.claims.for_root(real, [real + each for each in PROGRAMS])
-        self.static = static_files(users.config, real, prefix, claims, account.pw_uid)
+        protected = users.protected.for_root(real, [real + each for each in PROGRAMS])
+        self.static = static_files(users.config, real, prefix, protected, account.pw_uid)
         directories = users.switch.directories if users.switch is not None else ()
         self.sql_pages: SQLPages | None = None
         if users.databases is not None:
@@ -79,29 +83,33 @@ class Home:
 
 
 class Users:
-    """Serve the directories of users."""
+    """Answers with the directories of users."""
 
     def __init__(
-        self, config: Config, switch: XSwitch | None, claims: Claims, databases: Databases | None = None
+        self,
+        config: Config,
+        switch: XSwitch | None,
+        protected: ProtectedSources,
+        databases: Databases | None = None,
     ) -> None:
-        """switch: runs the programs of users; None: they do not run. claims: the site's.
+        """switch: runs the programs of users; None: they do not run. protected: the protected sources of the site.
 
-        databases: those that pages may ask; a user's page only the user's own.
+        databases: the databases for pages from SQL. A user's page may use only the user's own databases.
         """
         assert config.userdir is not None
         self.switch = switch
-        self.claims = claims
+        self.protected = protected
         self.databases = databases
         self.config = config
         self.directory = config.userdir
         self.homes: TimedCache[str, Home] = TimedCache(MAX_HOMES, HOME_CACHE_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with a file of the user that the path names; None if there is no such user."""
+        """Return the response for a file or a program of the user in the path; None if the user does not exist."""
         home = self.home(request.path)
         if home is None:
             return None
-        if request.path.startswith(home.programs):  # never sent as a file
+        if request.path.startswith(home.programs):  # programs are never sent as files
             if self.switch is None:
                 raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
             script = script_of(home.root, f"/~{home.name}", request.path)
@@ -113,14 +121,14 @@ class Users:
         return await home.static.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the user whose directory the path names."""
+        """Yield the line about the user in the path."""
         home = self.home(request.path)
         if home is not None:
             yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
         return home is not None
 
     def home(self, path: str) -> Home | None:
-        """Return the directory that a path leads to; None if there is none, or if it is not served."""
+        """Return the user's directory for a path; None if there is none, or if it must not be served."""
         match = NAME.match(path)
         if match is None:
             return None
@@ -138,8 +146,8 @@ class Users:
             real = self.examine(account, root)
         except Doubt as doubt:
             logger.errors.info(f"/~{name}/ is 404: {doubt}")
-            return None  # the same answer as for a name without an account
-        except (OSError, ValueError):  # there is no such directory
+            return None  # the client gets the same answer as for an unknown account
+        except (OSError, ValueError):  # the directory does not exist
             return None
         home = self.homes[name] = Home(account, root, real, self)
         return home
@@ -147,16 +155,16 @@ class Users:
     def examine(self, account: pwd.struct_passwd, root: str) -> str:
         """Return the path of a user's directory, without symbolic links.
 
-        The directory is opened once, and every check asks the open descriptor: between two checks by name, the user
-        could replace the directory by a link to "/". Raises Doubt if the directory must not be served, OSError or
-        ValueError if there is none.
+        The directory is opened once, and every check uses the open descriptor: between two checks by path, the user
+        could replace the directory by a link to "/". Raises Doubt if the directory must not be served; OSError or
+        ValueError if it does not exist.
         """
         mine = account.pw_uid
         if mine < self.config.min_uid:
             number = f"uid {mine} is below {self.config.min_uid} (min-uid)"
             raise Doubt(f"user {account.pw_name} is the system's: {number}")
         try:
-            descriptor = os.open(root, LOOK | os.O_DIRECTORY)
+            descriptor = os.open(root, NAME_ONLY_FLAGS | os.O_DIRECTORY)
         except PermissionError:
             raise Doubt(closed_door(os.path.dirname(root))) from None
         try:
@@ -183,8 +191,10 @@ class Users:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the users' directories."""
-    yield Mount("/~", Users(plan.config, plan.provided("xswitch"), plan.claims, plan.provided("databases")))
+    """Yield the mount of the users' directories."""
+    yield Mount(
+        "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
+    )
 
 
 FEATURE = Feature("users", settings=("userdir", "min_uid"), mounts=mounts)

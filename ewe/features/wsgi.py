@@ -1,14 +1,14 @@
 """WSGI: Python applications inside the server (PEP 3333), such as those of Flask, Django and Bottle.
 
     respond: spool the body -> io.call(begin) -> bytes, files, or a Source whose receive() is io.call(more)
-                                                    └─ after the response, however it ended: io.call(finish)
+                                                    └─ after the response, also if it was aborted: io.call(finish)
 
-The application is imported once, when the server starts, and lives as long as the process. Under every model it is
-called through the stream's call(): in place where the connection has a thread or a process, in a call thread beside
-an event loop. What PEP 3333 says about the call itself is in gateway/wsgi.py.
+The application is imported once, when the server starts, and stays until the process ends. Under every model, the
+stream's call() calls it: in the connection's own thread or process, or, beside an event loop, in an executor
+thread. gateway/wsgi.py makes the call itself, by the rules of PEP 3333.
 
-The request's body is spooled first (gateway/spool.py), so that wsgi.input never waits for a slow client, and a
-thread is held only while the application works.
+The request's body is spooled first (gateway/spool.py), so that wsgi.input never waits for a slow client, and the
+application occupies a thread only while it works.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import IO, TYPE_CHECKING
 
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.spool import spooled
-from ewe.gateway.wsgi import SMALL, Application, Errors, Invocation, add_request, constants
+from ewe.gateway.wsgi import BLOCK_BYTES, Application, ErrorStream, Invocation, add_request, constants
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import BodyReader, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import Stream, Timeout
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 
 
 class WSGI:
-    """Answer with an application, below one path."""
+    """Answers below one path with a WSGI application."""
 
     def __init__(
         self, config: Config, path: str, name: str, *, threads: bool = False, processes: bool = False
     ) -> None:
         """name: module:app, which load() imports.
 
-        threads, processes: several threads of this process, or several processes, may call it at the same time.
+        threads, processes: several threads of this process, or several processes, may call the application at the
+        same time.
         """
         self.name = name
         self.path = path.rstrip("/")
@@ -49,13 +51,13 @@ class WSGI:
         self.development = config.development
 
     def load(self) -> None:
-        """Import the application, before the first request. Raises ValueError, in one line."""
+        """Import the application, before the first request. Raises ValueError with a text of one line."""
         self.application = load_application(self.name, "wsgi")
 
     started = None
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the application, below its path."""
+        """Yield the line about the application, if the path is below its own."""
         path, root = request.path, self.path
         below = not root or path == root or path.startswith(root + "/")
         if below:
@@ -63,9 +65,10 @@ class WSGI:
         return below
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what the application returns; None outside of its path.
+        """Return the application's response; None for another path.
 
-        Raises HTTPError: 504 if the application is silent for program_timeout, and those of the request's body.
+        Raises HTTPError: 504 if the application is silent for program_timeout, and the errors of the request's
+        body.
         """
         path = request.path
         if path != self.path and not path.startswith(self.path + "/"):
@@ -74,7 +77,7 @@ class WSGI:
         file, length = await self.body_of(request.body)
         environ = self.constants.copy()
         environ["wsgi.input"] = file
-        environ["wsgi.errors"] = Errors(self.name)
+        environ["wsgi.errors"] = ErrorStream(self.name)
         add_request(environ, request, io, path[len(self.path) :], length)
         name = f"{request.line!r} from {io.client[0]}"
         run = Invocation(self.application, environ, name, self.spool)
@@ -97,24 +100,25 @@ class WSGI:
         return response
 
     async def body_of(self, body: BodyReader) -> tuple[IO[bytes], int]:
-        """Return a file with the request's body, read to its end, and its length in bytes. Raises HTTPError."""
+        """Read the whole body of a request; return a file with it, and its length in bytes. Raises HTTPError."""
         if body.length == 0:
             return BytesIO(), 0
-        if body.length is not None and body.length <= SMALL:
+        if body.length is not None and body.length <= BLOCK_BYTES:
             pieces = []
             while piece := await body.receive():
                 pieces.append(piece)
             return BytesIO(b"".join(pieces)), body.length
         whole = await spooled(body, self.spool)
-        return open(whole.descriptor, "rb", buffering=SMALL), whole.length
+        return open(whole.descriptor, "rb", buffering=BLOCK_BYTES), whole.length
 
     def silent(self) -> HTTPError:
-        """Return the error for an application that takes too long."""
+        """Return the error for an application that takes too long, and count the timeout."""
+        timed_out("program")
         return HTTPError(504, f"{self.name} was silent for {self.timeout:g} s (program-timeout)")
 
 
 class Blocks(Source):
-    """The blocks of an application's body, one call for each."""
+    """The blocks of an application's body. Each needs one call of the application."""
 
     def __init__(self, feature: WSGI, run: Invocation, io: Stream) -> None:
         self.feature = feature
@@ -123,6 +127,7 @@ class Blocks(Source):
         self.length = run.length
 
     async def receive(self) -> bytes:
+        """Have the application make its next block; return it. b"" at the end. Raises HTTPError(500, 504)."""
         run = self.run
         try:
             block = await self.io.call(run.more, seconds=self.feature.timeout, abandoned=run.finish)
@@ -137,12 +142,13 @@ class Blocks(Source):
 
 
 class Finishing(Response):
-    """A response after which the application's close() is called, also if the client leaves."""
+    """A response whose close() calls the application's close(), also if the client leaves."""
 
     __slots__ = ("io", "run")
     run: Invocation
     io: Stream
 
     async def close(self) -> None:
+        """Call the application's close(), unless it was called already."""
         if not self.run.finished:
             await self.io.call(self.run.finish, abandoned=self.run.finish)

@@ -1,21 +1,23 @@
-"""X-Switch, seen from the web server: the paper's mod_x. X-Switch runs programs and keeps their interpreters.
+"""X-Switch as an upstream of the web server: the paper's mod_x. X-Switch runs programs in persistent interpreters.
 
-ewe asks it as any other FastCGI responder (config.xswitch), with two differences. If X-Switch has no engine for a
-script of the site, ewe runs the script as a plain CGI program. And only X-Switch runs the programs of users
+ewe uses it like any other FastCGI upstream (config.xswitch), with two differences. If X-Switch has no engine for a
+script of the site, ewe runs the script as a plain CGI program. Only X-Switch runs the programs of users
 (/~alice/cgi-bin/) and pages that are programs (ewe.features.pages), each as its owner.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import is_local
-from ewe.features.base import Claim, Mount
-from ewe.features.declaration import Feature, Runner
+from ewe.features.base import Mount, ProtectedSource
+from ewe.features.declaration import Feature, MeasureError, Runner
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.own_names import foreign
@@ -28,18 +30,24 @@ from ewe.http.status import HTTPError
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan, Plan
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
+    from ewe.trace import Trace
 
-# The fields that mark an answer which X-Switch gives itself, not a script
+# The fields that mark an answer of X-Switch itself, and not of a script
 NO_ENGINE = ("X-Switch", "no-engine")
 REFUSED = ("X-Switch", "refused")
+# The numbers of X-Switch besides its engines
+NUMBERS = ("queue", "connections", "requests", "refused", "started", "queue_timeouts", "program_timeouts")
+MAX_STATUS_BYTES = 64 * 1024  # read of the answer with the numbers
+TRACED = b"XSWITCH_TRACE"  # the parameter with the name of the client's connection in the trace
 
 
 class XSwitch:
-    """The way to X-Switch. Raises ValueError for an address that is unknown."""
+    """The connections to X-Switch. Raises ValueError for an invalid address."""
 
-    def __init__(self, config: Config, limits: Limits) -> None:
+    def __init__(self, config: Config, limits: RequestLimits) -> None:
+        """limits: of responses. Raises ValueError for an address in the setting `xswitch` that is malformed."""
         assert config.xswitch is not None
         try:
             self.connections = Connections([config.xswitch], keeps=True)
@@ -48,9 +56,14 @@ class XSwitch:
         self.config = config
         self.limits = limits
         self.directories = script_directories(config.xswitch_config)
+        self.trace: Trace | None = None
+        if config.trace is not None:
+            from ewe.trace import trace_at
+
+            self.trace = trace_at(config.trace)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer for /xswitch-status: X-Switch shows it to this machine only."""
+        """Return the page /xswitch-status. X-Switch shows it only to clients on this machine."""
         if request.path != XSWITCH_STATUS_PATH:
             return None
         if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
@@ -68,37 +81,39 @@ class XSwitch:
         script: Script,
         body: Spooled,
         root: str,
-        more: tuple[tuple[bytes, bytes], ...] = (),
+        extra_variables: tuple[tuple[bytes, bytes], ...] = (),
     ) -> Response | None:
         """Return X-Switch's answer; None if it has no engine for the script. The caller closes the body.
 
-        more: variables that the script is told besides those of the request.
+        extra_variables: for the script, in addition to those of the request.
 
-        Raises HTTPError: 503 if it cannot be reached, 502 if it breaks off, 504 if it is silent, or the status with
-        which it refuses.
+        Raises HTTPError: 503 if X-Switch cannot be reached, 502 if it closes the connection early, 504 if it is
+        silent, or the status with which it refuses the request.
         """
-        params = parameters(self.connections, request, io, script, body.length, root, more)
+        if self.trace is not None:  # so that the trace of X-Switch can name the connection that asks
+            extra_variables = (*extra_variables, (TRACED, self.trace.worker.connection.encode()))
+        params = parameters(self.connections, request, io, script, body.length, root, extra_variables)
         timeout = self.config.program_timeout
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
             if is_nph(script) and (await source.first()).startswith(b"Status:"):
-                script = Script("", script.name, "")  # X-Switch answers itself, with a head to parse
-            found = await response(request, script, source, self.limits)
-            if NO_ENGINE in found.fields:
+                script = Script("", script.name, "")  # X-Switch itself has answered, with a head to parse
+            answer_found = await response(request, script, source, self.limits)
+            if NO_ENGINE in answer_found.fields:
                 source.end()
                 return None
-            if REFUSED in found.fields:
-                retry = [field for field in found.fields if field[0] == "Retry-After"]
+            if REFUSED in answer_found.fields:
+                retry = [field for field in answer_found.fields if field[0] == "Retry-After"]
                 raise HTTPError(
-                    found.status,
-                    f"{script.name}: X-Switch answers {found.status}, and its log says why",
+                    answer_found.status,
+                    f"{script.name}: X-Switch answers {answer_found.status}, and its log says why",
                     retry,
                 )
         except BaseException:
             source.end()
             raise
-        return found
+        return answer_found
 
     async def run(
         self,
@@ -106,22 +121,25 @@ class XSwitch:
         request: Request,
         io: Stream,
         root: str,
-        more: tuple[tuple[bytes, bytes], ...] = (),
+        extra_variables: tuple[tuple[bytes, bytes], ...] = (),
     ) -> Response:
-        """Answer with a program that only X-Switch may run: a user's, or a page. Raises HTTPError."""
+        """Return the response of a program that only X-Switch may run: a user's program, or a page.
+
+        Raises HTTPError.
+        """
         refuse_trace(request)
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
-            found = await self.answer(request, io, script, body, root, more)
+            answer_found = await self.answer(request, io, script, body, root, extra_variables)
         finally:
             body.close()
-        if found is None:
+        if answer_found is None:
             raise HTTPError(500, f"{script.name}: X-Switch has no engine for it")
-        return found
+        return answer_found
 
 
 def script_directories(file: str | None) -> tuple[str, ...]:
-    """Return the directories whose files are all scripts, as X-Switch's settings say.
+    """Return the directories in which every file is a script, from X-Switch's settings file.
 
     X-Switch itself checks that file. Raises ValueError if it cannot be read.
     """
@@ -133,7 +151,7 @@ def script_directories(file: str | None) -> tuple[str, ...]:
         with open(file, "rb") as source:
             table = tomllib.load(source)
     except OSError as reason:
-        raise ValueError(f"{file}: {reason.strerror} (xswitch-config)") from None
+        raise ValueError(f"cannot read {file}: {reason.strerror} (xswitch-config)") from None
     except (ValueError, RecursionError) as reason:
         raise ValueError(f"{file}: {reason} (xswitch-config)") from None
     directories = table.get("directories", {})
@@ -143,27 +161,27 @@ def script_directories(file: str | None) -> tuple[str, ...]:
 
 
 def provide(plan: Plan) -> XSwitch | None:
-    """Return the way to X-Switch, for all features whose programs it runs. Raises ValueError."""
+    """Return the XSwitch object, for all features with programs that X-Switch runs. Raises ValueError."""
     return XSwitch(plan.config, plan.limits) if plan.config.xswitch is not None else None
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
-    """Yield the directories of scripts that X-Switch's settings name, and those settings."""
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
+    """Yield the script directories in X-Switch's settings file, and that file itself."""
     switch, file = plan.provided("xswitch"), plan.config.xswitch_config
     for directory in switch.directories if switch is not None else ():
-        yield Claim(directory=directory)
+        yield ProtectedSource(directory=directory)
     if file and plan.shows(file, root):
-        yield Claim(directory=os.path.abspath(file))
+        yield ProtectedSource(directory=os.path.abspath(file))
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the page of X-Switch's engines."""
+    """Yield the mount of the status page of X-Switch."""
     if plan.config.xswitch_status and (switch := plan.provided("xswitch")) is not None:
         yield Mount(XSWITCH_STATUS_PATH, switch)
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return what runs the scripts of a location. Raises ConfigError if there is no X-Switch."""
+    """Return the Runner for the scripts of a location. Raises ConfigError if there is no X-Switch."""
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:
         raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")
@@ -175,11 +193,78 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     return Runner(run, needs_files=True)
 
 
+class XSwitchNumbers:
+    """X-Switch's engines and counters for the status, without names of users and scripts."""
+
+    name = "xswitch"
+    title = "X-Switch"
+
+    def __init__(self, address: str) -> None:
+        """Raises ValueError for an invalid address."""
+        self.address = address
+        self.connections = Connections([address], keeps=True)
+
+    async def numbers(self, request: Request, io: Stream, seconds: float) -> dict[str, Any]:
+        """Ask X-Switch for its numbers; return them for the status.
+
+        "engines": language -> the number of engines. The names in NUMBERS: a whole number each. "ended": reason ->
+        the number of engines that have ended for it. seconds: the time limit of the connection, and of the answer.
+        Raises HTTPError, Timeout; MeasureError if the answer has another shape.
+        """
+        self.connections.connect_timeout = seconds
+        extra_variables = {b"XSWITCH_STATUS": b"counts"}
+        data = await ask_status(self.connections, request, io, extra_variables, seconds, MAX_STATUS_BYTES)
+        try:
+            answer_found = json.loads(data)
+            return {
+                "engines": answer_found["engines"],
+                **{name: int(answer_found[name]) for name in NUMBERS},
+                "ended": answer_found["ended"],
+            }
+        except (ValueError, KeyError, TypeError):
+            raise MeasureError(
+                f"{self.address} does not tell its numbers: it is no X-Switch of this version"
+            ) from None
+
+
+async def ask_status(
+    connections: Connections,
+    request: Request,
+    io: Stream,
+    more: dict[bytes, bytes],
+    seconds: float,
+    most_bytes: int,
+) -> bytes:
+    """Return the body of X-Switch's answer to its status page, cut after most_bytes or `seconds`.
+
+    more: further parameters. X-Switch learns nothing else of the request. Raises HTTPError, Timeout.
+    """
+    params = connections.codec.encode_request({b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}, 0)
+    source = ResponderSource(connections, request, io, params, EMPTY.copy(), "X-Switch", seconds)
+    until = time.monotonic() + seconds
+    pieces: list[bytes] = []
+    room = most_bytes
+    try:
+        await source.begin()
+        while room > 0 and time.monotonic() < until and (piece := await source.receive()):
+            pieces.append(piece)
+            room -= len(piece)
+    finally:
+        source.end()
+    return b"".join(pieces).partition(b"\r\n\r\n")[2]
+
+
+def measures(config: Config) -> XSwitchNumbers | None:
+    """Return the X-Switch whose numbers the status shows."""
+    return XSwitchNumbers(config.xswitch) if config.xswitch is not None else None
+
+
 FEATURE = Feature(
     "xswitch",
     settings=("xswitch", "xswitch_config", "xswitch_status"),
     provide=provide,
-    claims=claims,
+    protected=protected,
     mounts=mounts,
     gateway=gateway,
+    measures=measures,
 )

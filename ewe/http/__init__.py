@@ -1,5 +1,6 @@
-"""The grammar of HTTP: no socket, no file, no clock. Each file can be read, tested and fuzzed alone.
+"""The grammar of HTTP. This package uses no sockets, files or clocks. Each module can be read and tested alone.
 
-Start with parser.py for requests and messages.py for responses. Three small looks outside remain: the year, for
-dates with two digits (dates.py), random bytes for a boundary (ranges.py), and the system's table of media types.
+Start with parser.py for requests and messages.py for responses. There are three exceptions: dates.py reads the
+current year for dates with a two-digit year, ranges.py uses random bytes for a boundary, and media_types.py reads
+the system's table of media types.
 """

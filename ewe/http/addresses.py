@@ -1,4 +1,4 @@
-"""Addresses of clients, and networks: for settings that name peers, such as trusted-proxies."""
+"""IP addresses of clients, and networks, for settings that name peers, such as trusted-proxies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ewe.bounded import BoundedDict
 Address = IPv4Address | IPv6Address
 
 UNIX = "unix"  # how a setting names the clients of Unix sockets
-UNIX_CLIENT = "unix:"  # their address in Stream.client
-MAX_ADDRESSES = 1024  # whose verdict is remembered
-LONGEST = 64  # characters of an address with its scope
+UNIX_CLIENT = "unix:"  # the address of such a client in Stream.client
+MAX_ADDRESSES = 1024  # addresses whose result is cached
+MAX_ADDRESS_CHARS = 64  # characters of an address with its scope
 
 
 def parse_ip(text: str) -> Address | None:
-    """Return the IP address that a text stands for; None for another text, such as "unix:" or "unknown".
+    """Return the IP address in a text; None if the text is not one, such as "unix:" or "unknown".
 
     An IPv4 address in an IPv6 socket (::ffff:192.0.2.1) counts as the IPv4 address. The scope of a link-local
     address (%eth0) is dropped.
     """
-    if len(text) > LONGEST or not text.isascii():
+    if len(text) > MAX_ADDRESS_CHARS or not text.isascii():
         return None
     try:
         address = ip_address(text.partition("%")[0])
@@ -31,15 +31,18 @@ def parse_ip(text: str) -> Address | None:
 
 
 def plain(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for (::ffff:192.0.2.1), any other as it is."""
+    """Return the IPv4 address in an IPv4-mapped IPv6 address (::ffff:192.0.2.1); any other address unchanged."""
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 class Networks:
-    """A set of addresses: single ones (192.0.2.1), networks (10.0.0.0/8, fd00::/8), and "unix" for Unix sockets."""
+    """A set of addresses (192.0.2.1), networks (10.0.0.0/8, fd00::/8), and "unix" for clients of Unix sockets."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Raises ValueError for a name that is none of these, or a network whose address has bits of a host."""
+        """names: addresses, networks and "unix", as a setting lists them.
+
+        Raises ValueError for a malformed name, and for a network whose address has host bits set.
+        """
         self.unix = False
         self.networks: list[IPv4Network | IPv6Network] = []
         for name in names:
@@ -47,10 +50,11 @@ class Networks:
                 self.unix = True
             else:
                 self.networks.append(ip_network(name))
+        # A client's address -> whether the set contains it. Most requests come from an address seen before.
         self.known: BoundedDict[str, bool] = BoundedDict(MAX_ADDRESSES)
 
     def __contains__(self, client: str) -> bool:
-        """Return whether the address of a client (Stream.client) is one of these."""
+        """Return whether the set contains the address of a client (Stream.client)."""
         try:
             return self.known[client]
         except KeyError:
@@ -61,6 +65,6 @@ class Networks:
         found = address is not None and any(
             address.version == network.version and address in network for network in self.networks
         )
-        if len(client) <= LONGEST:
+        if len(client) <= MAX_ADDRESS_CHARS:
             self.known[client] = found
         return found

@@ -1,22 +1,22 @@
-"""Caching: which responses a shared cache may keep, for how long, and for whom. RFC 9111. No I/O, no clock.
+"""Caching: which responses a shared cache may store, for how long, and for which requests. RFC 9111. No I/O.
 
-    directives()    what a Cache-Control says
-    lifetime()      for how many seconds a response is fresh: section 4.2.1
-    may_store()     whether it may be kept at all: section 3
-    selecting()     the request fields by which one URL has several responses: Vary, section 4.1
-    unkeyed()       the request fields that forbid to keep the response: a program may choose by them
+    directives()    the directives of a Cache-Control field
+    lifetime()      the seconds for which a response is fresh: section 4.2.1
+    may_store()     whether a response may be stored at all: section 3
+    selecting()     the request fields that select among the responses of one URL: Vary, section 4.1
+    unkeyed()       the request fields that forbid storing: a program may choose its response by them
 
-ewe.features.content_cache keeps responses by these rules. Where RFC 9111 leaves a choice, the careful one is taken:
+ewe.features.content_cache stores responses by these rules. Where RFC 9111 leaves a choice, ewe makes the safe one:
 
-- Only explicit lifetimes count. A response without Cache-Control or Expires is never kept (section 4.2.2 would
+- Only explicit lifetimes count. A response without Cache-Control or Expires is never stored (section 4.2.2 would
   allow a guess).
-- A response to a request with Cookie or Authorization is kept, and given to such a request, only if it says
-  `public` or `s-maxage` (section 3.5 demands this of Authorization alone).
-- A response with Set-Cookie is never kept.
-- A copy must be what a request without any other field would have got. A request with a field that is neither
-  part of the key, nor named by Vary, nor one of NEUTRAL therefore leaves nothing behind. A stranger could otherwise
-  plant a page for everybody (cache poisoning). NEUTRAL says what is allowed, because no list has all fields that
-  programs obey.
+- A response to a request with Cookie or Authorization is stored, and reused for such a request, only if it has the
+  directive `public` or `s-maxage` (section 3.5 demands this only for Authorization).
+- A response with Set-Cookie is never stored.
+- A stored response must not depend on a request field that the cache ignores. Otherwise an attacker could send such
+  a field, and all later visitors would get the attacker's page (cache poisoning). A response is therefore not
+  stored if its request has a field that is not part of the key, not named by Vary, and not in NEUTRAL. NEUTRAL
+  lists the allowed fields, because a list of all fields that programs use would never be complete.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ewe.http.messages import Request, Response, Source
 DIRECTIVE = re.compile(
     r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s,;"]*)))?[ \t]*(?=,|\Z)'
 )
-# Statuses that say something about a resource, and not about one moment or one client
+# Statuses that describe a resource, and not one moment or one client
 STATUSES = frozenset({200, 203, 300, 301, 302, 307, 308, 404, 410})
 MAX_SECONDS = 1 << 31  # section 1.2.2
-MAX_VARY = 8  # fields; more would make a copy for nearly every client
-# Fields that browsers, feed readers and robots send by themselves: without them in the list, hardly a request would
-# leave a copy. A program that chooses by one of them must name it in Vary.
+MAX_VARY = 8  # fields; with more, the cache would store a copy for nearly every client
+# Fields that browsers, feed readers and robots send with every request. Without this list, almost no response could
+# be stored. A program that chooses its response by one of these fields must name it in Vary.
 NEUTRAL = frozenset({
     "accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "connection",
     "content-length", "dnt", "from", "host", "if-match", "if-modified-since", "if-none-match", "if-range",
@@ -44,37 +44,37 @@ NEUTRAL = frozenset({
     "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site",
     "sec-fetch-storage-access", "sec-fetch-user", "sec-gpc", "te", "upgrade-insecure-requests", "user-agent",
 })  # fmt: skip
-# Fields that trusted proxies add: the client's address, which programs know anyway, and numbers for their logs
+# Fields that trusted proxies add: the client's address, which programs know anyway, and identifiers for their logs
 OF_PROXY = frozenset({
     "cdn-loop", "traceparent", "tracestate", "via", "x-amzn-trace-id", "x-correlation-id", "x-forwarded-for",
     "x-real-ip", "x-request-id",
 })  # fmt: skip
-# A proxy writes these fields for the next server itself, so their values in the client's request select nothing.
+# A proxy writes these fields for the upstream itself, so their values in the client's request select no response.
 OF_CONNECTION = frozenset({"connection", "forwarded", "x-forwarded-for", "x-real-ip"})
-# Options of Connection that name no field of the key. A proxy drops each field that Connection names, and the next
-# server then answers another request than the one by which a copy would be found (RFC 9110 section 7.6.1).
+# Options of Connection that name no field of the key. A proxy drops each field that Connection names. The upstream
+# would then answer a request that differs from the cache's key (RFC 9110 section 7.6.1).
 OPTIONS = frozenset({"close", "keep-alive", "te", ""})
 SAYS_SCHEME = re.compile(r'proto="?([a-z]*)')
 
 
 def directives(value: str | None) -> dict[str, str]:
-    """Return the directives of a Cache-Control, in lower case, with their arguments, "" for none.
+    """Return the directives of a Cache-Control field, in lower case, each with its argument ("" if it has none).
 
-    What is malformed is skipped up to the next comma. Of equal directives with different arguments the smaller
-    number counts: section 4.2.1 leaves the choice, and prefers a stale response to a wrong one.
+    A malformed directive is skipped up to the next comma. If a directive occurs twice, the smaller number counts:
+    section 4.2.1 leaves the choice, and prefers a stale response to a wrong one.
     """
     found: dict[str, str] = {}
-    place = 0
+    position = 0
     value = value or ""
-    while place < len(value):
-        if value[place] in " \t,":
-            place += 1
+    while position < len(value):
+        if value[position] in " \t,":
+            position += 1
             continue
-        match = DIRECTIVE.match(value, place)
+        match = DIRECTIVE.match(value, position)
         if match is None:
-            place = value.find(",", place) + 1 or len(value)
+            position = value.find(",", position) + 1 or len(value)
             continue
-        place = match.end() + 1
+        position = match.end() + 1
         name = match[1].lower()
         argument = match[2] if match[2] is not None else match[3] or ""
         if name in found and seconds(found[name]) <= seconds(argument):
@@ -84,22 +84,23 @@ def directives(value: str | None) -> dict[str, str]:
 
 
 def seconds(argument: str | None) -> int:
-    """Return a number of seconds; 0 for one that is malformed, as section 4.2.1 advises: the response is stale."""
+    """Return the argument as a number of seconds; 0 (stale) if it is malformed, as section 4.2.1 advises."""
     if argument is None or not (argument.isascii() and argument.isdigit()):
         return 0
     return min(int(argument[:12]), MAX_SECONDS)
 
 
-def lifetime(told: Mapping[str, str], response: Response, now: float) -> int | None:
-    """Return the seconds for which a response is fresh in a shared cache; None if it does not say (section 4.2.1).
+def lifetime(cache_control: Mapping[str, str], response: Response, now: float) -> int | None:
+    """Return the seconds for which a response is fresh in a shared cache (section 4.2.1); None if unknown.
 
-    told: its directives. now: seconds since 1970; a program's response has no Date.
+    cache_control: the directives of the response. now: seconds since 1970; they replace Date,
+    which a program does not send.
     """
-    if "no-cache" in told:
+    if "no-cache" in cache_control:
         return 0
     for name in ("s-maxage", "max-age"):
-        if name in told:
-            return seconds(told[name])
+        if name in cache_control:
+            return seconds(cache_control[name])
     expires = response.get("expires")
     if expires is None:
         return None
@@ -107,13 +108,16 @@ def lifetime(told: Mapping[str, str], response: Response, now: float) -> int | N
     return 0 if until is None else max(0, min(int(until - now), MAX_SECONDS))
 
 
-def is_shared(told: Mapping[str, str]) -> bool:
-    """Return whether a response says that it is for everybody, also if its request had Cookie or Authorization."""
-    return "public" in told or "s-maxage" in told
+def is_shared(cache_control: Mapping[str, str]) -> bool:
+    """Return whether a response may be reused for all clients, even if its request had Cookie or Authorization.
+
+    cache_control: the directives of the response.
+    """
+    return "public" in cache_control or "s-maxage" in cache_control
 
 
 def is_personal(request: Request, variables: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request, or what a guard has said of it, says who asks."""
+    """Return whether a request identifies its user: by Cookie, by Authorization, or by a guard's REMOTE_USER."""
     values = request.values
     return "cookie" in values or "authorization" in values or b"REMOTE_USER" in variables
 
@@ -121,35 +125,40 @@ def is_personal(request: Request, variables: Mapping[bytes, bytes]) -> bool:
 def selecting(response: Response) -> tuple[str, ...] | None:
     """Return the request fields that Vary names, in lower case and in order; None for `*` or too many."""
     names: set[str] = set()
-    for own, value in response.fields:
-        if own.lower() == "vary":
+    for field_name, value in response.fields:
+        if field_name.lower() == "vary":
             names.update(each.strip(" \t").lower() for each in value.split(","))
     names.discard("")
     return None if "*" in names or len(names) > MAX_VARY else tuple(sorted(names))
 
 
 def selected(names: Iterable[str], request: Request) -> tuple[str | None, ...]:
-    """Return the values by which a response was selected: equal fields select equal responses (section 4.1)."""
+    """Return the values of the request fields `names`, which select the response (section 4.1)."""
     return tuple(request.values.get(name) for name in names)
 
 
-def may_store(request: Request, response: Response, told: Mapping[str, str], *, personal: bool) -> bool:
-    """Return whether a response to GET may be kept: section 3. told: its directives."""
+def may_store(
+    request: Request, response: Response, cache_control: Mapping[str, str], *, personal: bool
+) -> bool:
+    """Return whether a response to GET may be stored: section 3.
+
+    cache_control: the directives of the response. personal: is_personal() of the request.
+    """
     if (
         response.status not in STATUSES
-        or "no-store" in told
-        or "private" in told
+        or "no-store" in cache_control
+        or "private" in cache_control
         or response.target is not None
     ):
         return False
     if "no-store" in directives(request.values.get("cache-control")):
         return False
-    if personal and not is_shared(told):
+    if personal and not is_shared(cache_control):
         return False
     body = response.body
     if type(body) is tuple or (isinstance(body, Source) and body.raw):
         return False
-    names = {own.lower() for own, _ in response.fields}
+    names = {field_name.lower() for field_name, _ in response.fields}
     if "set-cookie" in names or "content-range" in names:
         return False
     varying = selecting(response)
@@ -157,15 +166,15 @@ def may_store(request: Request, response: Response, told: Mapping[str, str], *, 
 
 
 def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozenset[str]:
-    """Return the fields of a request that are no part of a key, and by which a program may choose its response.
+    """Return the fields of a request that are not part of the key, and by which a program may choose its response.
 
-    The response may be kept only if Vary names all of them. "connection" is among them if that field names another
-    one than those that concern the connection, "host" if it has capital letters: a program may send such a visitor
-    elsewhere, and the key has small letters only. A program's word that its response is for everybody (is_shared)
-    counts for Authorization (section 3.5), not for Cookie.
+    The response may be stored only if Vary names all of them. "connection" is one of them if its options are not
+    all in OPTIONS. "host" is one of them if the host has capital letters: the key has only small letters, and a
+    program may redirect such a client to another host. "authorization" is never one of them, since section 3.5 lets
+    the response decide (is_shared); "cookie" always is.
 
-    trusted: a proxy in front has sent the request, and ewe has made its client, host, scheme and port of that
-    proxy's fields. The fields are allowed as long as they say nothing else than the key.
+    trusted: a trusted proxy has sent the request, and ewe has taken the client, host, scheme and port from the
+    proxy's fields. These fields are allowed as long as their values agree with the key.
     """
     values = request.values
     found = values.keys() - NEUTRAL
@@ -174,8 +183,8 @@ def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozense
         found.add("host")
     if trusted:
         found -= OF_PROXY
-        said = values.get("forwarded", "").lower()
-        if "host=" not in said and set(SAYS_SCHEME.findall(said)) <= {scheme}:
+        forwarded = values.get("forwarded", "").lower()
+        if "host=" not in forwarded and set(SAYS_SCHEME.findall(forwarded)) <= {scheme}:
             found.discard("forwarded")
         for name, value in (("host", request.host), ("proto", scheme), ("port", str(port))):
             if values.get(f"x-forwarded-{name}") == value:

@@ -7,18 +7,21 @@ import sys
 from collections.abc import Callable
 
 from ewe.http.fields import FIELD_LINE, TOKEN
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_ends
 from ewe.http.status import HTTPError
 
+HEX_DIGITS = b"0123456789abcdefABCDEF"
+
 
 class ChunkedDecoder:
-    """Decodes a chunked body: RFC 9112 section 7.1. Call feed() with what arrives; an incomplete part is kept.
+    """Decodes a chunked body: RFC 9112 section 7.1. feed() takes the bytes that arrive, in pieces of any size.
 
         chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
 
-    Extensions and trailers are checked and dropped (section 7.1.2 allows it). Once `finished` is True, `rest` holds
-    the bytes after the body. Raises HTTPError: 400, 413 past max_body, 431 for long trailers.
+    Extensions and trailers are checked and dropped (section 7.1.2 allows it). An incomplete line stays in `rest`.
+    When `finished` is True, `rest` holds the bytes after the body. Raises HTTPError: 400; 413 above max_body; 431
+    for long trailers.
     """
 
     # chunk-size below 2**60, then extensions as section 7.1.1 defines them
@@ -27,29 +30,32 @@ class ChunkedDecoder:
         rf"([0-9A-Fa-f]{{1,15}})(?:[ \t]*;[ \t]*{TOKEN}+(?:[ \t]*=[ \t]*(?:{TOKEN}+|{QUOTED}))?)*"
     )
     BEGUN_SIZE_LINE = re.compile(r"(?:[0-9A-Fa-f]{1,15}[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?\r?")
-    TRAILER_LINE = re.compile(rf"(?:{FIELD_LINE.pattern})?")
-    MAX_LINE = 1024  # bytes of a size line with its extensions: bounds the buffer
-    MAX_CHUNKS = 1000  # decoded in one feed(): a thousand chunks of a byte take some milliseconds
+    SHORT_LINE = 15 + 2  # bytes of a size line without extensions, with its CRLF
+    MAX_LINE = 1024  # bytes of a size line with its extensions; this bounds the buffer
+    MAX_CHUNKS = 1000  # chunks decoded in one feed(): a thousand chunks of one byte take some milliseconds
     MAX_EXTENSIONS = 16 * 1024  # bytes in one body: a megabyte of extensions for a byte of data is an attack
 
-    def __init__(self, limits: Limits) -> None:
+    rest = b""
+    at = 0  # bytes of `rest` that have been decoded; each feed() removes them once, at its end
+    finished = False
+    total = 0
+    overhead = 0
+    overhead_of_trailer = 0
+    left = 0  # bytes of the current chunk still to come
+    room = 0  # decoded bytes that this feed() may still return
+    fault: HTTPError | None = None  # an error behind bytes that feed() had to return first
+    hungry = True  # decoding needs more bytes from the client
+
+    def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
-        self.rest = b""
-        self.at = 0  # how much of rest has been used; it is cut off once in each feed()
-        self.finished = False
-        self.total = 0
-        self.overhead = 0
-        self.left = 0  # bytes of the current chunk still to come
-        self.room = 0  # decoded bytes that this feed() may still return
-        self.fault: HTTPError | None = None  # found after bytes that had to be returned first
-        self.hungry = True  # decoding needs more bytes from the client
         self.state: Callable[[list[bytes]], bool] = self.read_size
 
     def feed(self, data: bytes, most: int = sys.maxsize) -> bytes:
-        """Take what arrived; return its decoded bytes: at most `most` bytes, of at most MAX_CHUNKS chunks.
+        """Take the bytes that have arrived; return up to `most` decoded bytes, of at most MAX_CHUNKS chunks.
 
-        Unless `hungry`, feed(b"") returns more. Bytes before a fault are returned first, and the next feed()
-        raises. A reader therefore gets the same bytes before the fault, however they arrived.
+        While `hungry` is False, feed(b"") returns more. The bytes before an error are returned first, and the next
+        feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces they
+        arrived.
         """
         if self.fault is not None:
             raise self.fault
@@ -69,7 +75,11 @@ class ChunkedDecoder:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def take_line(self, good: re.Pattern[str], limit: int) -> re.Match[str] | None:
-        """Take one line off `rest`, without its CRLF; return None if it is incomplete or not good."""
+        """Take one line from `rest`; return its match without CRLF, or None if no valid line could be taken.
+
+        good: the pattern of a valid line. limit: the most bytes of a line, without CRLF. After None, check_line()
+        distinguishes an incomplete line, which more bytes may complete, from a malformed or too long one.
+        """
         end = self.rest.find(b"\r\n", self.at, self.at + limit + 2)
         if end < 0:
             return None
@@ -79,9 +89,10 @@ class ChunkedDecoder:
         return match
 
     def check_line(self, begun: re.Pattern[str], what: str, limit: int, status: int) -> None:
-        """Raise HTTPError for a line that take_line() did not take, unless it is the beginning of a good one.
+        """Raise HTTPError for a line that take_line() did not take, unless it is the beginning of a valid line.
 
-        The first byte with which no good line can go on decides (lines.py).
+        The first byte that cannot be part of a valid line decides (lines.py). what: the line's name, for the
+        message.
         """
         text = beginning(self.rest[self.at : self.at + limit + 2], 0, limit).decode("latin-1")
         match = begun.match(text)
@@ -91,25 +102,47 @@ class ChunkedDecoder:
         if line_ends(text, 0, match.end(), what):
             raise HTTPError(400, f"{what} is malformed: {match[0][:40]!r}")
 
-    def read_size(self, _: list[bytes]) -> bool:
-        """Read a size line."""
+    def read_size(self, pieces: list[bytes]) -> bool:
+        """Read a size line. Take chunks without extensions that have arrived whole: they need no pattern."""
+        rest, at = self.rest, self.at
+        while (end := rest.find(b"\r\n", at, at + self.SHORT_LINE)) > at:
+            if (digits := rest[at:end]).strip(HEX_DIGITS):
+                break
+            size = int(digits, 16)
+            last = end + 2 + size
+            if (
+                not 0 < size < self.room
+                or rest[last : last + 2] != b"\r\n"
+                or len(pieces) >= self.MAX_CHUNKS - 1
+                or self.total + size > self.limits.max_body
+            ):
+                self.at = end + 2
+                self.begin_chunk(size)
+                return True
+            pieces.append(rest[end + 2 : last])
+            self.room -= size
+            self.total += size
+            self.at = at = last + 2
         match = self.take_line(self.SIZE_LINE, self.MAX_LINE)
         if match is None:
             self.check_line(self.BEGUN_SIZE_LINE, "a chunk's size line", self.MAX_LINE, 400)
             return False
-        self.left = int(match[1], 16)
-        self.total += self.left
         self.overhead += len(match[0]) - len(match[1])
-        if self.total > self.limits.max_body:
-            raise HTTPError(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
+        self.begin_chunk(int(match[1], 16))
         if self.overhead > self.MAX_EXTENSIONS:
             raise HTTPError(400, f"a chunked body has more than {self.MAX_EXTENSIONS} bytes of extensions")
-        self.state = self.read_data if self.left else self.read_trailer
-        self.overhead_of_trailer = 0
         return True
 
+    def begin_chunk(self, size: int) -> None:
+        """Begin a chunk; size: 0 for the last one. Raises HTTPError(413)."""
+        self.left = size
+        self.total += size
+        if self.total > self.limits.max_body:
+            raise HTTPError(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
+        self.state = self.read_data if size else self.read_trailer
+
     def read_data(self, pieces: list[bytes]) -> bool:
-        """Read the data of a chunk as far as it has arrived, then its CRLF."""
+        """Read the data of a chunk, as far as the data has arrived, then the CRLF after it."""
         if self.left:
             piece = self.rest[self.at : self.at + (self.left if self.left < self.room else self.room)]
             if not piece:
@@ -118,7 +151,8 @@ class ChunkedDecoder:
             self.left -= len(piece)
             self.room -= len(piece)
             self.at += len(piece)
-            return not self.left and self.room > 0
+            if self.left or self.room <= 0:
+                return False
         end = self.rest[self.at : self.at + 2]
         if not b"\r\n".startswith(end):
             raise HTTPError(400, "a chunk's data does not end in CRLF")
@@ -130,14 +164,15 @@ class ChunkedDecoder:
 
     def read_trailer(self, _: list[bytes]) -> bool:
         """Read a trailer line, or the empty line that ends the body."""
-        match = self.take_line(self.TRAILER_LINE, self.limits.max_field)
+        if self.rest.startswith(b"\r\n", self.at):
+            self.at += 2
+            self.finished = True
+            return True
+        match = self.take_line(FIELD_LINE, self.limits.max_field)
         if match is None:
             self.check_line(BEGUN_FIELD_LINE, "a trailer's field line", self.limits.max_field, 431)
             return False
-        if match[0]:
-            self.overhead_of_trailer += len(match[0]) + 2
-            if self.overhead_of_trailer > self.limits.max_head:
-                raise HTTPError(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
-        else:
-            self.finished = True
+        self.overhead_of_trailer += len(match[0]) + 2
+        if self.overhead_of_trailer > self.limits.max_head:
+            raise HTTPError(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
         return True

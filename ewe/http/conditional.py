@@ -13,9 +13,9 @@ TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*
 
 
 def tags(value: str | None) -> list[str] | None:
-    """Return the entity tags of If-Match or If-None-Match: ["*"] for the star, None without the field.
+    """Return the entity tags of If-Match or If-None-Match: ["*"] for the star, None if the field is missing.
 
-    A malformed list counts as empty: then If-Match fails and If-None-Match holds, the safe side of each.
+    A malformed list counts as empty. Then If-Match fails and If-None-Match holds, which is safe in both cases.
     """
     if value is None:
         return None
@@ -25,15 +25,15 @@ def tags(value: str | None) -> list[str] | None:
 
 
 def outcome(request: Request, etag: str, modified: float | None) -> int | None:
-    """Return 304 or 412, or None to go on: section 13.2.2, steps 1 to 4. For GET and HEAD of an existing file.
+    """Return the status 304 or 412, or None if the file is to be sent: section 13.2.2, steps 1 to 4.
 
-    etag: strong, with its quotes. modified: whole seconds since 1970; None for a page without a date, for which the
-    two conditions with dates are ignored (sections 13.1.3 and 13.1.4).
+    For GET and HEAD of an existing file. etag: a strong entity tag, with its quotes. modified: whole seconds since
+    1970; None for a page without a date. Then the conditions with dates are ignored (sections 13.1.3, 13.1.4).
     """
     get = request.values.get
     matching = tags(get("if-match"))
     if matching is not None:
-        if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never equals
+        if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never matches
             return 412
     elif modified is not None and is_later(modified, get("if-unmodified-since")):
         return 412
@@ -47,15 +47,15 @@ def outcome(request: Request, etag: str, modified: float | None) -> int | None:
 
 
 def is_later(modified: float, date: str | None) -> bool | None:
-    """Return whether a time is later than a date field; None without the field, or if it has no date."""
+    """Return whether a time is later than that of a date field; None if the field is missing or malformed."""
     since = parse_date(date or "")
     return None if since is None else modified > since
 
 
 def range_applies(request: Request, etag: str, modified: float, now: float) -> bool:
-    """Return whether If-Range lets Range apply: section 13.1.5, and step 5 of 13.2.2.
+    """Return whether Range applies in spite of If-Range: section 13.1.5, and step 5 of section 13.2.2.
 
-    A date is a strong validator only when it is at least a second older than now (section 8.8.2.2).
+    A date is a strong validator only if it is more than a second before `now` (section 8.8.2.2).
     """
     validator = request.values.get("if-range")
     if validator is None:

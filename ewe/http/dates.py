@@ -1,4 +1,4 @@
-"""Dates as HTTP writes and reads them: RFC 9110 section 5.6.7."""
+"""HTTP dates: format and parse them. RFC 9110 section 5.6.7."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ DATES = (
     re.compile(rf"{_LONG_DAY}, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),  # RFC 850
     re.compile(rf"{_DAY} {_MONTH} (?P<day>[0-9 ][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),  # asctime
 )
+DAYS_BEFORE_1970 = 719_162  # from the first day of the year 1
 
 
 def http_date(seconds: float) -> str:
@@ -25,7 +26,7 @@ def http_date(seconds: float) -> str:
 
 
 def parse_date(text: str) -> float | None:
-    """Return the time of an HTTP-date, in any of its three forms, in seconds since 1970; None if it is none."""
+    """Return the seconds since 1970 of an HTTP-date in any of its three forms; None for any other text."""
     for form in DATES:
         if match := form.fullmatch(text):
             year = int(match["year"])
@@ -42,11 +43,11 @@ def parse_date(text: str) -> float | None:
 
 
 def seconds_since_1970(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    """Return the time of a date in the Gregorian calendar, None if there is no such date."""
+    """Return the seconds since 1970 of a date in the Gregorian calendar; None if the date does not exist."""
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
     if not (year >= 1 and 1 <= day <= lengths[month - 1] and hour < 24 and minute < 60 and second <= 60):
         return None
     before = year - 1
     days = before * 365 + before // 4 - before // 100 + before // 400 + sum(lengths[: month - 1]) + day - 1
-    return (days - 719162) * 86400.0 + hour * 3600 + minute * 60 + second
+    return (days - DAYS_BEFORE_1970) * 86400.0 + hour * 3600 + minute * 60 + second

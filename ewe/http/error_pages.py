@@ -1,4 +1,4 @@
-"""Error pages: small, readable, and without anything the client did not know before."""
+"""Error pages: small, readable, and without information that the client does not have already."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
 <h1><span>{status}</span> {reason}</h1>
 <p>{text}
 </main>
+</html>
+"""
+DOCUMENT = """<!DOCTYPE html>
+<html lang="{language}">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+{body}
 </html>
 """
 
@@ -54,9 +63,9 @@ TEXTS = {
 def error_page(
     status: int, cause: str, fields: Iterable[tuple[str, str]] = (), *, text: str = ""
 ) -> Response:
-    """Return the page of a status. cause: for the error log alone. fields: for the client, too.
+    """Return the error page of a status. cause: for the error log only. fields: additional header fields.
 
-    text: what the page says, if there is something better to say than of the status in general.
+    text: the explanation on the page; "": the general text of the status.
     """
     reason = REASONS.get(status, "Error")
     page = PAGE.format(
@@ -71,10 +80,10 @@ def error_page(
 
 
 def fault_page(traceback: str) -> Response:
-    """Return the page of a 500 with a traceback, for the developer of an application alone."""
+    """Return the page of a 500 with a traceback. Only the developer of an application may see it."""
     page = error_page(500, "").body
     assert isinstance(page, bytes)
-    # It can be scrolled with the keyboard where a line is long.
+    # With tabindex, long lines can be scrolled with the keyboard.
     shown = f'<pre tabindex="0">{html_escape(traceback)}</pre>\n</main>\n'.encode("utf-8", "replace")
     return Response(500, PAGE_FIELDS, page.replace(b"</main>\n", shown))
 
@@ -84,8 +93,13 @@ def link_page(title: str, text: str) -> bytes:
     return f'<!DOCTYPE html>\n<html lang="en">\n<title>{title}</title>\n<main><p>{text}</main>\n</html>\n'.encode()
 
 
+def html_document(title: str, style: str, body: str, language: str = "en") -> str:
+    """Return a whole page. title, body: HTML. style: CSS."""
+    return DOCUMENT.format(title=title, style=style, body=body, language=language)
+
+
 def html_escape(text: str) -> str:
-    """Escape a text for HTML. html.escape() would import the names of all entities."""
+    """Escape a text for HTML. Importing html, for html.escape(), would load a table of all entities."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
         text = text.replace(character, entity)
     return text

@@ -1,27 +1,28 @@
-"""What proxies say of a request's client: the X-Forwarded fields, and Forwarded (RFC 7239).
+"""The client's address in the fields that proxies add: the X-Forwarded fields, and Forwarded (RFC 7239).
 
-Each proxy on the way adds the address that it was asked from to the end of a list:
+Each proxy adds the address of the peer that sent it the request to the end of a list:
 
     client 203.0.113.9 ──▶ CDN 198.51.100.7 ──▶ nginx 10.0.0.2 ──▶ ewe
                               X-Forwarded-For:     X-Forwarded-For:
                               203.0.113.9          203.0.113.9, 198.51.100.7
 
-A client can write the field, too. Only the part that trusted proxies have added means anything, and that part is
-the end of the list. ewe therefore reads the list from its right end. It passes over the addresses of trusted
-proxies, and takes the first address that is not trusted: the client's. Everything to the left of it is the
-client's own text.
+A client can send these fields, too. Only the part that trusted proxies have added can be trusted, and that part is
+the end of the list. ewe therefore reads the list from its right end. It skips the addresses of trusted proxies, and
+takes the first address that is not trusted: this is the client. The client may have written everything to the left
+of it.
 
-What can go wrong:
+Possible failures, and where each is prevented:
 
-- A proxy adds X-Forwarded-For and passes a Forwarded field of the client on unchanged, or the reverse. If ewe read
-  either field, the client could choose which one counts. The setting trusted-fields says which one ewe reads.
-- A list ends in something that is not an address ("unknown", a text of the client). Then the proxy that has
-  written it is the last host that ewe knows, and counts as the client.
-- A client writes a Forwarded field that nobody can read to its end, such as an open quote. What the proxy has added
-  behind it is lost, and the request is refused (400).
-- A proxy passes the client's X-Forwarded-Proto on unchanged. ewe cannot see that: the proxy must set or remove it.
+- A proxy adds X-Forwarded-For, and passes the client's Forwarded field on unchanged, or the reverse. If ewe read
+  both fields, the client could choose which one counts. The setting trusted-fields selects one of them.
+- An element is not an address ("unknown", or a text of the client). Then the proxy that has added this element is
+  the last known host, and counts as the client (origin).
+- A client sends a malformed Forwarded field, such as one with an open quote. The element that the proxy has added
+  behind it cannot be read, and the request is refused with 400 (forwarded).
+- A proxy passes the client's X-Forwarded-Proto on unchanged. ewe cannot notice it: the proxy must set or remove the
+  field.
 
-Nothing here knows which peer is connected: gateway/proxies.py asks only for requests of a trusted one.
+This module does not know the peer of a connection. gateway/proxies.py calls it only for requests of a trusted peer.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from ewe.http.fields import TOKEN
 from ewe.http.status import HTTPError
 from ewe.http.target import checked_host
 
-# One forwarded-pair (RFC 7239 section 4): a token, "=", and a token or a quoted string; then ";" or the element's
-# end. Colons and brackets belong into quoted strings, but some proxies forget the quotes.
+# One forwarded-pair (RFC 7239 section 4): a token, "=", and a token or a quoted string; then ";" or the end of the
+# element. Colons and brackets must be in quoted strings, but some proxies forget the quotes.
 PAIR = re.compile(rf'[ \t]*({TOKEN}+)=(?:"((?:[^"\\]|\\.)*)"|((?:{TOKEN}|[:\[\]])*))[ \t]*(;|,|$)')
 NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::([0-9]{1,5}))?")
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https", "on": "https"}
@@ -43,7 +44,7 @@ FIELDS = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forward
 
 
 class Hop(NamedTuple):
-    """What one proxy says of who has asked it. node: address and perhaps port, as the field has them."""
+    """The facts that one proxy adds about its client. node: the address, perhaps with a port, as in the field."""
 
     node: str = ""
     scheme: str = ""
@@ -52,10 +53,10 @@ class Hop(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What trusted proxies say of a request's client; None or "" where they say nothing.
+    """The client of a request, by the fields of trusted proxies; None, "" or 0 for a missing fact.
 
-    client: (address, port), the port 0 if they do not say it. host: uri-host[:port], as the client sent it. port:
-    the server's, as the client knows it.
+    client: (address, port); the port is 0 if it is unknown. host: uri-host[:port], as the client sent it. port:
+    the server's port, as the client sees it.
     """
 
     client: tuple[str, int] | None
@@ -65,30 +66,35 @@ class Origin(NamedTuple):
 
 
 def origin(hops: list[Hop], trusted: Networks) -> Origin:
-    """Return what the rightmost hops say, up to the first that a trusted proxy did not write.
+    """Return the client, by the hops from the right end up to the first whose node is not a trusted proxy.
 
     Raises HTTPError(400) for a malformed host.
     """
     client = None
-    said = hops[-1] if hops else Hop()
+    # The hop nearest to the client that a trusted proxy has reported. Its scheme and host are the client's.
+    reported = hops[-1] if hops else Hop()
     for hop in reversed(hops):
         found = parse_node(hop.node)
         if found is None:
             break
-        said, client = hop, found
+        reported, client = hop, found
         if client[0] not in trusted:
             break
-    port = int(said.port) if said.port.isascii() and said.port.isdigit() and len(said.port) <= 5 else 0
+    text = reported.port
+    port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
     return Origin(
         client,
-        SCHEMES.get(said.scheme.lower(), ""),
-        checked_host(said.host) if said.host else "",
+        SCHEMES.get(reported.scheme.lower(), ""),
+        checked_host(reported.host) if reported.host else "",
         port if port <= 65535 else 0,
     )
 
 
 def parse_node(node: str) -> tuple[str, int] | None:
-    """Return (address, port) of a hop: 192.0.2.1, 192.0.2.1:80, 2001:db8::1, [2001:db8::1]:80; None for others."""
+    """Return (address, port) of a hop's node, or None for another text.
+
+    A node is an address with or without a port: 192.0.2.1, 192.0.2.1:80, 2001:db8::1, [2001:db8::1]:80.
+    """
     address = parse_ip(node)
     if address is not None:
         return str(address), 0
@@ -101,11 +107,11 @@ def parse_node(node: str) -> tuple[str, int] | None:
 
 
 def x_forwarded(addresses: str, schemes: str, hosts: str, ports: str) -> list[Hop]:
-    """Return the hops that the X-Forwarded fields name, from left to right.
+    """Return the hops in the X-Forwarded fields, from left to right.
 
-    Proxies that add to X-Forwarded-For may add to the other fields as well, or set them to one value. A list of the
-    same length belongs to the hops one by one. Of another list only the last value counts, for every hop: the
-    nearest proxy has set or added it.
+    Some proxies add to the other fields as they add to X-Forwarded-For; others set them to one value. If a list is
+    as long as that of the addresses, its elements belong to the hops one by one. Otherwise only its last value
+    counts, for every hop, since the nearest proxy has written it.
     """
     nodes = split_list(addresses)
     count = max(len(nodes), 1)
@@ -124,18 +130,18 @@ def split_list(text: str) -> list[str]:
 def forwarded(text: str) -> list[Hop]:
     """Return the hops of a Forwarded field, from left to right. Raises HTTPError(400) for a malformed field.
 
-    The field is read from the left, where the client's own text stands. A quoted string that the client does not
-    close reaches to the end, and so hides what the proxies have added. ewe would take the nearest proxy for the
-    client then, and let the client pass wherever that proxy may. It therefore refuses the request.
+    The field is parsed from the left, and its left part may be the client's own text. If the client opens a quoted
+    string and does not close it, the string hides the elements that the proxies have added. ewe would then take the
+    nearest proxy for the client, and give the client that proxy's rights. It therefore refuses the request.
     """
     hops: list[Hop] = []
     pairs: dict[str, str] = {}
-    place = 0
-    while (place := place if pairs else skipped(text, place)) < len(text):
-        match = PAIR.match(text, place)
+    position = 0
+    while (position := position if pairs else skipped(text, position)) < len(text):
+        match = PAIR.match(text, position)
         if match is None:
-            raise HTTPError(400, f"Forwarded is malformed: {text[place : place + 40]!r}")
-        place = match.end()
+            raise HTTPError(400, f"Forwarded is malformed: {text[position : position + 40]!r}")
+        position = match.end()
         value = match[3] if match[2] is None else re.sub(r"\\(.)", r"\1", match[2])
         if pairs.setdefault(match[1].lower(), value) != value:
             raise HTTPError(400, f"Forwarded has two values of {match[1]!r} for one proxy")
@@ -145,8 +151,8 @@ def forwarded(text: str) -> list[Hop]:
     return hops
 
 
-def skipped(text: str, place: int) -> int:
-    """Return where the next element of a list begins: some are empty (RFC 9110 section 5.6.1)."""
-    while place < len(text) and text[place] in " \t,":
-        place += 1
-    return place
+def skipped(text: str, position: int) -> int:
+    """Return the offset of the next element, after empty elements (RFC 9110 section 5.6.1)."""
+    while position < len(text) and text[position] in " \t,":
+        position += 1
+    return position

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.status import HTTPError
 
-LENGTH = re.compile(r"0|[1-9][0-9]{0,18}")  # no sign, no list, no leading zeros; more digits would overflow
+LENGTH = re.compile(r"0|[1-9][0-9]{0,18}")  # no sign, no list, no leading zeros; fits into 64 bits
 
 
 def body_length(
-    values: Mapping[str, str], fields: tuple[tuple[str, str], ...], version: tuple[int, int], limits: Limits
+    values: Mapping[str, str],
+    fields: tuple[tuple[str, str], ...],
+    version: tuple[int, int],
+    limits: RequestLimits,
 ) -> int | None:
-    """Return the length of the body in bytes, 0 without one, None when it is chunked.
+    """Return the length of the body in bytes: 0 if there is none, None if it is chunked.
 
-    Raises HTTPError: 400 for what two servers could frame differently, 413 past max_body, 501 for other codings.
+    Raises HTTPError: 400 if two servers could frame the body differently; 413 above max_body; 501 for other
+    codings.
     """
     coding = values.get("transfer-encoding")
     length = values.get("content-length")
@@ -45,7 +49,7 @@ def body_length(
 
 
 def allows_keep_alive(connection: str | None, version: tuple[int, int]) -> bool:
-    """Return whether the client lets the connection stay open: RFC 9112 section 9.3."""
+    """Return whether the client allows the connection to stay open: RFC 9112 section 9.3."""
     if connection is None:
         return version == (1, 1)
     options = {option.strip(" \t").lower() for option in connection.split(",")}

@@ -1,12 +1,12 @@
-"""How large a request may be."""
+"""The limits on the size of a request."""
 
 from __future__ import annotations
 
 
-class Limits:
+class RequestLimits:
     """The limits of a request, in bytes; max_fields is a count. Config has settings of the same names.
 
-    encoded_slashes: a path may have %2F. Only a site that checks such requests itself sets it
+    encoded_slashes: a path may contain %2F. Only a site that checks such paths itself sets this
     (ewe.features.encoded_slashes).
     """
 

@@ -1,4 +1,4 @@
-"""Local redirects: a program names the target that answers in its place (RFC 3875 section 6.2.2)."""
+"""Local redirects: a program names another target of this server as the answer (RFC 3875 section 6.2.2)."""
 
 from __future__ import annotations
 

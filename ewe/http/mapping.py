@@ -1,9 +1,9 @@
-"""What changes in a response where a proxy has replaced the beginning of the path.
+"""Mapping of paths in the fields of a response, if the proxy has replaced the beginning of the request's path.
 
-The next server does not know that its / is the client's /app. It says "Location: /login", and sets a cookie for the
-path /. Both would lead the client away from /app. Mapping is for these fields alone: no proxy can find the links in
-a page. An application that must live below a path should be told so (SCRIPT_NAME, --root-path, a base URL), and the
-proxy should then leave the path as it is.
+The upstream does not know that its / is the client's /app. It may send "Location: /login", or set a cookie for the
+path /. Both would lead the client away from /app. A Mapping changes only these fields: a proxy cannot find all
+links in a page. An application below a path should therefore know its path (SCRIPT_NAME, --root-path, a base URL),
+and the proxy should then leave the path unchanged.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DO
 class Mapping:
     """The paths of one proxy.
 
-    prefix: of the client's path, without a slash at its end. replacement: what the next server sees in its place,
-    None if the path stays as it is. authorities: host[:port] of the next servers.
+    prefix: the beginning of the client's path, without a slash at its end. replacement: the beginning of the
+    upstream's path; None if the path is not changed. authorities: the host[:port] of each upstream.
     """
 
     def __init__(self, prefix: str, replacement: str | None, authorities: tuple[str, ...]) -> None:
@@ -27,13 +27,13 @@ class Mapping:
         self.authorities = frozenset("//" + each.lower() for each in authorities)
 
     def field(self, name: str, value: str, host: str) -> str:
-        """Return a field's value for the client. name: in lower case. host: the request's."""
+        """Return a field's value for the client. name: in lower case. host: the host of the request."""
         if name == "set-cookie":
             return self.cookie(value)
         return self.location(value, host) if name in ("location", "content-location") else value
 
     def path(self, path: str) -> str:
-        """Return the client's path for an absolute path of the next server."""
+        """Return the client's path for an absolute path of the upstream."""
         if self.replacement is None or not (path + "/").startswith(self.replacement + "/"):
             return path
         return (self.prefix + path[len(self.replacement) :]) or "/"
@@ -41,8 +41,8 @@ class Mapping:
     def location(self, value: str, host: str) -> str:
         """Return a URL for the client.
 
-        A URL with the next server's own address would lead past the proxy: it becomes a path. A URL with the
-        request's host keeps that host, and its path is mapped. Other URLs stay as they are.
+        A URL with the upstream's own address would bypass the proxy; it is replaced by a path. A URL with the
+        request's host keeps that host, and its path is mapped. Other URLs are not changed.
         """
         if value.startswith("/") and not value.startswith("//"):
             return self.path(value)
@@ -57,7 +57,7 @@ class Mapping:
         return value
 
     def cookie(self, value: str) -> str:
-        """Return a Set-Cookie value for the client: with its path mapped."""
+        """Return a Set-Cookie value for the client, with its path mapped."""
         if self.replacement is None:
             return value
         return ATTRIBUTE.sub(lambda match: match[1] + self.path(match[2].strip()), value)

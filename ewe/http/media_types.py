@@ -1,6 +1,6 @@
-"""Media types by file name. ewe has a table, so that every machine serves the same types.
+"""Media types by file name. ewe has its own table, so that it sends the same types on every machine.
 
-Only for an extension that is not in it does ewe ask the system's table; some of those call JavaScript text/plain.
+ewe uses the system's table only for other extensions. Some systems' tables call JavaScript text/plain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES = {
     "zst": "application/zstd",
 }  # fmt: skip
 
-# Types that are text though their name does not say so.
+# Text formats whose types do not begin with text/.
 TEXTUAL = frozenset({"application/javascript", "application/xml", "application/sql", "image/svg+xml"})
 NAMES = {"makefile": "text/plain", "readme": "text/plain", "license": "text/plain", "copying": "text/plain"}
 DEFAULT = "application/octet-stream"
@@ -53,9 +53,9 @@ def content_type(name: str) -> str:
 
 
 def from_system(extension: str) -> str:
-    """Return the type that the system's table has for an extension.
+    """Return the type of an extension in the system's table.
 
-    The whole name would not do: mimetypes reads "data:text/html,..." as a URL.
+    mimetypes gets only the extension: it would read a file name such as "data:text/html,..." as a URL.
     """
     import mimetypes
 

@@ -1,10 +1,10 @@
-"""Requests and responses. The parser makes a Request of a head; a feature answers with a Response.
+"""Requests and responses. The parser makes a Request from a head. A feature answers with a Response.
 
-The body of a request is read with `await request.body.receive()`. The body of a response is one of three things:
+`await request.body.receive()` reads the body of a request. The body of a response has one of three forms:
 
-    bytes                        small, and complete: sent with the head in one system call
+    bytes                        small and complete: sent with the head in one system call
     (bytes or Region, ...)       parts of open files: the kernel copies them (sendfile)
-    a Source                     pieces that come one after the other, from a program for instance
+    a Source                     pieces that come one after the other, for example from a program
 
 ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1).
 """
@@ -18,27 +18,29 @@ from ewe.bounded import BoundedDict
 from ewe.http.fields import FIELD_LINE, joined
 from ewe.http.status import BODILESS, REASONS
 
-# The methods that RFC 9110 section 9.3 and RFC 5789 define, except CONNECT. A program gets any other token as well,
-# such as WebDAV's PROPFIND; for a file the answer is 501.
+# The methods that RFC 9110 section 9.3 and RFC 5789 define, except CONNECT. Programs also get other methods, such
+# as WebDAV's PROPFIND; a request for a file with such a method is answered with 501.
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"})
-# The fields that make an answer depend on more than the target: RFC 9110 sections 13.1 and 14.2.
-CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range")
+# The fields by which a response depends on more than the target: RFC 9110 sections 13.1 and 14.2.
+CONDITIONS = frozenset(
+    {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"}
+)
 
-MAX_REQUESTS = 1024
-MAX_REMEMBERED = 2048  # characters of a head
+MAX_REQUESTS = 1024  # of one cache of results (MadeOfRequests)
+MAX_CACHED_HEAD_CHARS = 2048  # characters of a head
 
 V = TypeVar("V")
 
 
 class BodyReader:
-    """The calls that a request's body offers. NoBody and ewe.body.Body have them."""
+    """The methods of a request's body. NoBody and ewe.body.Body implement them."""
 
     length: int | None
     finished: bool
     pending: bytes
 
     async def receive(self) -> bytes:
-        """Return the next decoded bytes, b"" at the end. Raises HTTPError, Timeout, Disconnected."""
+        """Return the next decoded bytes; b"" at the end. Raises HTTPError, Timeout, Disconnected."""
         raise NotImplementedError
 
     async def look_ahead(self) -> None:
@@ -46,15 +48,18 @@ class BodyReader:
         raise NotImplementedError
 
     async def invite(self) -> None:
-        """Ask a client that waits for "100 Continue" for the body."""
+        """Send "100 Continue" to a client that waits for it before it sends the body."""
         raise NotImplementedError
 
     def known_length(self) -> int | None:
-        """Return the length in bytes; also of a chunked body, once its end has come and before a piece is taken."""
+        """Return the length in bytes, None if unknown.
+
+        The length of a chunked body is known after its end has arrived, and before receive() has returned a piece.
+        """
         return self.length
 
     def has_arrived(self) -> bool:
-        """Return whether receive() would find something without waiting: bytes, or the end."""
+        """Return whether receive() would return bytes, or the end, without waiting."""
         raise NotImplementedError
 
     def may_be_skipped(self) -> bool:
@@ -62,12 +67,12 @@ class BodyReader:
         raise NotImplementedError
 
     async def skip(self) -> bool:
-        """Read a short rest and drop it; return whether the body has been read to its end."""
+        """Read and drop the rest if it is short; return whether the body has been read to its end."""
         raise NotImplementedError
 
 
 class NoBody(BodyReader):
-    """The body of a request that has none."""
+    """The body of a request without a body."""
 
     length: int | None = 0
     finished = True
@@ -82,16 +87,16 @@ NO_BODY = NoBody()
 
 
 class Request:
-    """One request. It is never changed: equal heads of requests without a body share one Request.
+    """One request. It is never changed: requests without a body and with equal heads share one Request.
 
-    method, target: as sent. version: (1, 0) or (1, 1); its rules hold for this exchange.
+    method, target: as sent. version: (1, 0) or (1, 1), which decides the rules of this exchange.
     path: percent-decoded once, dot segments removed, repeated slashes merged; bytes that are not UTF-8 are
-    surrogate-escaped, as in file names. query: as sent, None without "?".
-    fields: each (name, value) in the order sent, names in lower case. values: name -> value; the values of equal
-    names are joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" if unknown.
-    length: the body's, in bytes; 0 without a body, None if it is chunked. keep_alive: the client lets the
-    connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
-    line: the request line.
+    surrogate-escaped, as in file names. query: as sent; None if there is no "?".
+    fields: the (name, value) pairs in the order sent, names in lower case. values: name -> value; the values of
+    equal names are joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target; "" if unknown.
+    length: the length of the body in bytes; 0 without a body, None if it is chunked. keep_alive: the client allows
+    the connection to stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is
+    present. line: the request line.
     """
 
     __slots__ = (
@@ -121,7 +126,7 @@ class Request:
         self.length: int | None = 0
         self.keep_alive = False
         self.expects = False
-        self.conditional = any(name in self.values for name in CONDITIONS)
+        self.conditional = not CONDITIONS.isdisjoint(self.values)
         self.body: BodyReader = NO_BODY
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
@@ -132,10 +137,11 @@ class Request:
 
 
 class MadeOfRequests(BoundedDict[Request, V]):
-    """What one part of the server has made of requests, for the next exchange with the same Request.
+    """A cache of results that depend only on a Request, for later exchanges with the same Request.
 
-    Only short heads without a body are remembered by a conversation, and so shared by exchanges. What is made of
-    any other request is not kept: with a thousand long heads a client could fill the memory of each worker.
+    A conversation remembers only requests with a short head and without a body, so only these are shared by
+    exchanges. For other requests the cache stores nothing: otherwise a client could fill the memory of each worker
+    with a thousand long heads.
     """
 
     __slots__ = ()
@@ -144,24 +150,25 @@ class MadeOfRequests(BoundedDict[Request, V]):
         super().__init__(MAX_REQUESTS)
 
     def __setitem__(self, request: Request, value: V) -> None:
+        """Store a result, unless the request has a body or a long head."""
         if request.body is NO_BODY:
             size = len(request.line)
             for name, text in request.fields:
                 size += len(name) + len(text)
-            if size <= MAX_REMEMBERED:
+            if size <= MAX_CACHED_HEAD_CHARS:
                 super().__setitem__(request, value)
 
 
 def with_host(request: Request, host: str) -> Request:
-    """Return a copy of a request, of the same body, that asks for another host."""
+    """Return a copy of a request, with the same body and another host."""
     other = copy_of(request)
     other.host = host
     return other
 
 
 def copy_of(request: Request) -> Request:
-    """Return a copy of a request, of the same body, that may be changed until others see it."""
-    # Without the module copy: it loads a further one, and a forked child pays for each
+    """Return a copy of a request, with the same body. The caller may change the copy before it passes it on."""
+    # The module copy is not used: it imports another module, and each module makes a fork slower.
     other = object.__new__(Request)
     for name in Request.__slots__:
         setattr(other, name, getattr(request, name))
@@ -169,18 +176,18 @@ def copy_of(request: Request) -> Request:
 
 
 def with_fields(request: Request, fields: tuple[tuple[str, str], ...]) -> Request:
-    """Return a copy of a request, of the same body, that has other fields; their names are in lower case."""
+    """Return a copy of a request, with the same body and other fields, whose names are in lower case."""
     other = copy_of(request)
     other.fields = fields
     other.values = joined(fields)
-    other.conditional = any(name in other.values for name in CONDITIONS)
+    other.conditional = not CONDITIONS.isdisjoint(other.values)
     return other
 
 
 def hides_authorization(variables: Mapping[bytes, bytes]) -> bool:
-    """Return whether ewe has checked the field Authorization, and programs may not see it (pass-authorization).
+    """Return whether ewe has checked the field Authorization, and hides it from programs (pass-authorization).
 
-    variables: of the exchange (Stream.variables).
+    variables: Stream.variables of the exchange.
     """
     return b"AUTH_TYPE" in variables and b"HTTP_AUTHORIZATION" not in variables
 
@@ -188,15 +195,15 @@ def hides_authorization(variables: Mapping[bytes, bytes]) -> bool:
 class Response:
     """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
 
-    status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding:
-    ewe.response_writer alone decides those. length: the body's, in bytes; None if unknown. cause: for the error
-    log, why the client does not get what it wanted. target: a local redirect; the site answers for this target
-    instead. release: called once when the body is no longer needed, to close the file of its Regions. A Response
-    whose body is bytes is never changed, so it may be sent many times.
+    status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding,
+    which ewe.response_writer adds. length: the length of the body in bytes; None if unknown. cause: the reason of a
+    failure, for the error log. target: of a local redirect; the site answers for this target instead. release:
+    called once when the body is no longer needed, to close the file of its Regions. If the body is bytes, the
+    Response is never changed, and may be sent many times.
     """
 
     __slots__ = (
-        "_encoded", "body", "cause", "fields", "length", "reason", "release", "remembered", "status", "target",
+        "_encoded", "body", "cached_head", "cause", "fields", "length", "reason", "release", "status", "target",
     )  # fmt: skip
 
     def __init__(
@@ -211,10 +218,14 @@ class Response:
         reason: str | None = None,
         head: bytes = b"",
     ) -> None:
-        """head: what encode_head() makes of status, reason and fields, if the caller remembers it."""
+        """head: the result of encode_head() for this status, reason and fields, if the caller has cached it; b""
+        else.
+
+        cause, release, target: see the class. reason: the text after the status; None: the usual one.
+        """
         self.status = status
         self.fields = tuple(fields)
-        self.remembered = (self.fields, head)
+        self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
         self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
         self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause
@@ -226,12 +237,12 @@ class Response:
     def encoded(self) -> bytes:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
 
-        Content-Length is among them if the length is known and the status has a body (RFC 9110 section 8.6).
+        Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
         Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
         """
         if self._encoded is None:
-            fields, head = self.remembered
-            if not head or fields is not self.fields:  # a feature has added to the fields
+            fields, head = self.cached_head
+            if not head or fields is not self.fields:  # a feature has added fields
                 head = encode_head(self.status, self.reason, self.fields)
             if self.length is not None and self.status not in BODILESS:
                 head = b"%bContent-Length: %d\r\n" % (head, self.length)
@@ -239,10 +250,16 @@ class Response:
         return self._encoded
 
     def with_body(self, body: bytes) -> Response:
-        """Return the same response with another body of the same length: cheaper than to make and encode one."""
+        """Return a copy with another body; the head and the length stay those of this response.
+
+        The body must therefore have the same length. b"" is allowed for a copy that only keeps the head:
+        with_body() of that copy gets the real body later. If encoded() was called before, the copy's head is not
+        encoded again.
+        """
         other = Response.__new__(Response)
         other.status = self.status
         other.fields = self.fields
+        other.cached_head = self.cached_head
         other.body = body
         other.reason = self.reason
         other.cause = self.cause
@@ -253,9 +270,10 @@ class Response:
         return other
 
     def with_fields(self, fields: Iterable[tuple[str, str]]) -> Response:
-        """Return the response with other fields: a copy if its body is bytes, since it may be sent many times.
+        """Return the response with other fields. If its body is bytes, return a copy, since it may be sent many
+        times.
 
-        Any other response is for one request, and may know by itself how to close what its body holds.
+        Any other response is for one request. It is changed, not copied, since its class may override close().
         """
         if type(self.body) is not bytes:
             self.fields = tuple(fields)
@@ -264,7 +282,7 @@ class Response:
         other = Response.__new__(Response)
         other.status = self.status
         other.fields = tuple(fields)
-        other.remembered = (other.fields, b"")
+        other.cached_head = (other.fields, b"")
         other.body = self.body
         other.reason = self.reason
         other.cause = self.cause
@@ -275,32 +293,35 @@ class Response:
         return other
 
     def get(self, name: str) -> str | None:
-        """Return the value of the first field of a name in lower case; None if there is no such field."""
-        for own, value in self.fields:
-            if own.lower() == name:
+        """Return the value of the first field with this name (in lower case); None if there is no such field."""
+        for field_name, value in self.fields:
+            if field_name.lower() == name:
                 return value
         return None
 
     async def close(self) -> None:
-        """Release what the body holds: a file, a program."""
+        """Release the resources of the body: an open file, a running program."""
         if isinstance(self.body, Source):
             await self.body.close()
+        elif isinstance(self.body, tuple):
+            self.body = ()  # an idle conversation still has its last response
         if self.release is not None:
-            self.release()
+            release, self.release = self.release, None
+            release()
 
 
 class FileResponse(Response):
-    """The whole of a file: nothing in its body depends on the request."""
+    """A response whose body is a whole file. The body does not depend on the request."""
 
     __slots__ = ()
 
 
 class KeptResponse(Response):
-    """A response that a cache may hold.
+    """A response that a cache may store.
 
-    variants: the responses that replace it, by content coding ("" for none), or by the path that was asked for
-    if it is one of several languages; ewe.features.compression and ewe.features.languages fill them.
-    keep: counts bytes that the cache is to hold besides; it returns whether there is room.
+    variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
+    file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
+    keep: a function that asks the cache to store this many additional bytes, and returns whether there is room.
     """
 
     __slots__ = ("keep", "variants")
@@ -315,7 +336,7 @@ class CachedFile(KeptResponse, FileResponse):
 
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
-    """Return a status line and field lines, each with its CRLF. Raises ValueError as Response.encoded()."""
+    """Return a status line and field lines, each with its CRLF. Raises ValueError like Response.encoded()."""
     lines = [f"HTTP/1.1 {status} {reason}\r\n"]
     for name, value in fields:
         line = f"{name}: {value}"
@@ -326,35 +347,39 @@ def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> 
 
 
 class Region:
-    """A part of an open file: `count` bytes from `offset` on. file: a descriptor."""
+    """A part of an open file: `count` bytes from `offset` on. file: a descriptor.
 
-    __slots__ = ("count", "file", "offset")
+    owner: an object that closes the descriptor when nothing refers to it any more; None: the response closes it.
+    """
 
-    def __init__(self, file: int, offset: int, count: int) -> None:
+    __slots__ = ("count", "file", "offset", "owner")
+
+    def __init__(self, file: int, offset: int, count: int, owner: object = None) -> None:
         self.file = file
         self.offset = offset
         self.count = count
+        self.owner = owner
 
 
 class Source:
-    """A body that comes piece by piece. length: in bytes, None if unknown.
+    """A body that comes piece by piece. length: the length in bytes, None if unknown.
 
-    raw: the pieces are a complete response, with its head (RFC 3875 section 5), and go to the client as they are.
+    raw: the pieces are a complete response with a head (RFC 3875 section 5), and are sent to the client unchanged.
     """
 
     length: int | None = None
     raw = False
 
     async def receive(self) -> bytes:
-        """Return the next piece, b"" at the end. An exception ends the response early."""
+        """Return the next piece; b"" at the end. An exception aborts the response."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Release what the source holds. Called once, however the response ended."""
+        """Release the resources of the source. This is called once, also if the response was aborted."""
 
 
 def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
-    """Return the length of a response body in bytes, None when unknown. Raises TypeError for another type."""
+    """Return the length of a response's body in bytes; None if unknown. Raises TypeError for another type."""
     if isinstance(body, bytes):
         return len(body)
     if isinstance(body, Source):

@@ -4,8 +4,9 @@ A client lists what it accepts, each item with a weight from 0 to 1 (a quality v
 
     Accept-Encoding: br, gzip;q=0.5, identity;q=0          Accept-Language: de-CH, de;q=0.8, en;q=0.5
 
-The client's weights decide. Where they are equal, the server's order does. A malformed item is left out, because a
-server must not fail over a preference. Each function takes time in proportion to the length of the field.
+The client's weights decide. If weights are equal, the server's order decides. A malformed item is ignored, because
+a server must not fail because of a preference. The time of each function is proportional to the length of the
+field.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from collections.abc import Iterable, Sequence
 
 WEIGHT = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)  # RFC 9110 section 12.4.2
 LANGUAGE_RANGE = re.compile(r"\*|[a-z]{1,8}(?:-[a-z0-9]{1,8})*")  # RFC 4647 section 2.1
-MAX_RANGES = 32  # languages of a field that are looked up; no person speaks more
-# The weight of no coding if the field does not mention it: acceptable, and worse than any coding (section 12.5.3).
-LEAST = 0.0001
+MAX_LANGUAGE_RANGES = 32  # language ranges of a field that are used; no person speaks more
+# The weight of "no coding" if the field does not mention it: acceptable, but worse than any coding (section
+# 12.5.3).
+MIN_WEIGHT = 0.0001
 
 
 def weights(value: str) -> dict[str, float]:
     """Return the weight of each item of a list such as Accept-Encoding, in lower case, in the order of the list.
 
-    The last of equal items counts.
+    If an item occurs twice, the last one counts.
     """
     found: dict[str, float] = {}
     for part in value.lower().split(","):
@@ -39,9 +41,9 @@ def weights(value: str) -> dict[str, float]:
 def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
     """Return the content coding to send, "" for none: RFC 9110 section 12.5.3.
 
-    accepts: the value of Accept-Encoding. codings: those that there are; where weights are equal, the first wins,
-    and any of them wins over no coding. The answer may be "" although the client refuses it (identity;q=0): section
-    12.5.3 lets a server send what it has.
+    accepts: the value of Accept-Encoding. codings: the available codings. If weights are equal, the first coding
+    wins, and any coding wins over no coding. The result may be "" although the client refuses that (identity;q=0):
+    section 12.5.3 allows a server to send the body without a coding.
     """
     if accepts is None:
         return ""
@@ -49,7 +51,7 @@ def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
     if "x-gzip" in found:
         found.setdefault("gzip", found["x-gzip"])
     star = found.get("*", 0.0)
-    best, chosen = found.get("identity", LEAST), ""
+    best, chosen = found.get("identity", MIN_WEIGHT), ""
     for coding in codings:
         weight = found.get(coding, star)
         if weight > 0 and (weight > best or (not chosen and weight >= best)):
@@ -58,26 +60,27 @@ def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
 
 
 def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
-    """Return which of `languages` to send: RFC 4647 section 3.4, lookup. The first one if the client likes none.
+    """Return the language to send: RFC 4647 section 3.4 (lookup). If none matches, return the first language.
 
     accepts: the value of Accept-Language. languages: tags such as "de" or "pt-BR", at least one.
 
-    Lookup shortens each range from its end until a language matches: de-CH-1996, de-CH, de. If that finds nothing,
-    the range may still match a longer tag: "en" finds "en-GB" (basic filtering, section 3.3.1). A visitor who reads
-    English gets English. If no range finds anything, a sibling is better than another language: "pt-PT" finds
-    "pt-BR", as under Apache. A language of weight 0 is chosen only if the client refuses every language.
+    Lookup shortens each range from its end until a language matches: de-CH-1996, de-CH, de. If none matches, a
+    longer tag may match the range: "en" finds "en-GB" (basic filtering, section 3.3.1). If no range has found a
+    language, another variant of the same language is better than another language: "pt-PT" finds "pt-BR", as under
+    Apache. A language of weight 0 is chosen only if the client refuses every language.
     """
     if accepts is None:
         return languages[0]
     found = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
-    refused = [item for item, weight in found.items() if not weight][:MAX_RANGES]
-    # A stable sort: where weights are equal, the client's order counts.
-    wanted = sorted((item for item in found if found[item] > 0), key=lambda item: -found[item])[:MAX_RANGES]
+    refused = [item for item, weight in found.items() if not weight][:MAX_LANGUAGE_RANGES]
+    # The sort is stable: if weights are equal, the client's order counts.
+    wanted = sorted((item for item in found if found[item] > 0), key=lambda item: -found[item])
+    wanted = wanted[:MAX_LANGUAGE_RANGES]
     tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, wanted)}
     order = [tag.lower() for tag in languages if tag.lower() in tags]
     for item in wanted:
         if item == "*":
-            # The languages that the client does not name (section 3.4.1): it names better ones before.
+            # The star matches only languages that the client does not name (section 3.4.1).
             match = next((tag for tag in order if tag not in wanted), "")
         else:
             match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
@@ -85,7 +88,7 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
             return tags[match]
     for item in wanted:
         language = item.partition("-")[0]
-        if len(language) == 1:  # x and i say nothing without what follows them
+        if len(language) == 1:  # the subtags x and i alone name no language
             continue
         if match := next((tag for tag in order if tag.startswith(language + "-")), ""):
             return tags[match]
@@ -101,23 +104,23 @@ def is_refused(tag: str, refused: list[str], wanted: list[str]) -> bool:
 
 
 def looked_up(item: str, tags: dict[str, str]) -> str:
-    """Return the tag that a language range leads to by shortening it, "" if none: RFC 4647 section 3.4."""
+    """Return the tag that matches a language range or its shortened forms; "" if none: RFC 4647 section 3.4."""
     parts = item.split("-")
     while parts:
         if (tag := "-".join(parts)) in tags:
             return tag
         parts.pop()
-        if parts and len(parts[-1]) == 1:  # a singleton, such as x, says nothing without what follows it
+        if parts and len(parts[-1]) == 1:  # a singleton, such as x, has no meaning at the end of a tag
             parts.pop()
     return ""
 
 
 def with_vary(fields: tuple[tuple[str, str], ...], name: str) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a response whose Vary also names a request field: RFC 9110 section 12.5.5.
+    """Add the name of a request field to Vary; return the response's fields: RFC 9110 section 12.5.5.
 
-    A response has one Vary afterwards. `*` stays as it is, since it says more.
+    Several Vary fields are merged into one. `*` is not changed, since it covers all fields.
     """
-    values = [value for own, value in fields if own.lower() == "vary"]
+    values = [value for field_name, value in fields if field_name.lower() == "vary"]
     names = [each.strip(" \t") for value in values for each in value.split(",")]
     if "*" in names or name.lower() in (each.lower() for each in names):
         return fields

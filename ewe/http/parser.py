@@ -5,20 +5,20 @@ r"""The parser: from the bytes of a head to a Request.
     Accept: text/html\r\n
     \r\n                            the empty line that ends the head
 
-parse_request() takes a whole head: one pattern checks the request line, one pattern checks all field lines, then
-both are split. That is fast, since patterns run in C, and it is short. Three files check what the parts mean:
-target.py (path, query and Host), framing.py (where the body ends), fields.py (names and values).
+parse_request() takes a whole head. One pattern checks the request line, one pattern checks all field lines, then
+both are split. The code is short, and fast, since patterns run in C. Three files check the meaning of the parts:
+target.py (path, query and Host), framing.py (the end of the body), fields.py (names and values).
 
-**Strict.** Where the RFC leaves a choice, and the choice concerns framing, the target or Host, ewe takes the strict
-side. If two servers in a row read the same bytes differently, an attacker can hide one request inside another
-(request smuggling, RFC 9112 sections 11.1 and 11.2). To prevent this, ewe refuses with 400 what could be understood
-in two ways: a bare line feed, a folded field, a space before the colon, two Hosts.
+**Strict parsing.** If the RFC leaves a choice about framing, the target or Host, ewe makes the strict choice. If
+two servers in a chain read the same bytes differently, an attacker can hide one request inside another (request
+smuggling, RFC 9112 sections 11.1 and 11.2). To prevent this, ewe refuses every ambiguous head with 400: a bare line
+feed, a folded field, a space before the colon, two Host fields.
 
-**The same verdict, however the bytes arrive.** A head comes in pieces of any size. check_partial_head() refuses a
-head that can no longer become a good one without waiting for its end: a client that speaks TLS, or HTTP/0.9, hears
-of it at once. It reads the bytes in their order, and the first byte with which no good head can go on decides
-(lines.py). A complete head that the patterns refuse is read in the same way, so that its status and its message are
-the same too.
+**The same result, in whichever pieces the bytes arrive.** A head comes in pieces of any size. If a head can no
+longer become valid, check_partial_head() refuses it without waiting for its end: a client that speaks TLS, or
+HTTP/0.9, gets an answer at once. It reads the bytes in order, and the first byte that cannot be part of a valid
+head decides (lines.py). A complete head that does not match the patterns is read in the same way, so it gets the
+same status and the same message.
 
 Read next: messages.py (Request, Response), target.py, framing.py. Chunked bodies are in chunked.py.
 """
@@ -29,25 +29,25 @@ import re
 
 from ewe.http.fields import TOKEN, parse_fields
 from ewe.http.framing import allows_keep_alive, body_length
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_ends
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_host, parse_target
 
 # request-line = method SP request-target SP HTTP-version: RFC 9112 section 3
-MAX_METHOD = 32  # characters; the longest registered method, UPDATEREDIRECTREF, has 17
-REQUEST_LINE = re.compile(rf"({TOKEN}{{1,{MAX_METHOD}}}) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
-# What a good request line may begin with
+MAX_METHOD_CHARS = 32  # characters; the longest registered method, UPDATEREDIRECTREF, has 17
+REQUEST_LINE = re.compile(rf"({TOKEN}{{1,{MAX_METHOD_CHARS}}}) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
+# The beginning of a valid request line
 BEGUN_REQUEST_LINE = re.compile(rf"(?:({TOKEN}+)(?: (?:([\x21-\x7e]+)(?: [HTTP/0-9.]{{0,8}})?)?)?)?\r?")
 
 
-def parse_request(head: bytes, limits: Limits) -> Request:
-    """Return the request whose head this is: from the request line to the empty line, CRLFs included.
+def parse_request(head: bytes, limits: RequestLimits) -> Request:
+    """Parse a head, from the request line to the empty line, with all CRLFs, and return the request.
 
-    Raises HTTPError: 400 for bad syntax, framing or Host; 414 and 431 past a limit; 417 for an expectation other
-    than 100-continue; 413 for a declared body past the limit; 501 for CONNECT or an unknown coding; 505 for a
-    version. If a head has more than one fault, the first that check_head() meets decides.
+    Raises HTTPError: 400 for malformed syntax, framing or Host; 414 and 431 above a limit; 417 for an expectation
+    other than 100-continue; 413 for a declared body above the limit; 501 for CONNECT or an unknown coding; 505 for
+    an unknown version. If a head has several faults, the first that check_head() finds decides.
     """
     text = head.decode("latin-1")
     line, _, rest = text.partition("\r\n")
@@ -73,10 +73,10 @@ def parse_request(head: bytes, limits: Limits) -> Request:
     return request
 
 
-def parse_request_line(line: str, limits: Limits) -> tuple[str, str, tuple[int, int]]:
+def parse_request_line(line: str, limits: RequestLimits) -> tuple[str, str, tuple[int, int]]:
     """Return method, target and version. A minor version above 1 counts as 1 (RFC 9110 section 2.5).
 
-    Raises HTTPError: 400, 414, 505. If the line has more than one fault, check_head() finds the first.
+    Raises HTTPError: 400, 414, 505. If the line has several faults, check_head() finds the first.
     """
     match = REQUEST_LINE.fullmatch(line)
     if match is None:
@@ -89,11 +89,11 @@ def parse_request_line(line: str, limits: Limits) -> tuple[str, str, tuple[int, 
     return method, target, (1, 0) if minor == "0" else (1, 1)
 
 
-def check_head(arrived: bytes, limits: Limits, start: int = 0) -> int:
-    """Check a head, or the part that has arrived, from the line at `start` on; return where the last line begins.
+def check_head(arrived: bytes, limits: RequestLimits, start: int = 0) -> int:
+    """Check a head, or the part that has arrived, from the line at `start` on.
 
-    The first byte with which no good head can go on decides; the bytes after it play no part.
-    Raises HTTPError: 400, 414, 431, 501 for the length of a method, 505.
+    Return the offset of the last line. The first byte that cannot be part of a valid head decides; the bytes after
+    it have no effect. Raises HTTPError: 400, 414, 431, 501 for a long method, 505.
     """
     text = arrived[start : limits.max_head + 1].decode("latin-1")
     number = arrived.count(b"\n", 0, start)  # 0: the request line
@@ -116,7 +116,7 @@ def check_head(arrived: bytes, limits: Limits, start: int = 0) -> int:
             elif line and ":" not in line:
                 raise HTTPError(400, f"a field line is malformed: {line[:80]!r}")
         except HTTPError as error:
-            error.place = start + end
+            error.offset = start + end
             raise
         if not line:
             break
@@ -124,40 +124,43 @@ def check_head(arrived: bytes, limits: Limits, start: int = 0) -> int:
         number += 1
     if len(arrived) > limits.max_head:
         raise HTTPError(
-            431, f"the head has more than {limits.max_head} bytes (max-head)", place=limits.max_head
+            431, f"the head has more than {limits.max_head} bytes (max-head)", offset=limits.max_head
         )
     return start + begins
 
 
-def check_request_sizes(begun: re.Match[str], limits: Limits) -> None:
+def check_request_sizes(begun: re.Match[str], limits: RequestLimits) -> None:
     """Raise HTTPError if the method or the target of a request line, or of its beginning, is too long."""
     method, target = begun.groups(default="")
-    if len(method) > MAX_METHOD:
-        cause = f"method {method[:MAX_METHOD]!r} goes on; the limit is {MAX_METHOD} characters"
-        raise HTTPError(501, cause, place=MAX_METHOD)
+    if len(method) > MAX_METHOD_CHARS:
+        cause = f"method {method[:MAX_METHOD_CHARS]!r} goes on; the limit is {MAX_METHOD_CHARS} characters"
+        raise HTTPError(501, cause, offset=MAX_METHOD_CHARS)
     if len(target) > limits.max_target:
         cause = f"the target has more than {limits.max_target} bytes (max-target)"
-        raise HTTPError(414, cause, place=begun.start(2) + limits.max_target)
+        raise HTTPError(414, cause, offset=begun.start(2) + limits.max_target)
 
 
-def check_field_size(begun: str, number: int, limits: Limits, place: int) -> None:
-    """Raise HTTPError(431) if a field line, or its beginning, is too long or one too many. place: its offset."""
+def check_field_size(begun: str, number: int, limits: RequestLimits, offset: int) -> None:
+    """Raise HTTPError(431) if a field line, or its beginning, is too long, or exceeds max_fields.
+
+    offset: the offset of the line in the head.
+    """
     size = len(begun.rstrip("\r"))
     if size and number > limits.max_fields:
         cause = f"there are more than {limits.max_fields} field lines (max-fields)"
-        raise HTTPError(431, cause, place=place)
+        raise HTTPError(431, cause, offset=offset)
     if size > limits.max_field:
         cause = (
             f"field {begun[: min(40, limits.max_field)]!r} has more than {limits.max_field} bytes (max-field)"
         )
-        raise HTTPError(431, cause, place=place + limits.max_field)
+        raise HTTPError(431, cause, offset=offset + limits.max_field)
 
 
-def check_partial_head(arrived: bytes, limits: Limits, checked: int = 0) -> int:
-    """Check the part of a head that has arrived; raise HTTPError if it can no longer become a good head.
+def check_partial_head(arrived: bytes, limits: RequestLimits, checked: int = 0) -> int:
+    """Check the part of a head that has arrived; raise HTTPError if it can no longer become a valid head.
 
-    checked: the result of the call before, so that each line is checked once, however slowly it arrives. Returns
-    where the last line begins. Raises as check_head().
+    checked: the result of the previous call, so that a complete line is checked only once; 0 in the first call.
+    Returns the offset of the last line. Raises the errors of check_head().
     """
     longest = min(limits.max_field if checked else limits.max_target, limits.max_head - checked)
     return check_head(beginning(arrived, checked, longest), limits, checked)

@@ -1,21 +1,21 @@
-"""The PROXY protocol: what stands at the start of a connection that a proxy has made for a client.
+"""The PROXY protocol: a header at the start of a connection that a proxy has made for a client.
 
-A proxy that passes TCP on does not read HTTP, and cannot add a field. It writes one header before the client's
+A proxy that only forwards TCP does not parse HTTP, and cannot add a field. It writes one header before the client's
 bytes:
 
     version 1, text     PROXY TCP4 203.0.113.9 192.0.2.1 56324 443\\r\\n          at most 107 bytes
     version 2, binary   12 bytes of signature, version and command, family,
                         length, addresses, then further values (TLV)
 
-Both name the client's address and the address that the client has connected to. LOCAL (version 2) and UNKNOWN
-(version 1) name none: the proxy itself asks, to see whether the server is well. Then the connection's own addresses
-hold. Of the further values two are read: a checksum is verified if it is there, and PP2_TYPE_SSL says that the
-client speaks TLS with the proxy. The others are skipped.
+Both contain the client's address, and the address to which the client has connected. With LOCAL (version 2) and
+UNKNOWN (version 1) no addresses count: the proxy checks the health of the server. Then the connection's own
+addresses are used. ewe reads two of the further values: it verifies the checksum, if there is one, and PP2_TYPE_SSL
+shows that the client uses TLS to the proxy. Other values are skipped.
 
-The parser does no I/O: parse() gets all bytes that have arrived, and says whether the header is complete.
+The parser does no I/O: parse() gets all bytes that have arrived, and returns None until the header is complete.
 
 Source: "The PROXY protocol, versions 1 & 2", HAProxy, https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
-Read next: gateway/proxy_protocol.py, which reads it from a stream.
+Read next: gateway/proxy_protocol.py, which reads the header from a stream.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ewe.http.addresses import plain
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"  # version 2, section 2.2
 FIRST = b"PROXY "  # version 1, section 2.1
-MAX_FIRST = 107  # bytes of version 1 with its CRLF
-MAX_SECOND = 4096  # bytes of version 2 after its 16: addresses and further values
+MAX_VERSION_1_BYTES = 107  # bytes of version 1 with its CRLF
+MAX_VERSION_2_BYTES = 4096  # bytes of version 2 after its first 16: addresses and further values
 PORT = r"(0|[1-9][0-9]{0,4})"
 LINE = re.compile(rf"PROXY (TCP4|TCP6) ([0-9A-Fa-f:.]{{2,39}}) ([0-9A-Fa-f:.]{{2,39}}) {PORT} {PORT}")
 UNKNOWN = re.compile(r"PROXY UNKNOWN(?: [\x20-\x7e]*)?")
@@ -45,13 +45,13 @@ CLIENT_SSL = 0x01  # bit of SSL's first byte: the client has connected over TLS
 
 
 class Malformed(ValueError):
-    """The bytes are no PROXY header; the text is one line."""
+    """The bytes are not a PROXY header. The text is one line."""
 
 
 class Announced(NamedTuple):
-    """What a header says. client, server: (address, port); None if it names none. size: of the header, in bytes.
+    """The contents of a header. client, server: (address, port), or None. size: the header's length in bytes.
 
-    secure: the client speaks TLS with the proxy.
+    secure: the client uses TLS to the proxy.
     """
 
     client: tuple[str, int] | None
@@ -61,7 +61,7 @@ class Announced(NamedTuple):
 
 
 def parse(data: bytes) -> Announced | None:
-    """Return what the header at the beginning of `data` says; None if it is not complete. Raises Malformed."""
+    """Parse the header at the beginning of `data`; return None if it is incomplete. Raises Malformed."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
         return parse_second(data)
     if data[: len(FIRST)] == FIRST[: len(data)]:
@@ -70,11 +70,11 @@ def parse(data: bytes) -> Announced | None:
 
 
 def parse_first(data: bytes) -> Announced | None:
-    """Return what a header of version 1 says; None if it is not complete. Raises Malformed."""
-    end = data.find(b"\r\n", 0, MAX_FIRST)
+    """Parse a header of version 1; return None if it is incomplete. Raises Malformed."""
+    end = data.find(b"\r\n", 0, MAX_VERSION_1_BYTES)
     if end < 0:
-        if len(data) >= MAX_FIRST:
-            raise Malformed(f"a PROXY line has more than {MAX_FIRST} bytes")
+        if len(data) >= MAX_VERSION_1_BYTES:
+            raise Malformed(f"a PROXY line has more than {MAX_VERSION_1_BYTES} bytes")
         return None
     line = data[:end].decode("latin-1")
     if UNKNOWN.fullmatch(line):
@@ -92,19 +92,19 @@ def parse_first(data: bytes) -> Announced | None:
 
 
 def parse_second(data: bytes) -> Announced | None:
-    """Return what a header of version 2 says; None if it is not complete. Raises Malformed."""
+    """Parse a header of version 2; return None if it is incomplete. Raises Malformed."""
     if len(data) < FIXED.size:
         return None
     _, command, family, length = FIXED.unpack_from(data)
     if command not in (LOCAL, PROXY):
         raise Malformed(f"version and command {command:#04x} are unknown")
-    if length > MAX_SECOND:
-        raise Malformed(f"it has {length} bytes; the limit is {MAX_SECOND}")
+    if length > MAX_VERSION_2_BYTES:
+        raise Malformed(f"it has {length} bytes; the limit is {MAX_VERSION_2_BYTES}")
     size = FIXED.size + length
     if len(data) < size:
         return None
     addresses = ADDRESSES.get(family)
-    if command == LOCAL:  # the family is to be ignored; only the checksum can still be read
+    if command == LOCAL:  # the receiver must ignore the addresses; only the checksum is read
         values = read_values(data, FIXED.size + (addresses or 0), size) if addresses is not None else {}
         check(data[:size], values)
         return Announced(None, None, size)
@@ -127,7 +127,7 @@ def parse_second(data: bytes) -> Announced | None:
 
 
 def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]:
-    """Return where each further value begins and ends, by its type. Raises Malformed if one exceeds the header."""
+    """Return type -> (begin, end) of the further values. Raises Malformed if one exceeds the header."""
     found: dict[int, tuple[int, int]] = {}
     while begin < end:
         if end - begin < VALUE.size:
@@ -142,10 +142,13 @@ def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]
 
 
 def check(header: bytes, values: dict[int, tuple[int, int]]) -> None:
-    """Verify the checksum, if there is one: CRC32c of the header with zeros in its place. Raises Malformed."""
-    if (place := values.get(CHECKSUM)) is None:
+    """Verify the checksum, if there is one: the CRC32c of the header with zeros in the checksum's place.
+
+    Raises Malformed.
+    """
+    if (span := values.get(CHECKSUM)) is None:
         return
-    begin, end = place
+    begin, end = span
     if end - begin != 4 or crc32c(header[:begin] + bytes(4) + header[end:]) != int.from_bytes(
         header[begin:end], "big"
     ):
@@ -153,7 +156,7 @@ def check(header: bytes, values: dict[int, tuple[int, int]]) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """Return the CRC32c of some bytes (RFC 3720 appendix B.4): bit by bit, since a header is short."""
+    """Return the CRC32c of `data` (RFC 3720 appendix B.4). It is computed bit by bit, since a header is short."""
     remainder = 0xFFFFFFFF
     for byte in data:
         remainder ^= byte

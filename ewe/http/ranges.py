@@ -7,15 +7,15 @@ import re
 
 from ewe.http.messages import Region, Response
 
-MAX_RANGES = 32  # a request for more is answered with the whole file: section 14.2 warns of many small ones
+MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 
 
 def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
-    """Return the (offset, count) of each range that can be satisfied, in the order asked for.
+    """Return the (offset, count) of each satisfiable range, in the order of the field `value`.
 
-    None: the field is malformed or asks for too many ranges, so the whole file is to be sent. An empty list: no
-    range can be satisfied, 416 (section 15.5.17).
+    Return None if the field is malformed or has too many ranges: the whole file is then sent. Return an empty list
+    if no range can be satisfied: the status is then 416 (section 15.5.17).
     """
     unit, _, specs = value.partition("=")
     if unit.lower() != "bytes":
@@ -30,10 +30,11 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
         first, last = match.groups()
         if first:
             if last and int(last) < int(first):
-                return None  # invalid, so the whole field is to be ignored: section 14.1.1
+                return None  # invalid, so the whole field must be ignored: section 14.1.1
             ranges.append((int(first), min(int(last), size - 1) if last else size - 1))
         elif last and int(last) and not size:
-            return None  # all of nothing: satisfiable (section 14.1.2), but no Content-Range can say it
+            # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
+            return None
         elif last:
             ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
         else:
@@ -47,7 +48,7 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
 
 
 def overlap(ranges: list[tuple[int, int]]) -> bool:
-    """Return whether more than two ranges overlap. Section 14.2 lets a server ignore such a field."""
+    """Return whether more than two ranges overlap. Section 14.2 allows a server to ignore such a field."""
     end, times = 0, 0
     for offset, count in sorted(ranges):
         times += offset < end
@@ -63,7 +64,7 @@ def unsatisfiable(size: int) -> tuple[tuple[str, str], ...]:
 def partial(
     ranges: list[tuple[int, int]], size: int, kind: str, fields: tuple[tuple[str, str], ...], file: int
 ) -> Response:
-    """Return the 206 for ranges of an open file; several ranges make a multipart/byteranges (section 14.6).
+    """Return the 206 for ranges of an open file. Several ranges become a multipart/byteranges (section 14.6).
 
     kind: the Content-Type of the whole file. fields: all other fields.
     """

@@ -1,20 +1,22 @@
-"""The head of a request that a proxy sends to the next server: made from a parsed Request, never copied.
+"""The head of a request that a proxy sends to the upstream. It is made from a parsed Request, and never copied.
 
-Two servers in a row that read the same bytes differently can be made to see two requests where the other sees one
-(request smuggling). ewe therefore writes a new head from what it has understood: method, target, fields, framing.
-The next server sees no byte of the client's head that ewe's parser has not accepted as part of a name or a value.
+If two servers in a chain read the same bytes differently, an attacker can make one server see two requests where
+the other sees one (request smuggling). ewe therefore writes a new head from the parsed parts: method, target,
+fields, framing. The upstream gets only those bytes of the client's head that ewe's parser has accepted in a name or
+a value.
 
-    client's                              the next server's
-    Host                                  Host: the same, or the next server's address
-    X-Forwarded-*, Forwarded, X-Real-IP   dropped; written again, from what ewe knows of the client
-    Connection, and what it names         dropped (RFC 9110 section 7.6.1)
+    the client's head                     the upstream's head
+    Host                                  Host: the same, or the upstream's address
+    X-Forwarded-*, Forwarded, X-Real-IP   dropped; the first two are written again, with the client's address
+    Connection, and the fields it names   dropped (RFC 9110 section 7.6.1)
     Expect                                dropped: ewe answers "100 Continue" itself
     Content-Length, Transfer-Encoding     written again, from the framing of the body that is sent
     names with "_"                        dropped: many programs take X_Forwarded_For for X-Forwarded-For
     Proxy                                 dropped: it would become HTTP_PROXY in a CGI program
     Via                                   "1.1 ewe" is added (RFC 9110 section 7.6.3)
 
-A trusted proxy's X-Forwarded-For and Forwarded are continued: ewe adds that proxy's address.
+If the request comes from a trusted proxy, ewe continues its X-Forwarded-For or Forwarded: it adds the address of
+that proxy to the list.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ DROPPED = HOP_BY_HOP | {
     "content-length", "expect", "forwarded", "host", "max-forwards", "proxy", "proxy-authorization", "via",
     "x-real-ip",
 }  # fmt: skip
-PSEUDONYM = "ewe"  # in Via
-MAX_NAME = 64  # characters; longer names of fields are not cached
+PSEUDONYM = "ewe"  # the name of this server in Via
+MAX_CACHED_FIELD_NAME_CHARS = 64  # characters; longer field names are not cached
 
 
 def target_for(request: Request, prefix: str, replacement: str | None) -> str:
-    """Return the target to ask the next server for.
+    """Return the target of the request to the upstream.
 
-    prefix: of the path, without a slash at its end. replacement: what takes its place, None to leave the path as it
-    is. The path keeps the client's percent-encoding, unless it has dot segments or repeated slashes, or a rewrite
-    has changed it: the next server must not see another path than the one by which ewe has chosen it.
+    prefix: the beginning of the path, without a slash at its end. replacement: the new beginning; None leaves the
+    path unchanged. The path keeps the client's percent-encoding, unless it has dot segments or repeated slashes, or
+    a rewrite has changed it. Then request.path is encoded again: the upstream must see the same path by which ewe
+    has chosen the upstream.
     """
     if request.path == "*":
         return "*"
@@ -59,14 +62,14 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
 
 
 def passed_fields(request: Request, *, hides_authorization: bool = False) -> list[str]:
-    """Return the lines of the client's fields that go on to the next server, in the client's order."""
+    """Return the lines of the client's fields that are passed on to the upstream, in the client's order."""
     dropped = DROPPED
     if "connection" in request.values:
         dropped |= options_of((request.values["connection"],))
     if hides_authorization:
         dropped |= {"authorization"}
     return [
-        f"{(spelled if len(name) <= MAX_NAME else spelled.__wrapped__)(name)}: {value}\r\n"
+        f"{(spelled if len(name) <= MAX_CACHED_FIELD_NAME_CHARS else spelled.__wrapped__)(name)}: {value}\r\n"
         for name, value in request.fields
         if name not in dropped and "_" not in name and not name.startswith("x-forwarded-")
     ]
@@ -74,16 +77,16 @@ def passed_fields(request: Request, *, hides_authorization: bool = False) -> lis
 
 @functools.lru_cache(maxsize=1024)
 def spelled(name: str) -> str:
-    """Return the usual spelling of a field's name: Content-Type. Old programs look for it."""
+    """Return the usual spelling of a field's name, such as Content-Type. Old programs expect it."""
     return "-".join([part.capitalize() for part in name.split("-")])
 
 
 def forwarding_fields(request: Request, client: str, scheme: str, by: str, believed: str) -> list[str]:
-    """Return the lines that tell the next server who the client is.
+    """Return the lines that tell the upstream the client's address, the host and the scheme.
 
-    client: the address that ewe knows. by: the peer; another address than the client only if it is a trusted proxy.
-    believed: the field in which that proxy names the client, "x-forwarded" or "forwarded". It is continued; the
-    other field is made from what ewe knows, since the proxy may have passed the client's own text on.
+    client: the client's address. by: the peer's address; it differs from `client` only if the peer is a trusted
+    proxy. believed: the field in which that proxy names the client, "x-forwarded" or "forwarded". That field is
+    continued. The other field is written from `client`, since the proxy may have passed the client's own text on.
     """
     chain = forwarded = ""
     if by != client:
@@ -102,13 +105,13 @@ def forwarding_fields(request: Request, client: str, scheme: str, by: str, belie
 
 
 def node(client: str) -> str:
-    """Return how X-Forwarded-For names a client; "unknown" for one over a Unix socket."""
+    """Return the text for a client in X-Forwarded-For; "unknown" for a client of a Unix socket."""
     address = parse_ip(client)
     return "unknown" if address is None else str(address)
 
 
 def quoted_node(client: str) -> str:
-    """Return how Forwarded names a client: RFC 7239 section 6."""
+    """Return the text for a client in Forwarded: RFC 7239 section 6."""
     address = parse_ip(client)
     if address is None:
         return "unknown"
@@ -116,12 +119,12 @@ def quoted_node(client: str) -> str:
 
 
 def via(request: Request) -> str:
-    """Return the line of Via: the client's, and this server."""
+    """Return the Via line: the value in the request, with this server added."""
     before = request.values.get("via")
     own = f"{request.version[0]}.{request.version[1]} {PSEUDONYM}"
     return f"Via: {before}, {own}\r\n" if before else f"Via: {own}\r\n"
 
 
 def passes_through_ewe(request: Request) -> int:
-    """Return how many servers of this name have passed the request on already."""
+    """Return how many servers named PSEUDONYM have passed the request on already."""
     return sum(hop.split()[1:2] == [PSEUDONYM] for hop in request.values.get("via", "").split(","))

@@ -1,15 +1,16 @@
-"""The head of a response that another server sends: the mirror image of the parser of requests.
+"""The head of a response from an upstream. This module mirrors the parser of requests (parser.py).
 
     HTTP/1.1 200 OK\\r\\n            status line: version, status, reason      RFC 9112 section 4
     Content-Length: 12\\r\\n         field lines                               RFC 9112 section 5
     \\r\\n                           the empty line that ends the head
 
-It is as strict. A response that two readers could frame differently would let an upstream server, or a client who
-can make it say something, put a response of theirs in the place of another client's (response splitting, RFC 9112
-section 11.1). Both lengths at once, two lengths, an unknown coding, bare line feeds and folded fields are
-refused: the client gets 502.
+It is as strict as that parser. If two readers could frame a response differently, an attacker could replace the
+response to another client (response splitting, RFC 9112 section 11.1). Content-Length together with
+Transfer-Encoding, two lengths, an unknown coding, bare line feeds and folded fields are refused: the client gets
+502.
 
-What is parsed is what is sent on: hop-by-hop fields are gone, and the rest is made again from names and values.
+ewe never copies the upstream's head. It drops the hop-by-hop fields, and writes the others again from their names
+and values.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ewe.http.framing import LENGTH
 from ewe.http.messages import encode_head
 from ewe.http.status import BODILESS, REASONS, HTTPError
 
-MAX_HEAD = 64 * 1024  # bytes
-MAX_FIELDS = 200
-SHORT_HEAD = 512  # bytes; longer heads are not cached
+MAX_HEAD_BYTES = 64 * 1024  # bytes of a head; a longer one is refused
+MAX_HEAD_FIELDS = 200  # of a head; one with more is refused
+MAX_CACHED_HEAD_BYTES = 512  # bytes; longer heads are not cached
 BEGINNING = b"HTTP/1."
 STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # Fields that concern one connection (RFC 9110 section 7.6.1), in either direction. Fields that Connection names are
@@ -42,9 +43,10 @@ MAPPED = frozenset({"location", "content-location", "set-cookie"})
 class ResponseHead(NamedTuple):
     """A response's head, parsed.
 
-    fields: for the client. length: of the body, in bytes, None if unknown. chunked: the body comes in chunks.
-    reusable: the connection may carry another request. upgrade: the protocol that it switches to. old: HTTP/1.0.
-    mapped: one of MAPPED is among the fields. encoded: status line and fields as they are sent.
+    fields: the fields for the client. length: the length of the body in bytes, None if unknown. chunked: the body
+    is chunked. reusable: the connection may be used for another request. upgrade: the protocol to which the
+    connection switches. old: the version is HTTP/1.0. mapped: at least one of MAPPED is present. encoded: the
+    status line and the fields, as bytes for the client.
     """
 
     status: int
@@ -60,8 +62,8 @@ class ResponseHead(NamedTuple):
 
 
 def parse_response_head(head: bytes) -> ResponseHead:
-    """Return what a whole head says, from the status line to the empty line. Raises HTTPError(502)."""
-    return (parsed if len(head) <= SHORT_HEAD else parsed.__wrapped__)(head)
+    """Parse a whole head, from the status line to the empty line. Raises HTTPError(502)."""
+    return (parsed if len(head) <= MAX_CACHED_HEAD_BYTES else parsed.__wrapped__)(head)
 
 
 @functools.lru_cache(maxsize=512)  # most servers send the same head again and again, within a second
@@ -81,8 +83,8 @@ def parsed(head: bytes) -> ResponseHead:
         value = value.strip(" \t")
         values.setdefault(name.lower(), []).append(value)
         fields.append((name, value))
-    if len(fields) > MAX_FIELDS:
-        raise HTTPError(502, f"its response has {len(fields)} fields; the limit is {MAX_FIELDS}")
+    if len(fields) > MAX_HEAD_FIELDS:
+        raise HTTPError(502, f"its response has {len(fields)} fields; the limit is {MAX_HEAD_FIELDS}")
     options = options_of(values.get("connection", ()))
     length, chunked = framing(values, old)
     dropped = NOT_PASSED_ON | options
@@ -105,7 +107,8 @@ def parsed(head: bytes) -> ResponseHead:
 def framing(values: dict[str, list[str]], old: bool) -> tuple[int | None, bool]:
     """Return the length of the body (None: unknown), and whether it is chunked. Raises HTTPError(502).
 
-    RFC 9112 section 6.3. A response to HEAD and one with a status of BODILESS have no body in any case.
+    values: field name -> the values of its lines. old: the response is HTTP/1.0. Source: RFC 9112 section 6.3. A
+    response to HEAD, or with a status in BODILESS, never has a body.
     """
     codings, lengths = values.get("transfer-encoding"), values.get("content-length")
     if codings is not None:
@@ -129,5 +132,5 @@ def options_of(values: Iterable[str]) -> frozenset[str]:
 
 
 def is_bodiless(method: str, status: int) -> bool:
-    """Return whether a response has no body, whichever fields it has."""
+    """Return whether a response has no body, independently of its fields."""
     return method == "HEAD" or status in BODILESS

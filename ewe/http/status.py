@@ -1,4 +1,4 @@
-"""Status codes: their reason phrases, which of them have no body, and the error that carries one."""
+"""Status codes: their reason phrases, the codes without a body, and the exception with a status code."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ BODILESS = frozenset({204, 304})  # RFC 9110 sections 15.3.5 and 15.4.5
 
 
 class HTTPError(Exception):
-    """A request that is answered with an error page.
+    """The request is answered with an error page.
 
     status: 400 to 599. cause: one line for the error log; the client never sees it. fields: further fields of the
-    response, such as Allow. place: the offset in the head of the byte that decided, None if the whole head did.
-    If the head or the body could not be read, the connection closes after the response.
+    response, such as Allow. offset: the offset in the head of the byte that caused the error, None if the whole
+    head did. If the head or the body could not be read, the connection closes after the response.
     """
 
     def __init__(
-        self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), place: int | None = None
+        self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), offset: int | None = None
     ) -> None:
         super().__init__(status, cause)
         self.status = status
         self.cause = cause
         self.fields = tuple(fields)
-        self.place = place
+        self.offset = offset

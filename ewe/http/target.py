@@ -7,16 +7,17 @@ import re
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 
-# uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no host has them,
-# and a comma would make two hosts of one: refused.
+# uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no real host has them. They
+# are refused, since a comma could turn one host into two.
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
 H16 = re.compile(r"[0-9A-Fa-f]{1,4}")  # h16 and IPv4address: RFC 3986 section 3.2.2
 IPV4 = re.compile(r"(?:(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
 ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 # pchar (RFC 3986 section 3.3), and characters that browsers do not encode: [ ] | in paths, also { } ^ ` \ in
-# queries (the percent-encode sets of the URL standard). Never < > " # or bytes above ASCII.
+# queries (the percent-encode sets of the URL standard). The characters < > " # and bytes above ASCII are never
+# allowed.
 PATH = re.compile(r"(?:/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|]|%[0-9A-Fa-f]{2})*)+")
-# The program decodes its query, so a percent sign needs no digits there: browsers send "?q=100%".
+# The program decodes its query itself, so a percent sign needs no digits after it: browsers send "?q=100%".
 QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\%]*")
 KEPT_SLASH = re.compile("%2F", re.IGNORECASE)
 ENCODED_SLASH = "the path has an encoded slash"
@@ -25,17 +26,21 @@ UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 
 def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: tuple[int, int]) -> str:
-    """Return Host as sent. HTTP/1.1 needs exactly one, 1.0 at most one (RFC 9112 section 3.2).
+    """Return the Host field as sent. HTTP/1.1 needs exactly one, HTTP/1.0 at most one (RFC 9112 section 3.2).
 
-    Raises HTTPError(400) if there are more or fewer, or if it is malformed.
+    Raises HTTPError(400) if a Host field is missing, repeated or malformed.
     """
     if host is None:
         if version == (1, 1):
             raise HTTPError(400, "there is no Host field")
         return ""
-    if sum(name == "host" for name, _ in fields) != 1:
-        raise HTTPError(400, "there is more than one Host field")
-    return checked_host(host)
+    try:
+        return checked_host(host)
+    except HTTPError:
+        # The values of several fields are joined by a comma, which no host contains: only then they are counted.
+        if [name for name, _ in fields].count("host") != 1:
+            raise HTTPError(400, "there is more than one Host field") from None
+        raise
 
 
 def checked_host(host: str) -> str:
@@ -47,9 +52,9 @@ def checked_host(host: str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
-    """Return whether this is an IPv6address: eight groups, or at most seven and one "::".
+    """Return whether `text` is an IPv6address: eight groups, or at most seven groups and one "::".
 
-    An IPv4 address may take the place of the last two groups.
+    An IPv4 address may replace the last two groups.
     """
     head, gap, tail = text.partition("::")
     groups = [group for part in (head, tail) if part for group in part.split(":")]
@@ -63,7 +68,7 @@ def is_ipv6(text: str) -> bool:
 def parse_target(request: Request, encoded_slashes: bool = False) -> None:
     """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4.
 
-    encoded_slashes: decode %2F, too; the caller compares the other reading of the path (with_kept_slashes).
+    encoded_slashes: decode %2F, too. The caller then also checks the path in which %2F stays (with_kept_slashes).
     Raises HTTPError: 400, 501, and 404 for an encoded slash.
     """
     target = request.target
@@ -72,13 +77,13 @@ def parse_target(request: Request, encoded_slashes: bool = False) -> None:
             raise HTTPError(400, f"target * with method {request.method[:40]}")
         request.path = "*"
         return
-    if request.method == "CONNECT":  # authority-form: ewe is no proxy
+    if request.method == "CONNECT":  # authority-form: ewe is not a forward proxy
         raise HTTPError(501, "method CONNECT is not implemented")
     if not target.startswith("/"):
         match = ABSOLUTE.fullmatch(target)
         if match is None:
             raise HTTPError(400, f"the target is malformed: {target[:80]!r}")
-        request.host = checked_host(match[1])  # and Host is ignored: section 3.2.2
+        request.host = checked_host(match[1])  # the Host field is ignored: section 3.2.2
         target = match[2] if match[2].startswith("/") else "/" + match[2]
         if request.method == "OPTIONS" and not match[2]:
             request.path = "*"  # section 3.2.4: the absolute-form of OPTIONS *
@@ -96,8 +101,8 @@ def parse_target(request: Request, encoded_slashes: bool = False) -> None:
 def remove_dot_segments(path: str) -> str:
     """Percent-decode a path once and remove its dot segments (RFC 3986 section 5.2.4).
 
-    Raises HTTPError: 400 for a path that leads above the root, 404 for an encoded slash. No file name has a slash,
-    and the decoded path would be a different one.
+    Raises HTTPError: 400 for a path that leads above the root, 404 for an encoded slash. A file name cannot contain
+    a slash, and the decoded path would name another file.
     """
     if "%" in path:
         if has_encoded_slash(path):
@@ -121,12 +126,12 @@ def remove_dot_segments(path: str) -> str:
 
 
 def has_encoded_slash(path: str) -> bool:
-    """Return whether a path, or a target, has %2F."""
+    """Return whether a path, or a target, contains %2F."""
     return "%2F" in path or "%2f" in path
 
 
 def with_decoded_slashes(path: str) -> str:
-    """Percent-decode a path, also its encoded slashes.
+    """Percent-decode a path, including its encoded slashes.
 
     Raises HTTPError: 400 for an encoded NUL; 404 if a segment then begins with a dot or is empty.
     """
@@ -139,19 +144,19 @@ def with_decoded_slashes(path: str) -> str:
 
 
 def with_kept_slashes(target: str) -> str:
-    """Return the other reading of a target's path: percent-decoded, but for its encoded slashes."""
+    """Return the path of a target, percent-decoded except for its encoded slashes."""
     match = ABSOLUTE.fullmatch(target)
     path = (match[2] if match is not None else target).partition("?")[0]
     return unescape(KEPT_SLASH.sub("%252F", path))
 
 
 def unescape(text: str) -> str:
-    """Decode %HH once. Bytes that are not UTF-8 are surrogate-escaped, so that a URL can name any file."""
+    """Decode each %HH once. Bytes that are not UTF-8 are surrogate-escaped, so that a URL can name any file."""
     raw = ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("latin-1"))
     return raw.decode("utf-8", "surrogateescape")
 
 
 def percent_encode(path: str) -> str:
-    """Encode a decoded path for a URL: the inverse of unescape(); slashes stay."""
+    """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of unescape()."""
     raw = path.encode("utf-8", "surrogateescape")
     return "".join(chr(byte) if byte in UNESCAPED else f"%{byte:02X}" for byte in raw)

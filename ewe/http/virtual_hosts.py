@@ -1,7 +1,7 @@
-"""Virtual hosts: which of several sites a request is for, by its Host field and by the server's address.
+"""Virtual hosts: choose the site of a request by its Host field and by the server's address.
 
 Source: RFC 9110 section 7.2 (Host). Order: an exact name, then the longest wildcard, then the first site without a
-name, then the first site. Sites that listen on some addresses only are left out for other addresses.
+name, then the first site. Sites that listen only on other addresses are left out, unless these are all sites.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import Generic, NamedTuple, TypeVar
 from ewe.bounded import BoundedDict
 
 T = TypeVar("T")
-MAX_HOSTS = 1024  # whose site is remembered: clients choose the names
+MAX_HOSTS = 1024  # cached hosts; clients choose the names, so the cache must be bounded
+# Characters of a cached host: a name of 255 (RFC 1035 section 2.3.4), a final dot and a port
+MAX_CACHED_HOST_CHARS = 270
 ANY = frozenset({"0.0.0.0", "::", "*"})
 
 
 class Host(NamedTuple):
-    """What one site answers for. names: "example.org" or "*.example.org", in lower case; none: every name.
+    """The names and addresses of one site.
 
-    listen: (address, port) of the server; none: every one.
+    names: "example.org" or "*.example.org", in lower case; empty for every name. listen: the server's (address,
+    port) pairs; empty for every address.
     """
 
     names: tuple[str, ...]
@@ -27,7 +30,7 @@ class Host(NamedTuple):
 
 
 class VirtualHosts(Generic[T]):
-    """Chooses one of several things, each of which belongs to a Host. There is at least one."""
+    """Chooses one of several objects, each of which belongs to a Host. There is at least one."""
 
     def __init__(self, all: Sequence[tuple[Host, T]]) -> None:
         self.all = all
@@ -35,7 +38,12 @@ class VirtualHosts(Generic[T]):
         self.known: BoundedDict[tuple[str, tuple[str, int] | None], T] = BoundedDict(MAX_HOSTS)
 
     def choose(self, host: str, server: tuple[str, int]) -> T:
-        """Return what answers. host: as sent, with or without a port. server: where the client has connected to."""
+        """Return the object for a request. host: as sent, with or without a port.
+
+        server: the (address, port) to which the client has connected.
+        """
+        if len(host) > MAX_CACHED_HOST_CHARS:
+            return self.choose_uncached(name_of(host), server)
         key = (host, server if self.by_address else None)
         try:
             return self.known[key]
@@ -44,7 +52,7 @@ class VirtualHosts(Generic[T]):
             return found
 
     def choose_uncached(self, name: str, server: tuple[str, int]) -> T:
-        """Return what answers, by the order above. name: in lower case, without a port."""
+        """Return the object for a request, in the order above. name: the host in lower case, without a port."""
         here = [each for each in self.all if not each[0].listen or hears(each[0], server)] or self.all
         for host, found in here:
             if name in host.names:

@@ -1,1 +1,1 @@
-"""Who runs a conversation, and when: one file a concurrency model."""
+"""Concurrency models: which process or thread runs a conversation, and when. One file for each model."""

@@ -1,6 +1,6 @@
-"""The accounts of a processor: its live streams, its limits, its refusals, and how it comes to an end.
+"""The accounts of a processor: its live streams, its limits, its refusals, and its end.
 
-Every model needs them, and no model decides anything here. Processor (base.py) derives from Accounts:
+The accounts are the same for every model. Processor (base.py) derives from Accounts:
 
     accept ─▶ next(): has_room()? has_too_many()? ─┬─ no room: refuse(): 503, the last few stay open for a while
                                                    └─ room ─▶ register(stream): live, counted for its client
@@ -9,9 +9,9 @@ Every model needs them, and no model decides anything here. Processor (base.py) 
 
     retire(): accept no more; each live stream ends after one more exchange ─▶ drain(): wait until none is live
 
-What can go wrong: finish(), abort() and retire() come from a signal handler, between any two instructions. A method
-therefore first changes the state that the handler reads, and looks at `stopping` last (register); and it iterates
-over copies of sets.
+Possible failures: a signal handler calls finish(), abort() and retire(), between any two instructions. A method
+therefore first changes the state that the handler reads, and reads `stopping` last (register). It iterates over
+copies of sets.
 
 Read next: base.py.
 """
@@ -32,26 +32,27 @@ if TYPE_CHECKING:
     from ewe.conversations import Conversations
     from ewe.streams.listener import Accepted, Listener
 
-# Refused connections that stay open for a while. They take descriptors that programs need, of the few that the
-# ceiling leaves (RESERVE in ewe.server.processor_factory): far less than all of them.
-LINGERING = 16
-COMPLAIN = 10.0  # seconds between two lines of the log about refused connections
+# Refused connections that stay open for a while. Each takes one of the few descriptors that the connection limit
+# leaves for programs (RESERVED_DESCRIPTORS in ewe.server.processor_factory), so it is far below that number.
+MAX_LINGERING = 16
+LOG_EVERY_S = 10.0  # seconds between two log lines about refused connections
 
 S = TypeVar("S", bound=Stream)
 SHUT_WR = 1  # as in the socket module
 
 
 class Accounts:
-    """What is open in this process, and what may still be opened.
+    """Counts the open connections of this process, and enforces its limits.
 
-    live: the streams whose conversations have not ended. cut: how many conversations were aborted. served: requests
-    answered on connections that have ended. retire_at: requests after which this process retires; 0: never.
-    clients: connections by client address, if they are limited. draining: serve() waits in drain(). stopping,
-    finishing: as in Stream.
+    live: the streams whose conversations have not ended. aborted: the number of aborted conversations. served: the
+    number of requests answered on connections that have ended. retire_at: this process retires after so many
+    requests; 0: never. clients: the number of connections by client address, if it is limited. draining: serve()
+    waits in drain(). stopping: at most one more exchange follows on each connection; set when the process retires,
+    gets new settings, or stops. finishing: no exchange follows those in progress.
     """
 
     many_threads = False  # may two conversations run in this process at once?
-    ceiling = 1  # open connections in one process, unless config.connections says otherwise
+    connection_limit = 1  # open connections in one process, unless config.connections says otherwise
 
     def __init__(self, conversations: Conversations, config: Config) -> None:
         self.conversations = conversations
@@ -59,47 +60,52 @@ class Accounts:
         self.live: set[Stream] = set()
         self.listener: Listener
         self.stopping = self.finishing = self.draining = False
-        self.cut = self.served = 0
+        self.aborted = self.served = 0
         self.retire_at = 0.0
         self.clients: Counter[str] = Counter()
-        self.refused: deque[socket] = deque(maxlen=LINGERING)
-        self.unreported = 0  # refusals since the last line of the log about one
-        self.report_from = 0.0
+        self.refused: deque[socket] = deque(maxlen=MAX_LINGERING)
+        self.unreported = 0  # refusals since the last log line about one
+        self.report_from = 0.0  # the time.monotonic() from which a refusal is logged again
         if config.connections is not None:
-            self.ceiling = config.connections
+            self.connection_limit = config.connections
 
     # Streams
 
     def register(self, stream: S) -> S:
-        """Add a stream to those that finish() and abort() end; return it."""
+        """Add a stream to the live ones, which finish() and abort() end; count its client; return it."""
+        if self.config.connections_per_client:
+            # A stream has no peer yet: a proxy's headers come with its first request.
+            self.clients[stream.client[0]] += 1
         self.live.add(stream)
-        if self.stopping:  # checked last: a signal may come at any point
+        # Checked after the stream is live: a signal that comes before finds no stream, one that comes later does.
+        if self.stopping:
             stream.stopping = True
             stream.finishing = self.finishing
-        if self.config.connections_per_client:
-            self.clients[stream.client[0]] += 1
         return stream
 
     def release(self, stream: Stream) -> None:
-        """Close a stream whose conversation has ended, and forget it last, since drain() waits for that."""
+        """Close a stream whose conversation has ended. forget() comes last, since drain() waits for it."""
         if stream.aborted:
-            self.cut += 1
+            self.aborted += 1
         self.served += stream.requests
         stream.close()
         self.forget(stream)
         if self.draining or (self.many_threads and not self.listener.accepting):
-            self.listener.wake()  # drain() waits for the last conversation, or serve() for room below the ceiling
+            # drain() waits for the last conversation, or serve() for a connection below the limit.
+            self.listener.wake()
         if self.retire_at and self.served >= self.retire_at and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.retire()
 
     def forget(self, stream: Stream) -> None:
-        """Remove a stream from those that finish() and abort() end."""
+        """Remove a stream from the live ones, and subtract it from its client's count."""
+        # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
+        # counted.
         self.uncount((stream.peer or stream.client)[0])
         self.live.discard(stream)
 
     def uncount(self, client: str) -> None:
-        """Count one connection of a client address less; an address without connections is dropped."""
+        """Subtract one connection from the count of a client address; drop the address when the count is 0."""
         if client in self.clients:
             self.clients[client] -= 1
             if self.clients[client] <= 0:
@@ -109,21 +115,22 @@ class Accounts:
 
     def has_room(self) -> bool:
         """Return whether another connection may be opened."""
-        return len(self.live) < self.ceiling
+        return len(self.live) < self.connection_limit
 
     def has_too_many(self, client: str) -> bool:
-        """Return whether a client address has all the connections that it may have; a trusted proxy never has."""
-        most = self.config.connections_per_client
-        if not most or self.clients[client] < most:
+        """Return whether a client address has reached connections_per_client. Trusted proxies have no limit."""
+        limit = self.config.connections_per_client
+        if not limit or self.clients[client] < limit:
             return False
         return not self.conversations.is_trusted(client)
 
-    def next(self, listener: Listener) -> Accepted | None:
-        """Return the next connection, or None if the wait was ended or the connection refused.
+    def next(self, listener: Listener, seconds: float = -1) -> Accepted | None:
+        """Return the next connection; None if the wait was ended, or if the connection was refused.
 
-        At the ceiling a connection is left in the backlog or refused (overload).
+        seconds: the longest wait; -1: no limit. At the connection limit, the setting `overload` leaves a connection
+        in the backlog or refuses it.
         """
-        accepted = listener.accept(self.config.overload == "refuse" or self.has_room())
+        accepted = listener.accept(self.config.overload == "refuse" or self.has_room(), seconds)
         if accepted is None:
             return None
         if self.has_too_many(accepted.client[0]):
@@ -135,9 +142,9 @@ class Accounts:
         return None
 
     def refuse(self, accepted: Accepted, limit: str) -> None:
-        """Answer that there is no room, without reading a request, and close the connection.
+        """Answer 503 without reading a request, and end the connection.
 
-        limit: the setting that was reached, for the log.
+        limit: the setting whose limit was reached, for the log.
         """
         self.report_refusal(accepted.client[0], limit)
         try:
@@ -147,14 +154,14 @@ class Accounts:
             accepted.socket.shutdown(SHUT_WR)
         except OSError:
             pass
-        # To close a socket with unread bytes sends a reset, and the client might lose the 503. The last few
-        # sockets stay open for a while.
+        # If a socket with unread bytes is closed, the kernel sends a reset, and the client might lose the 503.
+        # The last few refused sockets therefore stay open for a while.
         if len(self.refused) == self.refused.maxlen:
             self.refused.popleft().close()
         self.refused.append(accepted.socket)
 
     def report_refusal(self, client: str, limit: str) -> None:
-        """Log a refusal, once in COMPLAIN seconds: a flood of them must not fill the disk."""
+        """Log a refusal, at most once in LOG_EVERY_S: a flood of refusals must not fill the disk."""
         now = time.monotonic()
         if now < self.report_from:
             self.unreported += 1
@@ -162,29 +169,41 @@ class Accounts:
         more = f"; so were {self.unreported} before it" if self.unreported else ""
         logger.errors.warning(f"{client}: 503, {len(self.live)} connections are open ({limit}){more}")
         self.unreported = 0
-        self.report_from = now + COMPLAIN
+        self.report_from = now + LOG_EVERY_S
 
     # The end
 
     def in_progress(self) -> int:
-        """Return how many requests are in progress, for which a stop waits."""
+        """Return the number of requests in progress. A stop waits for them."""
         return sum(not stream.idle for stream in list(self.live))
 
+    def waiting(self) -> int:
+        """Return the number of conversations that wait for a worker in a queue of this model."""
+        return 0
+
+    def workers_now(self) -> int:
+        """Return how many workers of this process run conversations: the threads of a pool, otherwise 1."""
+        return 1
+
+    def resized(self, workers: int) -> None:
+        """Note that the number of workers of this process has changed. The trace and the counters override this."""
+
     def unfinished(self) -> int:
-        """Return how many conversations have not ended."""
+        """Return the number of conversations that have not ended."""
         return len(self.live)
 
     def drain(self) -> None:
         """Wait until every conversation of this process has ended; the server's abort() bounds the wait.
 
-        Nothing polls: release() wakes the listener, whose wait ends only then and at a signal.
+        The wait does not poll: it ends when release() wakes the listener, or at a signal.
         """
-        self.draining = True  # before the look at `live`: release() changes `live` before it looks at this
+        # Set before `live` is read, since release() changes `live` before it reads `draining`.
+        self.draining = True
         while self.live:
             self.listener.wait(-1, 0)
 
     def retire_after(self, requests: int) -> None:
-        """Retire after this many requests, give or take 10 %, so that workers do not retire all at once."""
+        """Retire after about this many requests. The 10 % of randomness keeps workers from retiring all at once."""
         import random
 
         self.retire_at = requests * random.uniform(0.9, 1.1)
@@ -196,6 +215,6 @@ class Accounts:
         self.mark_last()
 
     def mark_last(self) -> None:
-        """Make the exchange in progress (if none is, the next) the last of each connection."""
+        """Make the exchange in progress the last of each connection; on an idle connection, the next exchange."""
         for stream in list(self.live):
             stream.stopping = True

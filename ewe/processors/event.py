@@ -1,31 +1,32 @@
 """Event: one thread and one event loop for every connection (--model asyncio).
 
-The other models let the kernel decide who runs: it schedules processes and threads. Here the program decides. One
-thread asks the kernel which of all connections are ready, runs each of their conversations until it would wait, and
-asks again:
+In the other models the kernel schedules processes and threads. In this model the program schedules its
+conversations itself. One thread asks the kernel which connections are ready, runs each of their conversations until
+it would wait, and asks again:
 
     ┌─▶ epoll_wait(2): which connections are ready? ─▶ for each of them: callback ─▶ EventStream.step() ─┐
     └──────────── the conversation has run until it waits again, or has ended ◀──────────────────────────┘
 
-A connection costs no thread and no process: an EventStream, a suspended coroutine and the kernel's socket, a few
-KB. Ten thousand idle clients fit into one process, and no two conversations run at once, which needs no lock.
+A connection needs no thread and no process, only an EventStream, a suspended coroutine and the kernel's socket: a
+few KB. Ten thousand idle clients fit into one process. Two conversations never run at once, so they need no locks.
 
-The price: a conversation that computes or blocks stops all others. No feature may call what waits in the kernel,
-conversations must pause from time to time even if they never need to wait (Stream.share), and a second processor
-core needs a second process (--workers).
+The price: a conversation that computes or blocks stops all others. Three rules follow. No feature may call a
+function that waits in the kernel. Conversations must pause from time to time even if they never need to wait
+(Stream.share). A second processor core needs a second process (--workers).
 
-EventStream is the loop's protocol and resumes its conversation directly, without a Task or a Future in between.
-This module makes the loop (uvloop where it is installed, else asyncio's own: --loop), accepts through the loop's
-servers, looks at all deadlines four times a second (tick), and stops.
+EventStream is the loop's protocol. It resumes its conversation directly, without a Task or a Future in between.
+This module makes the loop (uvloop where it is installed, else asyncio's own: --loop), accepts connections through
+the loop's servers, checks all deadlines four times a second (tick), and stops the loop.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- finish() and abort() are called by signal handlers, at any point of the loop's work: they only ask the loop to
-  call a function or to stop (call).
-- A stop comes while a connection is accepted but not yet known here. asyncio would reset it; settle() runs the loop
-  for some more rounds first.
-- The loop accepts by itself, so the listener's ceiling does not hold: has_room() also counts connections that
-  are on their way (coming), and a Refusal answers 503 to one too many.
+- Signal handlers call finish() and abort(), at any point of the loop's work. These methods therefore only ask the
+  loop to call a function or to stop (call).
+- A stop comes when the loop has accepted a connection, but has not called connection_made() for it. asyncio would
+  reset that connection. settle() therefore runs the loop for some more rounds first.
+- The loop accepts connections itself, so the listener cannot enforce the connection limit. has_room() also counts
+  accepted connections that have no stream yet (coming), and a RefusedConnection answers 503 to each surplus
+  connection.
 
 Read next: streams/event.py, where a conversation pauses and goes on.
 """
@@ -42,11 +43,11 @@ from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.processors.base import Processor
-from ewe.streams.base import Stream
-from ewe.streams.calls import CallThreads
+from ewe.streams.base import RECEIVE_BYTES, Stream
+from ewe.streams.calls import ExecutorThreads
 from ewe.streams.descriptors import EXHAUSTED
-from ewe.streams.event import TICK, Clock, EventStream
-from ewe.streams.listener import ACCEPTS, KEEPS_NAME
+from ewe.streams.event import DEADLINE_CHECK_S, Clock, EventStream
+from ewe.streams.listener import KEEPS_NAME, let_others_run
 from ewe.streams.loops import loop_maker
 
 if TYPE_CHECKING:
@@ -54,38 +55,49 @@ if TYPE_CHECKING:
     from ewe.streams.listener import Listener
 
 
-ROUNDS = 4  # of the loop from accept(2) to connection_made(): asyncio takes two, uvloop one
+ACCEPT_ROUNDS = 4  # of the loop from accept(2) to connection_made(): asyncio takes two, uvloop one
 
 
 class Event(Processor):
     """Runs every conversation of this process on one loop."""
 
     name = "asyncio"
-    holds_idle = False
-    ceiling = 10_000
+    idle_occupies_worker = False
+    connection_limit = 10_000
 
     @classmethod
     def calls_at_once(cls, config: Config) -> bool:
+        """Return whether several executor threads may make calls at once (call-threads)."""
         return config.call_threads > 1
 
     @classmethod
-    def words(cls, config: Config) -> str:
+    def description(cls, config: Config) -> str:
+        """Return the words for this model in the banner: an event loop, and its kind."""
         return f"an event loop ({loop_maker(config.loop)[1]})"
+
+    def make_loop(self, config: Config) -> asyncio.AbstractEventLoop:
+        """Return the model's loop. A subclass may run another one."""
+        return loop_maker(config.loop)[0]()
 
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
-        self.loop = loop_maker(config.loop)[0]()
+        self.loop = self.make_loop(config)
         self.loop.set_exception_handler(self.complain)
         self.clock = Clock()
-        self.calls = CallThreads(self.loop, config.call_threads)
+        self.calls = ExecutorThreads(self.loop, config.call_threads)
+        # The live streams of accounting.py, under a second name whose type is narrower
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
-        # How many connections are accepted whose connection_made() the loop has not called yet
+        # asyncio would allocate 256 KB for each recv(2), and so map memory and unmap it again. uvloop has a buffer.
+        self.sizes_reads = isinstance(self.loop, asyncio.BaseEventLoop)
+        # Accepted connections for which the loop has not called connection_made() yet
         self.coming = 0
+        # Refused connections that still linger, the oldest first: like `refused`, but as transports
         self.turned_away: deque[asyncio.Transport] = deque(maxlen=self.refused.maxlen)
-        self.running = False  # the loop runs, and may be told to stop
+        self.running = False  # the loop runs, and call() may use it
 
     def serve(self, listener: Listener) -> None:
+        """Serve connections: run the loop until a stop, then until no conversation is left; then close it."""
         try:
             servers = [
                 self.loop.run_until_complete(self.listen(sock, listener.names[number]))
@@ -109,15 +121,17 @@ class Event(Processor):
             self.loop.close()
 
     def start_conversations(self) -> str:
-        return self.conversations.start(self.told_to_finish, self.loop.run_until_complete)
+        """Start the ASGI applications on the loop; return why one cannot start, or ""."""
+        return self.conversations.start(self.asked_to_finish, self.loop.run_until_complete)
 
     def stop_conversations(self) -> None:
-        # serve() calls this before it closes the loop; the server calls it again, since serve() may not have run.
+        """Stop the ASGI applications on the loop; do nothing if it is closed."""
+        # serve() calls this before it closes the loop. The server calls it as well, in case serve() did not run.
         if not self.loop.is_closed():
-            self.conversations.stop(self.told_to_abort, self.run_at_the_end)
+            self.conversations.stop(self.asked_to_abort, self.run_at_the_end)
 
     def run_at_the_end(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine to its end, although a stop that came late may end each run of the loop at once."""
+        """Run a coroutine to its end, even if a late stop request ends a run of the loop at once."""
         task = self.loop.create_task(work)
         task.add_done_callback(lambda _: self.loop.stop())
         while not task.done():
@@ -125,27 +139,27 @@ class Event(Processor):
         task.result()
 
     def settle(self, servers: list[asyncio.Server]) -> None:
-        """Stop accepting, and let the connections begin that the loop has accepted already.
+        """Stop accepting connections, and start the conversations of those that the loop has accepted already.
 
         The close() of asyncio's servers would reset the connections that were accepted in the loop's last round.
         """
         for server in servers:
             for sock in server.sockets:
                 self.loop.remove_reader(sock.fileno())
-        self.run_rounds(ROUNDS)
+        self.run_rounds(ACCEPT_ROUNDS)
         for server in servers:
             server.close()
-        # uvloop accepts until then: what it accepted in its last round begins in the next.
-        self.run_rounds(ROUNDS)
+        # uvloop accepts until close(). Connections of its last round start in the next round.
+        self.run_rounds(ACCEPT_ROUNDS)
 
     def run_rounds(self, number: int) -> None:
-        """Run so many rounds of the loop."""
+        """Run this number of rounds of the loop."""
         for _ in range(number):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
 
     def complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an exception that reached the loop: no descriptors are left (the loop tries again), or a fault."""
+        """Log an exception that reached the loop: a bug, or a lack of descriptors (the loop will try again)."""
         reason = context.get("exception")
         if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
             self.listener.complain(reason)
@@ -154,11 +168,13 @@ class Event(Processor):
 
     def listen(self, sock: Any, name: tuple[str, int]) -> Any:
         """Return the coroutine that makes a server of one listening socket."""
-        # The loop closes its servers' sockets, and the listener's must stay open: give the loop a duplicate.
+        # The loop closes its servers' sockets, and the listener's socket must stay open. The loop gets a duplicate.
         own = Listening(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
-        # asyncio accepts up to `backlog` connections in one round. uvloop accepts all there are, and passes
-        # `backlog` to listen(2) by itself.
-        backlog = ACCEPTS if isinstance(self.loop, asyncio.BaseEventLoop) else self.config.backlog
+        # asyncio accepts up to `backlog` connections in one round. uvloop accepts all connections that wait, and
+        # passes `backlog` to listen(2).
+        backlog = self.config.backlog
+        if isinstance(self.loop, asyncio.BaseEventLoop):
+            backlog = self.listener.accepts_at_once
 
         def connection() -> Any:
             return self.accepted(name)
@@ -168,34 +184,36 @@ class Event(Processor):
         return self.loop.create_server(connection, sock=own, backlog=backlog)
 
     def accepted(self, server: tuple[str, int]) -> Any:
-        """Return the protocol of a new connection."""
+        """Return the protocol object of a new connection."""
+        if self.listener.takes_turns:  # uvloop would accept a whole burst before another worker has woken
+            let_others_run()
         if not self.has_room():
-            return Refusal(self, "connections")
+            return RefusedConnection(self, "connections")
         self.coming += 1
-        return EventStream(
-            self.loop, self.clock, self.converse, server, self.config, self.admit, self.connection_lost,
-            self.calls,
-        )  # fmt: skip
+        return EventStream(self, server, self.config)
 
     def has_room(self) -> bool:
-        return len(self.streams) + self.coming < self.ceiling
+        """Return whether another connection may be opened. Those that the loop has accepted count, too."""
+        return len(self.streams) + self.coming < self.connection_limit
 
     def admit(self, stream: EventStream) -> bool:
-        """Register a connection, now that its address is known; return False if it is refused."""
+        """Register a connection, now that the client's address is known; return False if it is refused."""
         self.coming -= 1
-        if not stream.client[0]:  # it has left already, and uvloop no longer knows its address
+        if self.sizes_reads:
+            stream.transport.max_size = RECEIVE_BYTES  # type: ignore[attr-defined]
+        if not stream.client[0]:  # the client has left already, and uvloop no longer knows its address
             stream.transport.abort()
             return False
         if not self.has_too_many(stream.client[0]):
             self.register(stream)
             return True
-        refusal = Refusal(self, "connections-per-client")
+        refusal = RefusedConnection(self, "connections-per-client")
         stream.transport.set_protocol(refusal)
         refusal.connection_made(stream.transport)
         return False
 
     def turn_away(self, transport: asyncio.Transport, limit: str) -> None:
-        """Answer 503 without reading a request; the last few stay open for a while (Processor.refuse)."""
+        """Answer 503 without reading a request. The last few connections stay open for a while (see refuse())."""
         peer = transport.get_extra_info("peername")
         self.report_refusal(peer[0] if peer else "unix:", limit)
         if self.conversations.refusal:
@@ -206,12 +224,13 @@ class Event(Processor):
             transport.abort()
             return
         if len(self.turned_away) == self.turned_away.maxlen:
-            self.turned_away.popleft().close()  # after the 503, which uvloop sends at the end of a round
+            # close() sends the buffered bytes first: uvloop sends the 503 at the end of a round.
+            self.turned_away.popleft().close()
         self.turned_away.append(transport)
         self.loop.call_later(1, transport.abort)
 
     def connection_lost(self, stream: Stream) -> None:
-        """Release the stream of a connection that has ended; at a stop, the last one ends the loop."""
+        """Release the stream of a connection that has ended. During a stop, the last connection stops the loop."""
         self.release(stream)
         if self.stopping and not self.streams:
             self.loop.stop()
@@ -221,22 +240,24 @@ class Event(Processor):
         self.clock.now = now = time.monotonic()
         for stream in list(self.streams):
             stream.check_deadline(now)
-        self.loop.call_later(TICK, self.tick)
+        self.loop.call_later(DEADLINE_CHECK_S, self.tick)
 
-    # finish() and abort() may come from a signal handler, while the loop is anywhere
+    # A signal handler may call finish() and abort(), at any point of the loop's work.
 
     def retire(self) -> None:
+        """Stop accepting, and close each connection after its next exchange; end run_forever()."""
         super().retire()
         self.call(self.loop.stop)
 
     def finish(self) -> None:
+        """Stop accepting, and end run_forever(): serve() then closes the idle connections."""
         self.finishing = self.stopping = True
-        self.told_to_finish.set()
+        self.asked_to_finish.set()
         self.listener.close()
         self.call(self.loop.stop)
 
     def supervisor_lost(self) -> None:
-        """Finish, since the lifeline has reached its end, and watch it no longer: its end would wake each round."""
+        """Finish, since the lifeline has reached its end. Stop watching it, or its end would wake each round."""
         self.loop.remove_reader(self.listener.lifeline)
         self.finish()
 
@@ -246,7 +267,8 @@ class Event(Processor):
             stream.finish()
 
     def abort(self) -> None:
-        self.told_to_abort.set()
+        """Stop accepting, and have the loop end every conversation. A signal handler may call this."""
+        self.asked_to_abort.set()
         self.finish()
         self.call(self.let_abort)
 
@@ -256,7 +278,7 @@ class Event(Processor):
             stream.abort()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function soon, if the loop runs."""
+        """Have the loop call a function in its next round, if the loop runs."""
         if not self.running:
             return
         try:
@@ -266,14 +288,14 @@ class Event(Processor):
 
 
 class Listening(socket.socket):
-    """A listening socket whose backlog stays as it is: the loop's call of listen() changes nothing."""
+    """A listening socket that keeps its backlog, although the loop calls listen()."""
 
     def listen(self, backlog: int = 0) -> None:
-        """Do nothing."""
+        """Do nothing: the socket listens already."""
 
 
-class Refusal(asyncio.Protocol):
-    """The protocol of a connection that is refused; bytes that it still sends are dropped."""
+class RefusedConnection(asyncio.Protocol):
+    """The protocol object of a refused connection. It drops the bytes that the client still sends."""
 
     def __init__(self, processor: Event, limit: str) -> None:
         self.processor = processor

@@ -1,7 +1,7 @@
 """Fork: a process for each connection.
 
-fork(2) makes a child that is a copy of the parent, open connection included. The child holds the conversation and
-exits; the parent closes its copy of the connection and accepts the next:
+fork(2) makes a child that is a copy of the parent, with the open connection. The child runs the conversation and
+exits. The parent closes its copy of the connection and accepts the next one:
 
     parent: accept A ─▶ fork ─▶ close A ─▶ accept B ─▶ fork ─▶ close B ─▶ ... ─▶ SIGCHLD: reap child A ─▶ ...
                          │                              │                         ▲
@@ -12,27 +12,28 @@ Memory is copied only when one side writes to it (copy-on-write), but the page t
 costs more the larger the parent is: the parent imports little, and gc.freeze() keeps the garbage collector from
 writing to, and so copying, every page of the inherited heap.
 
-Processes share nothing after the fork. A conversation that crashes, or leaks memory, takes only its own client with
-it; what it has learnt (a file in the cache) is lost with it as well.
+Processes share no memory after the fork. A conversation that crashes or leaks memory affects only its own client.
+The files that a child adds to its cache are lost when the child exits.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- A child that has ended stays a zombie until its parent reads the exit status. SIGCHLD wakes the listener, reap()
-  reads.
-- A stop must reach the children: the parent passes signals on (tell). A signal that comes between fork(2) and the
-  moment when the child is known to the parent and has its handlers would be lost, so signals are blocked meanwhile.
-- A child inherits every descriptor. A child that kept the listening socket would hold the port after the
-  parent has ended, and one that kept the wake pipe could be woken for the parent: be_child() closes them.
-- A child that is killed leaves its programs behind. The kernel gives them to the parent (ewe.gateway.orphans).
+- A child that has ended stays a zombie until its parent reads the exit status. SIGCHLD wakes the listener, and
+  reap() reads the status.
+- A stop must reach the children: the parent passes signals on (tell). A signal would be lost if it came before the
+  parent has recorded the child, or before the child has installed its handlers. Signals are blocked until then.
+- A child inherits every descriptor. A child that kept the listening socket would occupy the port after the parent
+  has ended. A child that kept the wake pipe could read wake-ups meant for the parent. be_child() closes both.
+- Many clients connect in one moment. Each child that runs takes processor time from the parent (docs/speed.md).
+- A child that is killed leaves its programs behind. The kernel makes the parent adopt them (ewe.gateway.orphans).
 
-Read next: prefork.py, which forks before the clients come.
+Read next: prefork.py, which forks before clients connect.
 """
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without enums: a child copies fewer pages
 import gc
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
@@ -43,20 +44,21 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.streams.listener import Accepted, Listener
 
-TOLD = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
-WAS_CUT = 4  # exit status of a child whose conversation was aborted
+CHILD_SIGNALS = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
+ABORTED = 4  # exit status of a child whose conversation was aborted
 
 
 class Fork(Processor):
-    """Forks a child for each connection, up to the ceiling."""
+    """Forks a child for each connection, up to the connection limit."""
 
     name = "fork"
     many_processes = True
-    ceiling = 256
-    supervised = False  # this model makes its processes itself
+    connection_limit = 256
+    supervised = False  # this model starts its processes itself
 
     @classmethod
-    def words(cls, config: Config) -> str:
+    def description(cls, config: Config) -> str:
+        """Return the words for this model in the banner: a process per connection."""
         return "a process per connection"
 
     def __init__(self, site: Any, config: Config) -> None:
@@ -64,10 +66,12 @@ class Fork(Processor):
         self.children: dict[int, str] = {}  # pid -> client address
 
     def serve(self, listener: Listener) -> None:
+        """Fork a child for each connection; return once the listener is closed and every child has ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the signal wakes the listener
         orphans.adopt()
         gc.collect()
-        gc.freeze()  # else the collector writes to every page of the heap in every child, and so copies it
+        # Without this the collector would write to every page of the heap in every child, and so copy the heap.
+        gc.freeze()
         while not listener.closed or self.children:
             accepted = self.next(listener)
             self.reap()
@@ -75,10 +79,11 @@ class Fork(Processor):
                 self.start(accepted)
 
     def has_room(self) -> bool:
-        return len(self.children) < self.ceiling
+        """Return whether another child may be started."""
+        return len(self.children) < self.connection_limit
 
     def unfinished(self) -> int:
-        """Return how many children run, whose conversations are not in this process; in a child, its own one."""
+        """Return the number of children, since each runs one conversation; in a child, that of live streams."""
         return len(self.children) or super().unfinished()
 
     def start(self, accepted: Accepted) -> None:
@@ -86,7 +91,7 @@ class Fork(Processor):
 
         Signals stay blocked until the child is registered and has installed its handlers, so none is lost.
         """
-        signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
         try:
             child = os.fork()
             if child == 0:
@@ -95,37 +100,37 @@ class Fork(Processor):
                 except Exception:
                     logger.errors.exception(f"the child for {accepted.client[0]} failed")
                 finally:
-                    os._exit(WAS_CUT if self.cut else 0)
+                    os._exit(ABORTED if self.aborted else 0)
             self.children[child] = accepted.client[0]
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
             return self.refuse(accepted, "a fork failed")
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
         if self.config.connections_per_client:
             self.clients[accepted.client[0]] += 1
         accepted.socket.close()
-        if self.stopping:  # the signal came between accept and fork
+        if self.stopping:  # a signal came before this child was in `children`
             self.tell(signal.SIGTERM if self.finishing else signal.SIGHUP)
 
     def be_child(self, accepted: Accepted) -> None:
-        """Hold one conversation, in the child, with none of the parent's descriptors left open."""
+        """Run one conversation, in the child, after closing the parent's sockets and pipes."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.listener.leave()
         self.refused.clear()
         self.children.clear()
         self.retire_at = 0
-        stream = self.meet(accepted)
+        stream = self.stream_of(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
         try:
-            self.hold(stream)
+            self.run(stream)
         finally:
             self.stop_conversations()
 
     def start_conversations(self) -> str:
-        """Start nothing: a thread of the parent would not be in the children. Each child starts its own."""
+        """Start nothing: a child does not inherit the thread of the ASGI applications, and starts its own."""
         return ""
 
     def reap(self) -> None:
@@ -135,29 +140,34 @@ class Fork(Processor):
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
                 orphans.end(self.children)
-            self.cut += code == WAS_CUT
-            if code not in (0, WAS_CUT):
+            self.aborted += code == ABORTED
+            if code not in (0, ABORTED):
                 logger.errors.warning(
                     f"child {child} ended by {f'signal {-code}' if code < 0 else f'status {code}'}"
                 )
 
     def retire(self) -> None:
+        """Stop accepting, and have each child close its connection after the next exchange (SIGHUP)."""
         super().retire()
         self.tell(signal.SIGHUP)
 
     def adopt(self, site: Any, config: Config) -> None:
+        """Use another configuration for new children; the others close after their next exchange (SIGHUP)."""
         super().adopt(site, config)
         self.tell(signal.SIGHUP)
 
     def finish(self) -> None:
+        """Stop accepting, and have the children end their exchanges in progress (SIGTERM)."""
         super().finish()
         self.tell(signal.SIGTERM)
 
     def abort(self) -> None:
+        """Stop accepting, and have the children abort their conversations (SIGQUIT)."""
         super().abort()
         self.tell(signal.SIGQUIT)
 
     def signalled(self, number: int) -> None:
+        """Pass a signal on to the children."""
         self.tell(number)
 
     def tell(self, number: int) -> None:
@@ -166,4 +176,4 @@ class Fork(Processor):
             try:
                 os.kill(child, number)
             except ProcessLookupError:
-                pass  # reap() has just read its status, and removes it next
+                pass  # reap() has just read the child's status, and will remove the child from `children`

@@ -1,7 +1,8 @@
-"""The names of the models, and how a model is found by its name.
+"""The names of the concurrency models, and the search for a model's class by its name.
 
-A name stands in the table PROCESSORS, or in the entry points of other packages (group "ewe.processors"); or it is
-"module:Class". The module is imported only when its model is chosen, so a server loads one model.
+ewe's own models stand in the table PROCESSORS. Other packages register models as entry points (group
+"ewe.processors"). A name of the form "module:Class" names a class directly. A module is imported only when its
+model is chosen, so a server loads one model.
 
 Read next: base.py, the class that each model derives from.
 """
@@ -14,7 +15,7 @@ from ewe.registry import entry_points, in_words, load
 
 T = TypeVar("T")
 
-PROCESSORS = {  # name: where it is defined; imported only when chosen
+PROCESSORS = {  # name: "module:Class"
     "serial": "ewe.processors.serial:Serial",
     "fork": "ewe.processors.fork:Fork",
     "prefork": "ewe.processors.prefork:Prefork",
@@ -29,23 +30,26 @@ GROUP = "ewe.processors"  # the entry-point group in which other packages regist
 
 
 class UnknownModel(ValueError):
-    """The model does not exist or cannot be loaded; the text is one line."""
+    """No model has this name, or its class cannot be loaded. The text is one line."""
 
 
 def names() -> list[str]:
-    """Return the names of all models, those that other packages register included."""
+    """Return the names of all models, including those that other packages register."""
     return [*PROCESSORS, *entry_points(GROUP)]
 
 
 def find_class(name: str, base: type[T]) -> type[T]:
-    """Return the class of a model, by its name or as "module:Class": a subclass of `base`. Raises UnknownModel."""
+    """Return the class of a model, a subclass of `base`. Raises UnknownModel.
+
+    name: the name of a model, or "module:Class".
+    """
     name = SYNONYMS.get(name, name)
     where = PROCESSORS.get(name) or (name if ":" in name else "")
     try:
         found: Any = load(where) if where else entry_points(GROUP)[name].load()
     except KeyError:
         raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}") from None
-    except Exception as reason:  # of a module that may be anybody's
+    except Exception as reason:  # the import of a user's module may raise any exception
         raise UnknownModel(f"model {name!r} cannot be loaded: {in_words(reason)}") from None
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UnknownModel(f"model {name!r} is not a subclass of ewe.processors.base.Processor")

@@ -1,7 +1,7 @@
-"""Pool: a fixed number of threads for any number of connections.
+"""Pool: a few threads for any number of connections.
 
 A thread for each connection is wasteful, since most connections wait most of the time. A pool has few threads
-(workers), started once, and a queue of conversations that can go on:
+(workers), which start once, and a queue of conversations that can go on:
 
     main thread: epoll over the listening sockets and the parked connections
         │                                        │ accepted: start the conversation, which waits for its request
@@ -12,106 +12,113 @@ A thread for each connection is wasteful, since most connections wait most of th
             ──▶ worker 2: ... until it must wait │
             ──▶ worker N                         └─▶ end: release
 
-The lesson is what a worker does when its client makes it wait. The setting `parking` has three answers:
+The models differ in the behaviour of a worker whose client makes it wait. The setting `parking` has three values:
 
-- never: the worker waits. Five silent clients stop a pool of five: the EWE of 2006. The main thread queues accepted
-  connections as blocking streams, and hold() runs their conversations.
-- idle: between two requests the connection is parked and the worker takes another. A client that sends its request
-  slowly still holds a worker. Apache's event MPM began like this.
-- always: the connection is parked in every wait for the client, so that a slow client holds no worker.
+- never: the worker waits. Five silent clients stop a pool of five. The EWE of 2006 worked like this.
+- idle: between two requests the connection is parked, and the worker takes another conversation. A client that
+  sends its request slowly still occupies a worker. Apache's event MPM began like this.
+- always: the connection is parked in every wait for the client, so that a slow client occupies no worker.
 
-A conversation is a coroutine, so parking is cheap: the coroutine object with its local variables is all that must
-be kept, and send(None) goes on where it paused, in any thread. Where it waits meanwhile is in pool_parking.py.
+A conversation is a coroutine, so parking is cheap: send(None) resumes it where it paused, in any thread.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- A few fast clients never wait and keep all workers. With parking = always, a conversation that has handled SHARE
-  bytes joins the end of the queue.
-- A conversation computes before its first request: the handshake of TLS. The main thread runs conversations only to
-  their first wait, and leaves such a one to a worker (computes_first).
-- A program of a CGI request holds its worker. Parking is for clients, and for the servers behind a proxy.
+- A few fast clients never wait and occupy all workers. With parking = always, a conversation that has handled
+  TURN_BYTES joins the end of the queue.
+- A conversation computes before its first request, in the handshake of TLS. The main thread runs a conversation
+  only to its first wait, and leaves one that computes first to a worker (computes_first).
+- A CGI program occupies a worker until its request ends. The pool grows if others wait (pool_threads.py).
 
-Read next: pool_parking.py; streams/pool.py for the stream that pauses; event.py, where one thread is enough.
+Read next: pool_threads.py; pool_parking.py; scheduled_pool.py, with policies; streams/pool.py; event.py.
 """
 
 from __future__ import annotations
 
 import time
-from _thread import start_new_thread
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.processors.base import Processor
-from ewe.processors.pool_parking import Parking, Task
+from ewe.processors.growth import LOOK_S
+from ewe.processors.pool_parking import Parking, PoolTask
+from ewe.processors.pool_threads import PoolThread, PoolThreads, threads_of
 from ewe.streams.base import Stream, Want
-from ewe.streams.listener import ACCEPTS
 from ewe.streams.pool import PoolStream
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.streams.listener import Accepted, Listener
 
-LOOK = 0.25  # seconds between two looks at the deadlines of parked connections
+DEADLINE_CHECK_S = 0.25  # seconds between two checks of the deadlines of parked connections
 
 
 class Pool(Processor):
-    """Runs conversations in config.poolthreads workers.
+    """Runs conversations in as many workers as config.poolthreads says.
 
-    Accepting pauses while config.queue conversations, new or resumed, are in the queue.
+    The pool stops accepting while config.queue conversations, new or resumed, are in the queue.
     """
 
     name = "pool"
     many_threads = True
-    ceiling = 4000
+    connection_limit = 4000
+    make_queue = SimpleQueue  # the trace and the scheduled pool have others
+    task_class, stream_class = PoolTask, PoolStream
 
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
-        self.queue: SimpleQueue[Task | Stream | None] = SimpleQueue()
+        # A PoolTask is a conversation that can go on. A Stream (parking = never) is an accepted connection: a
+        # worker runs its conversation to the end. None ends a worker.
+        self.queue: SimpleQueue[PoolTask | Stream | None] = self.make_queue()
         self.parking = Parking(self.queue)
         self.parks = config.parking != "never"
+        self.threads = PoolThreads(self.work, self.queue, threads_of(config), self.resized)
 
     @classmethod
-    def idle_holds(cls, config: Config) -> bool:
+    def occupied_by_idle(cls, config: Config) -> bool:
+        """Return whether an idle connection occupies a worker: only with parking = never."""
         return config.parking == "never"
 
     @classmethod
     def calls_at_once(cls, config: Config) -> bool:
-        return config.poolthreads > 1
+        """Return whether the pool may have more than one worker."""
+        return threads_of(config).most > 1
 
     @classmethod
-    def words(cls, config: Config) -> str:
-        return f"a pool of {config.poolthreads} threads, parking {config.parking}"
+    def description(cls, config: Config) -> str:
+        """Return the words for this model in the banner: the number of threads, and the setting `parking`."""
+        return f"a pool of {threads_of(config)} threads, parking {config.parking}"
 
     def serve(self, listener: Listener) -> None:
-        threads = self.start()
-        if not threads:
+        """Serve connections until the listener is closed and every conversation has ended; then end the workers."""
+        if not self.threads.start():
             return
         if self.parks:
             self.serve_parked(listener)
         else:
             while not listener.closed:
-                accepted = self.next(listener)
-                if accepted is not None:
-                    self.queue.put(self.meet(accepted))
+                if (accepted := self.next(listener, self.threads.wait_s())) is not None:
+                    self.queue.put(self.stream_of(accepted))
+                self.threads.look(time.monotonic())
         self.drain()
-        for _ in range(threads):
-            self.queue.put(None)
+        self.threads.end(self.threads.count)
 
-    def start(self) -> int:
-        """Start the workers; return how many started: the system may refuse threads."""
-        for number in range(self.config.poolthreads):
-            try:
-                start_new_thread(self.work, ())
-            except RuntimeError as reason:
-                logger.errors.error(
-                    f"{number} of {self.config.poolthreads} threads run (poolthreads): {reason}"
-                )
-                return number
-        return self.config.poolthreads
+    def adopt(self, site: Any, config: Config) -> None:
+        """Use another configuration for new connections, and its `poolthreads` from now on."""
+        super().adopt(site, config)
+        self.threads.growth.span = threads_of(config)
+
+    def workers_now(self) -> int:
+        """Return how many workers run now."""
+        return self.threads.count
 
     def has_room(self) -> bool:
+        """Return whether the queue and the connection limit have room for another connection."""
         return self.queue.qsize() < self.config.queue and super().has_room()
+
+    def waiting(self) -> int:
+        """Return the length of the queue."""
+        return self.queue.qsize()
 
     # The main thread
 
@@ -121,7 +128,9 @@ class Pool(Processor):
         self.parking.open(listener)
         while not listener.closed or self.live:
             refuses = self.config.overload == "refuse"
-            accepted, ready = listener.wait(LOOK, ACCEPTS if refuses or self.has_room() else 0)
+            timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
+            most = listener.accepts_at_once if refuses or self.has_room() else 0
+            accepted, ready = listener.wait(timeout_s, most)
             for descriptor in ready:
                 self.parking.ready(descriptor)
             for each in accepted:
@@ -132,17 +141,19 @@ class Pool(Processor):
                 else:
                     self.begin(each)
             now = time.monotonic()
-            if now - looked >= LOOK:
+            if now >= self.threads.look_from and not listener.closed:
+                self.threads.look(now)
+            if now - looked >= DEADLINE_CHECK_S:
                 looked = now
                 self.parking.expire(now)
 
     def begin(self, accepted: Accepted) -> None:
-        """Start a conversation and run it to its first wait, where it parks; a worker does it if it computes."""
-        stream = PoolStream(
+        """Run a new conversation to its first wait, where it parks; queue it for a worker if it computes first."""
+        stream = self.stream_class(
             accepted.socket, accepted.client, accepted.server, self.config, self.config.parking == "always"
         )
         self.register(stream)
-        task = Task(stream, self.converse(stream))
+        task = self.task_class(stream, self.converse(stream))
         if self.conversations.computes_first:
             self.queue.put(task)  # the main thread must not compute, or wait in recv(2) (parking = idle)
         else:
@@ -150,18 +161,20 @@ class Pool(Processor):
 
     # The workers
 
-    def work(self) -> None:
-        """Run the conversations of the queue, in a worker, until the queue yields None."""
+    def work(self, own: PoolThread) -> None:
+        """Run the queued conversations, in a worker, until the queue yields None."""
         while (entry := self.queue.get()) is not None:
+            own.taken += 1
+            own.is_busy = True
             if not self.listener.accepting:
                 self.listener.wake()  # the queue has room again, so the main thread may accept
-            if isinstance(entry, Task):
+            if isinstance(entry, PoolTask):
                 self.advance(entry)
-            else:
-                # parking = never: the entry is a blocking stream
-                self.hold(entry)
+            else:  # parking = never: the entry is a blocking stream
+                self.run(entry)
+            own.is_busy = False
 
-    def advance(self, task: Task) -> None:
+    def advance(self, task: PoolTask) -> None:
         """Run a conversation until it parks or ends."""
         try:
             if task.error is None:

@@ -1,24 +1,24 @@
-"""The pool's parking: where conversations wait without a worker.
+"""The pool's parking: conversations wait here without a worker.
 
-A conversation that must wait yields a Wait (streams/base.py). Its worker then parks it, and is free:
+A conversation that must wait yields a Wait (streams/base.py). Its worker parks it, and is then free:
 
     worker: park(task, wait) ─▶ parked[descriptor] = task ─▶ epoll watches the client's connection
                                     │
     main thread: ready(descriptor) ─┤ the client has sent, has read, or has left
                  expire()          ─┤ the deadline has passed: Timeout is thrown into the conversation
-    any thread:  resume(task)      ─┤ a bell has rung: another conversation, or the server behind a proxy
+    any thread:  resume(task)      ─┤ another conversation, or an upstream's socket, has set the WakeEvent
                                     └─▶ queue ─▶ a worker
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- Two workers run one conversation. A parked connection is watched with EPOLLONESHOT, so that it is reported once;
-  and only the thread that removes it from `parked` may queue it.
-- The client is ready before its connection is recorded as parked. park() therefore records it first and then tells
-  epoll. In between the deadline does not count (Wait.watched).
-- A connection ends, and a new one gets its descriptor's number, while a thread still holds the old task. The thread
-  therefore looks whether the task that it removes from `parked` is the one it means (leave).
+- Two workers run one conversation. epoll watches a parked connection with EPOLLONESHOT and reports it only once.
+  Only the thread that removes the task from `parked` may queue it.
+- The client is ready before its connection is in `parked`. park() therefore first adds the task to `parked`, and
+  then registers the descriptor with epoll. Until then the deadline is ignored (Wait.watched).
+- A connection ends and a new connection gets the same descriptor number, while a thread still has the old task. The
+  thread therefore checks that the task which it removes from `parked` is the same task (leave).
 
-Read next: streams/parking.py, how a conversation waits for another server.
+Read next: streams/parking.py, where a conversation waits for an upstream.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 EVENTS = {Want.BYTES: EPOLLIN | EPOLLONESHOT, Want.ROOM: EPOLLOUT | EPOLLONESHOT}
 
 
-class Task:
-    """A conversation of the pool: it is with a worker, in the queue, or parked.
+class PoolTask:
+    """A conversation of the pool: a worker runs it, or it is in the queue, or it is parked.
 
-    wait: the one that it is parked for, or was the last time. watched: epoll knows the descriptor. error: to be
-    thrown into the conversation.
+    wait: the current Wait, or the last one. watched: the descriptor is registered with epoll. error: the exception
+    that a worker will throw into the conversation.
     """
 
     __slots__ = ("conversation", "descriptor", "error", "stream", "wait", "watched")
@@ -59,36 +59,39 @@ class Task:
 
 
 class Parking:
-    """The parked conversations of a pool, by the descriptor of their connection. queue: where they go from here."""
+    """The parked conversations of a pool, by the descriptor of their connection.
+
+    queue: receives the conversations that can go on.
+    """
 
     def __init__(self, queue: SimpleQueue[Any]) -> None:
         self.queue = queue
-        self.parked: dict[int, Task] = {}
+        self.parked: dict[int, PoolTask] = {}
 
     def open(self, listener: Listener) -> None:
-        """Begin: the listener's epoll watches the connections."""
+        """Use the listener's epoll to watch the parked connections."""
         self.listener = listener
         self.others = OtherSockets(listener)
 
-    def park(self, task: Task, wait: Wait) -> bool:
-        """Have epoll watch the connection of a conversation that waits; return False if that cannot be."""
+    def park(self, task: PoolTask, wait: Wait) -> bool:
+        """Park a conversation: have epoll watch its connection. Return False if epoll cannot watch it."""
         task.wait = wait
-        bell = wait.bell
-        self.parked[task.descriptor] = task  # before epoll knows: the connection may be ready at once
+        event = wait.event
+        self.parked[task.descriptor] = task  # before watch(): the connection may be ready at once
         try:
             again, task.watched = task.watched, True
-            self.listener.watch(task.descriptor, bell.events() if bell else EVENTS[wait.want], again)
+            self.listener.watch(task.descriptor, event.events() if event else EVENTS[wait.want], again)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
             return not self.leave(task)
-        # The conversation may be with another worker by now, in another wait: only this one's deadline may count
+        # Another worker may run the conversation by now, in another Wait. This Wait is `wait`, not task.wait.
         wait.watched = True
-        if bell is not None:
-            bell.park(functools.partial(self.resume, task), self.others.watch)
+        if event is not None:
+            event.park(functools.partial(self.resume, task), self.others.watch)
         return True
 
     def ready(self, descriptor: int) -> None:
-        """Queue the conversation whose connection epoll has reported, or ring the bell of another descriptor."""
+        """Queue the conversation whose client's socket epoll has reported; pass an upstream's socket on."""
         task = self.parked.pop(descriptor, None)
         if task is not None:
             self.queue.put(task)
@@ -96,26 +99,28 @@ class Parking:
             self.others.ready(descriptor)
 
     def expire(self, now: float) -> None:
-        """Queue the conversations that are past their deadline; Timeout is thrown into them."""
+        """Queue the conversations whose deadlines have passed; workers throw Timeout into them."""
         for task in list(self.parked.values()):
             wait = task.wait
             assert wait is not None
-            # One that is only recorded yet is still with the worker that parks it
+            # Until `watched` is set, the worker that parks the conversation has not finished.
             if wait.expires < now and wait.watched:
                 self.resume(task, Timeout())
 
-    def resume(self, task: Task, error: Exception | None = None) -> None:
-        """Queue a conversation that is still parked, although its client did nothing; any thread may call this."""
+    def resume(self, task: PoolTask, error: Exception | None = None) -> None:
+        """Queue a conversation if it is still parked, although its client did nothing; any thread may call this.
+
+        error: the exception that the worker throws into the conversation, if any.
+        """
         if self.leave(task):
             task.error = error
-            self.listener.unwatch(
-                task.descriptor
-            )  # epoll would report it while a worker runs the conversation
+            # Otherwise epoll would report the descriptor while a worker runs the conversation.
+            self.listener.unwatch(task.descriptor)
             task.watched = False
             self.queue.put(task)
 
-    def leave(self, task: Task) -> bool:
-        """Take a conversation from `parked`; return whether it was there."""
+    def leave(self, task: PoolTask) -> bool:
+        """Remove a conversation from `parked`; return whether it was there."""
         found = self.parked.pop(task.descriptor, None)
         if found is not None and found is not task:
             self.parked[task.descriptor] = found

@@ -5,17 +5,20 @@
                               ▼                            ▼
                      conversation of A            conversation of B            at the same time
 
-A thread costs less than a process: no copy of page tables, one file cache for all connections. The conversation is
-the blocking one again; while its client is silent its thread sleeps in recv(2) and the others run.
+A thread costs less than a process: no page tables are copied, and all connections use one file cache. Each
+conversation uses a blocking stream, as in the serial model. While its client is silent, its thread sleeps in
+recv(2), and the other threads run.
 
-All threads share one Python interpreter and its lock (GIL): only one of them runs Python code at any moment. A
+All threads share one Python interpreter and its lock (GIL): only one thread runs Python code at any moment. A
 system call releases the lock, so threads do not wait for each other's clients and disks, only for each other's
-computation. Threads also share every object. What two conversations change (the file cache, counters, the set of
-live streams) relies on operations that the interpreter makes atomic, such as adding to a set.
+computation. Threads also share every object. Several conversations change the file cache, the counters and the set
+of live streams. These changes are safe because they use operations that the interpreter makes atomic, such as
+adding to a set.
 
-What can go wrong: each open connection holds a thread and its stack, so a thousand idle clients are a thousand
-threads; `ceiling` bounds them. The system may refuse a thread: that connection is answered with 503. A thread
-cannot be killed from outside: abort() closes its socket, and the conversation meets Disconnected at its next call.
+Possible failures: each open connection needs a thread and its stack, so a thousand idle clients are a thousand
+threads. `connection_limit` bounds them. If the system refuses to start a thread, the connection is answered with
+503. A thread cannot be killed from outside. abort() therefore shuts its socket down, and the next call of the
+conversation raises Disconnected.
 
 Read next: pool.py, with few threads for many connections.
 """
@@ -33,17 +36,19 @@ if TYPE_CHECKING:
 
 
 class Thread(Processor):
-    """Starts a thread for each connection, up to the ceiling."""
+    """Starts a thread for each connection, up to the connection limit."""
 
     name = "thread"
     many_threads = True
-    ceiling = 1000
+    connection_limit = 1000
 
     @classmethod
-    def words(cls, config: Config) -> str:
+    def description(cls, config: Config) -> str:
+        """Return the words for this model in the banner: a thread per connection."""
         return "a thread per connection"
 
     def serve(self, listener: Listener) -> None:
+        """Start a thread for each connection; return once the listener is closed and every thread has ended."""
         while not listener.closed:
             accepted = self.next(listener)
             if accepted is not None:
@@ -51,11 +56,11 @@ class Thread(Processor):
         self.drain()
 
     def start(self, accepted: Accepted) -> None:
-        """Start a thread for a connection; refuse the connection if the system gives no more threads."""
-        stream = self.meet(accepted)
+        """Start a thread for a connection; refuse the connection if the system starts no more threads."""
+        stream = self.stream_of(accepted)
         try:
             # threading.Thread.start() would wait until the new thread runs, which doubles the cost of a start.
-            start_new_thread(self.hold, (stream,))
+            start_new_thread(self.run, (stream,))
         except RuntimeError as reason:
             self.forget(stream)
             self.refuse(accepted, str(reason))

@@ -1,10 +1,10 @@
-"""X-Switch: the event model in front, and engines behind it that keep their interpreters (`ewe -x`).
+"""X-Switch: the event model in front of engines, which keep their interpreters running (`ewe -x`).
 
     client ── ewe (event loop) ── FastCGI ─▶ ewe-xswitch ─▶ engines, one set for each user and language
 
-This class is the event model with one fact more: needs_xswitch. The supervisor then keeps a second server alive
-beside the workers, `ewe-xswitch` (ewe.server.xswitch_process), which runs programs as their owners. Any other model
-can use an X-Switch that runs already: `--xswitch unix:PATH`.
+This class is the event model with needs_xswitch set. The supervisor then runs a second server beside the workers,
+`ewe-xswitch` (ewe.server.xswitch_process), which runs programs as their owners. Any other model can use an X-Switch
+that is running already: `--xswitch unix:PATH`.
 
 Read next: event.py; docs/xswitch.md.
 """
@@ -26,5 +26,6 @@ class XSwitch(Event):
     needs_xswitch = True
 
     @classmethod
-    def words(cls, config: Config) -> str:
-        return f"{super().words(config)} before X-Switch"
+    def description(cls, config: Config) -> str:
+        """Return the words for this model in the banner: those of the event model, and X-Switch."""
+        return f"{super().description(config)} before X-Switch"

@@ -1,1 +1,1 @@
-"""One process or many: opens the sockets, gives up privileges, runs a processor, keeps workers alive."""
+"""The server process: opens the sockets, gives up privileges, and runs processors in one process or in many."""

@@ -1,12 +1,12 @@
-"""What the account of the workers may not read, in a line each: for the start, and for `--check-config`.
+"""Access checks: find the files that the workers' account may not read, at the start and for `--check-config`.
 
-Started as root with `user`, ewe gives up root. What root could read, the account perhaps cannot: a document root
-that was made with `umask 077`, or a Python below a home that only its owner may enter (~/.pyenv, pipx). ewe loads
-its own modules before (run.load_all()). An application imports modules whenever it likes, and a program's first
-line names an interpreter that starts as that account.
+If root starts ewe with `user`, ewe gives up root. Some files that root can read may then be closed to the account:
+a document root that was made with `umask 077`, or a Python below a home directory that only its owner may enter
+(~/.pyenv, pipx). ewe loads its own modules before (run.load_all()). An application may import modules at any time,
+and a program's first line names an interpreter that starts as the account.
 
-Only the kernel knows what an account may read: modes, groups, access control lists and capabilities count. Root
-therefore forks, becomes the account in the child, and tries.
+Only the kernel can decide whether an account may read a file: modes, groups, access control lists and capabilities
+count. Root therefore forks, becomes the account in the child, and tries.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def asked_as(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
-    """Return the answer to a question that is asked as an account. Only root can become another one.
+    """Call `question` as another account, and return its result. Without root, call it as the present account.
 
-    Raises StartError if there is no such account.
+    Raises StartError if the account does not exist.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return question()
@@ -52,30 +52,34 @@ def asked_as(user: str | None, group: str | None, question: Callable[[], list[st
 
 
 def doubts(config: Config) -> list[str]:
-    """Return a warning, in a line, for each directory of the site that this process may not read."""
+    """Return one line for each directory of the sites that this process may not read."""
     lines: list[str] = []
-    for own in config.each_site():
-        lines += closed(own.documentroot, "every answer is 403", "documentroot")
-        lines += closed(own.cgi_path, "no program there runs", "cgi-path")
-        lines += closed(own.libcgi_path, "no library there is called", "libcgi-path")
-    if config.reload or any(own.wsgi or own.asgi or own.mount for own in config.each_site()):
+    for site_config in config.each_site():
+        lines += directory_doubts(site_config.documentroot, "every answer is 403", "documentroot")
+        lines += directory_doubts(site_config.cgi_path, "no program there runs", "cgi-path")
+        lines += directory_doubts(site_config.libcgi_path, "no library there is called", "libcgi-path")
+    if config.reload or any(
+        site_config.wsgi or site_config.asgi or site_config.mount for site_config in config.each_site()
+    ):
         lines += python_doubts()
     return list(dict.fromkeys(lines))
 
 
 def python_doubts() -> list[str]:
-    """Return a warning if this process may not read the directories of Python, of ewe and of other packages."""
+    """Return one line for each directory of Python, of ewe or of a package that this process may not read."""
     what = "an application cannot import more of Python and its packages after the start"
     lines = [
-        line for each in (EWE, os.path.dirname(os.__file__), *sys.path) for line in closed(each, what, "user")
+        line
+        for each in (EWE, os.path.dirname(os.__file__), *sys.path)
+        for line in directory_doubts(each, what, "user")
     ]
     return list(dict.fromkeys(lines))
 
 
 def closed_python(user: str | None, group: str | None) -> list[str]:
-    """Return python_doubts() of the account that root will become; [] if the workers keep this process's rights.
+    """Return python_doubts() of the account that root will become; [] if the workers keep this process's account.
 
-    Raises StartError if there is no such account.
+    Raises StartError if the account does not exist.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return []
@@ -83,12 +87,12 @@ def closed_python(user: str | None, group: str | None) -> list[str]:
 
 
 def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
-    """Return a warning for each log that this process could not open again after a rotation (USR1).
+    """Return one line for each log that this process could not open again after a rotation (USR1).
 
-    rotates_as_root: a process that stays root (of X-Switch) creates the new files, before the workers open them.
+    rotates_as_root: an X-Switch process, which stays root, creates the new files before the workers open them.
     """
     files = [("logfile", config.logfile)]
-    files += [("access-log", own.access_log) for own in config.each_site()]
+    files += [("access-log", site_config.access_log) for site_config in config.each_site()]
     lines = []
     for setting, path in files:
         if path.startswith("syslog:"):
@@ -97,7 +101,7 @@ def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
             except PermissionError as error:
                 lines.append(f"{account()}: {error.strerror} ({setting})")
             except OSError:
-                pass  # the start has failed, and --check-config says why
+                pass  # the start fails for this reason, and --check-config reports it
         directory = os.path.dirname(os.path.abspath(path))
         if not names_file(path) or (os.path.exists(path) and not os.path.isfile(path)):
             continue
@@ -114,13 +118,13 @@ def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
 
 
 def may_make_files(directory: str) -> bool:
-    """Return whether this process may create files in a directory; True if it is not there."""
+    """Return whether this process may create files in a directory; True if the directory does not exist."""
     return not os.path.isdir(directory) or os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def program_doubts(config: Config) -> Iterator[str]:
-    """Yield a line for each program of a cgi-path that this process could not start, and why."""
-    for path in dict.fromkeys(own.cgi_path for own in config.each_site()):
+    """Yield one line, with the reason, for each program of a cgi-path that this process could not start."""
+    for path in dict.fromkeys(site_config.cgi_path for site_config in config.each_site()):
         try:
             with os.scandir(path) as entries:
                 files = [each.path for each in islice(entries, MAX_PROGRAMS) if os.access(each.path, os.X_OK)]
@@ -131,8 +135,11 @@ def program_doubts(config: Config) -> Iterator[str]:
                 yield f"{fault} (cgi-path)"
 
 
-def closed(path: str, effect: str, setting: str) -> list[str]:
-    """Return a line if this process may not read a directory: the first closed one, the effect, and what to do."""
+def directory_doubts(path: str, effect: str, setting: str) -> list[str]:
+    """Return one line if this process may not read a directory: the closed directory, the effect and the remedy.
+
+    effect: the consequence, as a part of the line. setting: the setting that names the directory.
+    """
     path = os.path.realpath(path)
     if door := closed_directory(path):
         return [f"{account()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]

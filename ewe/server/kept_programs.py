@@ -1,7 +1,7 @@
-"""Programs that ewe keeps running: what one is, and how a process of it is started.
+"""Programs that ewe keeps running: their sockets and their processes.
 
-Command is a program of `fastcgi-start`. The database demon is another kind (demon_program.py). The program manager
-(program_manager.py) starts their processes.
+CommandProgram is a program of `fastcgi-start`. The database daemon is another kind (daemon_program.py). The program
+manager (program_manager.py) starts their processes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from ewe.config.setting_types import parse_program
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-BACKLOG = 1024
+BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-class Running(Protocol):
-    """A process that runs: what the manager uses of subprocess.Popen."""
+class ProcessHandle(Protocol):
+    """A running process: the attributes of subprocess.Popen that the manager uses."""
 
     pid: int
     returncode: int
 
     def poll(self) -> int | None:
-        """Return the exit status, minus the signal that ended the process; None while it runs."""
+        """Return the exit status, or -N if signal N ended the process; None while it runs."""
 
 
-class Program:
-    """One program: how many processes, the listening socket and its name in the file system.
+class KeptProgram:
+    """One program: the number of its processes, its listening socket, and the socket's path.
 
-    setting: the one that asks for it. rereads: at HUP, its processes read their settings again and stay.
+    setting: the setting that asks for the program. rereads: at HUP, its processes read their settings again, and
+    are not replaced.
     """
 
     setting = "fastcgi-start"
@@ -56,18 +57,18 @@ class Program:
         self.hidden = False
 
     def preload(self) -> None:
-        """Load what start() needs: once root is given up, its directory may not be readable."""
+        """Load the modules for start(): after root is given up, their directory may not be readable."""
 
-    def start(self, output: int) -> Running:
-        """Start a process: the socket is its descriptor 0, `output` 1 and 2. Raises OSError."""
+    def start(self, output: int) -> ProcessHandle:
+        """Start a process, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""
         raise NotImplementedError
 
     def hide(self) -> None:
-        """Take the socket's name away: connections are refused, and those in the backlog are closed."""
+        """Rename the socket, so that connect(2) fails, and close the connections in its backlog."""
         if not self.hidden:
             os.rename(self.path, self.path + ".hidden")
             self.hidden = True
-        # Not by a socket that does not block: the processes share this property of it
+        # The socket stays blocking, since its flags are shared with the processes. select() prevents a wait.
         while select.select([self.socket], [], [], 0)[0]:
             self.socket.accept()[0].close()
 
@@ -78,14 +79,15 @@ class Program:
             self.hidden = False
 
 
-class Command(Program):
+class CommandProgram(KeptProgram):
     """A program of fastcgi-start: a command."""
 
     def __init__(self, count: int, command: str, path: str) -> None:
         self.command = shlex.split(command)
         super().__init__(os.path.basename(self.command[0]), count, path)
 
-    def start(self, output: int) -> Running:
+    def start(self, output: int) -> ProcessHandle:
+        """Start the command, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""
         return subprocess.Popen(
             self.command, stdin=self.socket.fileno(), stdout=output, stderr=output, process_group=0,
             preexec_fn=prepare, restore_signals=True,
@@ -93,7 +95,7 @@ class Command(Program):
 
 
 class Forked:
-    """A process that runs a function of this program."""
+    """A forked process that runs a function."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         """Raises OSError."""
@@ -114,10 +116,10 @@ class Forked:
                 os._exit(status)
 
     def poll(self) -> int | None:
-        """Return the exit status, minus the signal that ended the process; None while it runs."""
+        """Return the exit status, or -N if signal N ended the process; None while it runs."""
         if not self.ended:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if os.WIFSTOPPED(status):  # it has made this process its tracer (PTRACE_TRACEME)
+            if os.WIFSTOPPED(status):  # the child has made this process its tracer (PTRACE_TRACEME)
                 os.kill(self.pid, signal.SIGKILL)
                 return None
             self.ended = pid != 0
@@ -126,11 +128,11 @@ class Forked:
 
 
 def prepare() -> None:
-    """In the new process: get TERM when the manager dies; take no signal as ignored or blocked from it."""
+    """Prepare a new process: it gets TERM when the manager dies, and inherits no ignored or blocked signals."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     except AttributeError:
-        pass  # Linux alone has prctl(2): elsewhere a program outlives a manager that was killed
+        pass  # only Linux has prctl(2); on other systems a program outlives a manager that was killed
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -144,7 +146,7 @@ def prepare() -> None:
 
 
 def missing_programs(config: Config) -> list[str]:
-    """Return a line for each program of fastcgi-start that is not there."""
+    """Return one line for each program of fastcgi-start that does not exist."""
     words = [shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start]
     return [
         f"there is no program {word!r}; install it, or name its path (fastcgi-start)"

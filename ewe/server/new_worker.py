@@ -1,10 +1,11 @@
-"""A new worker: what a process does between the supervisor's fork and its first connection.
+"""A new worker: the steps of a process between the supervisor's fork and its first connection.
 
-    supervisor ── fork ──▶ let go of what is the supervisor's ─▶ give up root ─▶ import ─▶ Worker.run(): serve
-                                                                                   └─ it cannot: report, end
+    supervisor ── fork ──▶ close the supervisor's descriptors ─▶ give up root ─▶ import ─▶ Worker.run(): serve
+                                                                                   └─ it fails: report, exit
 
-Signals stay blocked from before the fork until this process has handlers for them, so that none is lost. While it
-imports, the handlers end it at once: nothing is served yet, and a module may take long, or never end.
+Signals stay blocked from before the fork until this process has its handlers, so that no signal is lost. During the
+import a stop signal ends the process at once: it serves no request yet, and the import of a module may take long,
+or never end.
 
 Read next: worker.py; supervisor.py, which reads the report.
 """
@@ -19,12 +20,13 @@ from typing import TYPE_CHECKING
 from ewe.processors.base import UnknownModel
 from ewe.registry import in_words
 from ewe.server.privileges import become
-from ewe.server.worker import STOPPED, STOPS, UNUSABLE, Worker
+from ewe.server.worker import HANDLED, STOPPED, STOPS, UNUSABLE, Worker
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     import socket
 
+    from ewe.processors.seats import Seat
     from ewe.server.processor_factory import ProcessorFactory
     from ewe.server.reports import Reports
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 class NewWorker:
     """A process that is about to become a worker.
 
-    lifeline: the supervisor's pipe. tells_sources: report from which directories the program was loaded (reload).
+    lifeline: the supervisor's pipe. tells_sources: report the directories from which the program was loaded
+    (setting `reload`). seat: where the worker says whether it is idle.
     """
 
     def __init__(
@@ -42,16 +45,18 @@ class NewWorker:
         lifeline: int,
         reports: Reports,
         tells_sources: bool,
+        seat: Seat,
     ) -> None:
         self.factory = factory
         self.sockets = sockets
         self.lifeline = lifeline
         self.reports = reports
         self.tells_sources = tells_sources
+        self.seat = seat
 
     def run(self, name: str, foreign: Iterable[int]) -> int:
-        """Serve until a stop; return the exit status. foreign: descriptors that are the supervisor's alone."""
-        # First: no signal may be written to a descriptor that is reused for another file.
+        """Serve until a stop; return the exit status. foreign: descriptors that only the supervisor needs."""
+        # First of all: Python must not write a signal to a descriptor whose number belongs to another file.
         signal.set_wakeup_fd(-1)
         for descriptor in foreign:
             os.close(descriptor)
@@ -61,14 +66,16 @@ class NewWorker:
         if self.factory.imports_in_workers and (failure := self.load_program()):
             self.report(failure)
             return UNUSABLE
-        return Worker(self.factory, self.sockets, name, self.lifeline, self.report).run()
+        worker = Worker(self.factory, self.sockets, name, self.lifeline, self.report)
+        worker.processor.seat = self.seat
+        return worker.run()
 
     def report(self, failure: str) -> None:
-        """Report that this worker serves, or why it cannot."""
+        """Report that this worker serves, or the reason why it cannot."""
         self.reports.send(failure, sources_of_this_process() if self.tells_sources else ())
 
     def load_program(self) -> str:
-        """Import applications as they are now; return why they cannot be imported, or ""."""
+        """Import the present version of the applications; return the reason of a failure, or ""."""
         for number in (*STOPS, signal.SIGHUP):
             signal.signal(number, lambda *_: os._exit(STOPPED))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
@@ -79,12 +86,12 @@ class NewWorker:
         except Exception as reason:
             return f"a worker cannot import: {in_words(reason)}"
         finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
+            signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         return ""
 
 
 def sources_of_this_process() -> list[str]:
-    """Return the directories from which this process has loaded the program (reload)."""
+    """Return the directories from which this process has loaded the program (setting `reload`)."""
     from ewe.server.sources import directories
 
     return directories()

@@ -1,8 +1,8 @@
-"""What `ewe --check-config` checks beyond the settings themselves: whether a start would succeed.
+"""Preflight checks: `ewe --check-config` checks the settings, and then whether a start would succeed.
 
-It tries what a start would open, as the user who runs it, and leaves nothing behind. It binds addresses without
-listening, creates no file, and speaks to no running server, so it can run beside one. An address in use is only a
-note: most likely the server that uses it is the one whose new settings are being checked.
+It tries to open the same files and addresses as a start, as the user who runs the command. It binds addresses
+without listening, creates no file, and connects to no running server, so it can run beside one. An address in use
+is only a note: most likely the server that uses it will get the new settings.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import find
 from ewe.server.access import asked_as, closed_python, doubts, log_doubts, program_doubts, python_doubts
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_users, no_xswitch, words_of
+from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
 from ewe.server.run import addresses_of, apache_rules
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -29,26 +30,30 @@ if TYPE_CHECKING:
 
 
 def examine(config: Config) -> tuple[list[str], list[str]]:
-    """Return the failures that would prevent a start, and notes: a line each, with the setting's name."""
+    """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
     failures: list[str] = [*failing_files(config), *missing_programs(config)]
-    notes: list[str] = []
+    notes = config.former_names()
     if reason := no_xswitch(config):
         failures.append(reason)
-    has_xswitch = find(config.concurrency).needs_xswitch  # with one, the workers become another user
+    model = find(config.concurrency)
+    has_xswitch = model.needs_xswitch  # then the workers become another user
     failures += lacking(with_xswitch(config))
-    for form in dict.fromkeys(own.log_format for own in config.each_site()):
+    for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
             logger.AccessLog("off", form)
         except ValueError as reason:
             failures.append(f"{reason} (log-format)")
     try:
-        words_of(find(config.concurrency), config)
+        description_of(model, config)
+        workers = workers_of(model, config)
+        if isinstance(config.workers, CoreCount):
+            notes.append(f"workers = auto: {workers} here, {int(config.workers)} processors may be used")
     except StartError as reason:
         failures.append(str(reason))
     try:
         if not has_xswitch:
-            for own in config.each_site():
-                check_users(own)
+            for site_config in config.each_site():
+                check_users(site_config)
     except StartError as reason:
         failures.append(str(reason))
     site = None
@@ -63,7 +68,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         look_up(config.user, config.group)
         account, group = account_of_workers(config), config.group
         if site is not None:
-            if closed_python(account, group):  # root imports the applications then
+            if closed_python(account, group):  # then root imports the applications
                 failures += unimportable(site)
             else:
                 failures += asked_as(account, group, lambda: unimportable(site))
@@ -82,23 +87,23 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
 
 
 def account_of_workers(config: Config) -> str | None:
-    """Return the account that the workers become; None: they keep that of the command."""
+    """Return the account that the workers become; None if they keep the command's account."""
     if find(config.concurrency).needs_xswitch and os.geteuid() == 0:
         return config.user or "nobody"
     return config.user
 
 
 def doubts_of_workers(config: Config) -> list[str]:
-    """Return what the account of this process may not read, or cannot start, in a line each."""
+    """Return one line for each file that this process's account may not read, and each program it cannot start."""
     has_xswitch = find(config.concurrency).needs_xswitch
     lines = [*doubts(config), *python_doubts(), *log_doubts(config, rotates_as_root=has_xswitch)]
-    if not has_xswitch:  # it starts programs as their owners
+    if not has_xswitch:  # X-Switch would start programs as their owners
         lines += program_doubts(config)
     return list(dict.fromkeys(lines))
 
 
 def unimportable(site: Site) -> list[str]:
-    """Return why this process cannot import the applications of a site, in one line at most."""
+    """Return the reason why this process cannot import the applications of a site; [] if it can."""
     try:
         site.import_applications()
     except ValueError as reason:
@@ -107,35 +112,37 @@ def unimportable(site: Site) -> list[str]:
 
 
 def with_xswitch(config: Config) -> Config:
-    """Return the configuration as a server of the xswitch model has it, whose X-Switch does not run now."""
+    """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
     if find(config.concurrency).needs_xswitch and config.xswitch is None:
         return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
     return config
 
 
 def failing_files(config: Config) -> Iterator[str]:
-    """Yield a line for each file that a start could not write."""
+    """Yield one line for each file that a start could not write."""
     files = [("logfile", config.logfile), ("pid-file", config.pid_file or "-")]
-    files += [("access-log", path) for path in dict.fromkeys(own.access_log for own in config.each_site())]
+    files += [
+        ("access-log", path)
+        for path in dict.fromkeys(site_config.access_log for site_config in config.each_site())
+    ]
     for setting, path in files:
         if path.startswith("syslog:") and setting != "pid-file":
             try:
                 open_log(path, 2).close()
             except OSError as error:
-                yield f"{path!r}: {error.strerror} ({setting})"
+                yield f"cannot write {path!r}: {error.strerror} ({setting})"
         elif path not in ("-", "off") and (reason := unwritable(path)):
-            yield f"{path!r} {reason} ({setting})"
+            yield f"cannot write {path!r}: {reason} ({setting})"
 
 
 def unwritable(path: str) -> str:
-    """Return why a file can be neither written nor created, "" if it can."""
+    """Return the reason why a file can be neither written nor created; "" if it can."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
-        return "is a directory; name a file in it"
+        return "it is a directory; name a file in it"
     if os.path.exists(path):
-        return "" if os.access(path, os.W_OK) else "may not be written; change its mode or its owner"
+        return "" if os.access(path, os.W_OK) else "permission denied; change its mode or its owner"
     if not os.path.isdir(directory):
-        return f"cannot be made: there is no directory {directory}; make it"
-    return (
-        "" if os.access(directory, os.W_OK | os.X_OK) else f"cannot be made: {directory} may not be written"
-    )
+        return f"there is no directory {directory}; make it"
+    writable = os.access(directory, os.W_OK | os.X_OK)
+    return "" if writable else f"permission denied in {directory}; change its mode or its owner"

@@ -1,4 +1,4 @@
-"""Giving up root, once sockets and logs are open."""
+"""Privileges: give up root, after the sockets and the logs are open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def become(user: str | None, group: str | None) -> None:
-    """Give up root for a user and a group, supplementary groups included. Raises StartError."""
+    """Give up root: take on a user, a group and the user's supplementary groups. Raises StartError."""
     if user is None and group is None:
         return
     account, number = look_up(user, group)
@@ -46,9 +46,9 @@ def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | No
 
 
 def owner_of(user: str | None, group: str | None) -> tuple[int, int] | None:
-    """Return (uid, gid) of the account that become() will take; None if it changes nothing. Raises StartError.
+    """Return the (uid, gid) that become() will take on; None if it changes nothing. Raises StartError.
 
-    uid is -1 if only the group changes, as os.chown() wants it.
+    The uid is -1 if only the group changes; os.chown() then leaves the user unchanged.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return None

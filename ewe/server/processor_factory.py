@@ -1,8 +1,9 @@
-"""The processor factory: a configuration, its model and its site, from which processors are made. HUP renews it.
+"""The processor factory: makes processors from a configuration, its model and its site. HUP renews the factory.
 
-The site is built once, before workers are forked, so that they share what it has loaded. But only a process that
-has not loaded a module yet loads its new version. Each worker therefore imports the applications by itself, and a
-server that has some has a supervisor (ewe.server.applications). With `reload` each worker builds the whole site.
+The factory builds the site once, before the workers are forked, so that they share the loaded modules. But a
+process that has loaded a module cannot load its new version. Each worker therefore imports the applications itself,
+and a server with applications has a supervisor (ewe.server.applications). With `reload`, each worker builds the
+whole site.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
+from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server import systemd
 from ewe.server.access import closed_python
 from ewe.sites import make_site
@@ -23,16 +26,18 @@ from ewe.streams import descriptors
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
+    from ewe.config.count_range import CountRange
     from ewe.config.settings import Config
     from ewe.server.program_manager import ProgramManager
     from ewe.server.xswitch_process import XSwitchProcess
     from ewe.site import Site
 
-RESERVE = 64  # descriptors that are not for connections
-# Settings that only a restart can change; those of the second line only if there is a single process.
+# Descriptors that are kept free of connections: for programs, logs, and 32 files in the cache (ewe.features.static)
+RESERVED_DESCRIPTORS = 96
+# Settings that only a restart can change. FIXED_IN_ONE: only if the server has a single process.
 FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config",
-         "reload", "fastcgi_start", "workers")  # fmt: skip
-FIXED_IN_ONE = ("poolthreads", "parking", "loop", "connections", "call_threads")
+         "reload", "fastcgi_start")  # fmt: skip
+FIXED_IN_ONE = ("parking", "loop", "connections", "call_threads", "status", "trace")
 
 
 class ProcessorFactory:
@@ -45,30 +50,36 @@ class ProcessorFactory:
         xswitch_process: XSwitchProcess | None = None,
         programs: ProgramManager | None = None,
     ) -> None:
-        """xswitch_process: the X-Switch to keep alive beside the workers. programs: those that HUP replaces."""
+        """reread: reads the configuration again (HUP); None: it cannot be read again.
+
+        xswitch_process: the X-Switch that runs beside the workers; None: none does. programs: restarted by HUP;
+        None: there are none.
+        """
         self.reread = reread
         self.programs = programs
         self.xswitch_process = xswitch_process
         self.model = find(config.concurrency)
-        self.supervised = True  # which is not known yet; nothing is imported until it is
-        self.closed: list[str] = []  # what of Python the workers may not read
+        self.serves_in_one = False
+        self.supervised = True  # decided below; until then take() must not import applications
+        self.closed: list[str] = []  # python_doubts() of the workers' account
         self.take(config)
-        self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
-        # A library can end its process. The fork model calls it in a child of the server.
+        # One processor now may be two at the next HUP.
+        self.supervised |= self.model.supervised and isinstance(config.workers, CoreCount)
+        # A LibCGI library can end its process. Under the fork model that is only a child of the server.
         self.supervised |= config.concurrency != "fork" and may_end(config)
-        self.serves_in_one = not self.supervised  # as far as clients can tell
+        self.serves_in_one = not self.supervised  # a supervisor only for the applications does not count
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
             self.closed = closed_python(account, config.group)
             if self.closed:
-                self.import_now()  # as root, which the workers are not
+                self.import_now()  # as root: the workers' account could not
             else:
-                self.supervised = True  # only a new process imports a new version
+                self.supervised = True  # only a new process can import a new version
 
     def copy(self) -> ProcessorFactory:
-        """Return a copy, to go back to if new workers fail."""
+        """Return a copy, for restored() if new workers fail."""
         other = object.__new__(ProcessorFactory)
         other.__dict__.update(self.__dict__)
         return other
@@ -80,34 +91,41 @@ class ProcessorFactory:
 
     @property
     def imports_in_workers(self) -> bool:
-        """Whether a worker has to import before it serves, and may fail."""
+        """Whether a worker has to import modules before it serves. The import may fail."""
         return self.config.reload or bool(self.applications)
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
-        for own in config.each_site():
-            check_users(own)
+        for site_config in config.each_site():
+            check_users(site_config)
+        workers = workers_of(self.model, config)
         for reason in lacking(config):
             raise StartError(reason)
-        words = words_of(self.model, config)
+        description = description_of(self.model, config)
+        if config.trace and self.model.traces_itself:
+            config = config.replace(f"the model {self.model.name} writes its own events", trace=None)
+        open_trace(config.trace)
         try:
             open_logs(config)
         except OSError as reason:
-            raise StartError(f"cannot write the log {reason.filename!r}: {reason.strerror}") from None
+            raise StartError(
+                f"cannot write {reason.filename!r}: {reason.strerror} (logfile, access-log)"
+            ) from None
         except ValueError as reason:
             raise StartError(str(reason)) from None
+        make_scoreboard(config)
         if not config.reload:
             self.site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
-        self.config, self.words = config, words
+        self.config, self.description, self.workers = config, description, workers
 
     def site_of(self, config: Config, *, imports: bool) -> Site:
-        """Return the site of a configuration. imports: with its applications. Raises StartError."""
+        """Return the site of a configuration. imports: import its applications. Raises StartError."""
         try:
             return make_site(
                 config,
-                holds_idle=self.model.idle_holds(config),
+                idle_occupies_worker=self.model.occupied_by_idle(config),
                 many_calls=self.model.calls_at_once(config),
                 many_processes=self.model.processes_at_once(config),
                 imports=imports,
@@ -123,7 +141,10 @@ class ProcessorFactory:
             raise StartError(str(reason)) from None
 
     def load(self) -> None:
-        """Import in this worker what its parent has not, as the files are now. Raises StartError, UnknownModel."""
+        """Import the present version of the applications in this worker; with `reload`, build the whole site.
+
+        Raises StartError, UnknownModel.
+        """
         from ewe.server.applications import prepare_imports
 
         prepare_imports()
@@ -137,27 +158,32 @@ class ProcessorFactory:
         self.import_now()
 
     def restored(self, old: ProcessorFactory) -> None:
-        """Go back to what the factory was before renew(): `old` is a copy of it."""
+        """Undo renew(). old: the copy() made before it."""
         self.__dict__.update(old.__dict__)
         open_logs(self.config)
 
     def make(self) -> Processor:
         """Return a new processor."""
-        processor = self.model(self.site, self.config)
-        limit_to_descriptors(processor)
-        if os.environ.get("EWE_TRACE"):
-            from ewe.server.trace import trace
+        model = with_policies(self.model, self.config)
+        if self.config.status:
+            from ewe.server.counted import counted
 
-            trace(processor)
+            model = counted(model)
+        if self.config.trace:
+            from ewe.server.trace import traced
+
+            model = traced(model, self.config.trace)
+        processor = model(self.site, self.config)
+        limit_to_descriptors(processor)
         return processor
 
     def renew(self) -> bool:
-        """Read the configuration again. If it has an error, log it, keep the old one, and return False."""
+        """Read the configuration again. If it has an error, log the error, keep the old one, and return False."""
         assert self.reread is not None
         systemd.notify("RELOADING=1")
         try:
             self.take(self.with_fixed(self.reread()))
-        except Exception as reason:  # a bad configuration must not end a server that runs
+        except Exception as reason:  # a faulty configuration must not end a running server
             logger.errors.error(f"the configuration cannot be used, the old one stays: {reason}")
             return False
         finally:
@@ -168,7 +194,7 @@ class ProcessorFactory:
         return True
 
     def report_applications(self) -> None:
-        """Log which applications were imported again after HUP, and which were not, and why."""
+        """Log which applications were imported again after HUP, and why others were not."""
         if self.config.reload or not (names := self.site.application_names):
             return
         if self.closed:
@@ -189,14 +215,18 @@ class ProcessorFactory:
             logger.errors.warning(f"a new version of {', '.join(names)} needs a restart: {why}")
 
     def with_fixed(self, fresh: Config) -> Config:
-        """Return a fresh configuration with the old values of settings that only a restart can change."""
-        fixed = FIXED if self.supervised else FIXED + FIXED_IN_ONE
+        """Return the new configuration, with the old values of those settings that only a restart can change."""
+        fixed: tuple[str, ...] = FIXED if self.supervised else FIXED + FIXED_IN_ONE
+        if self.serves_in_one:
+            fixed += ("workers",)
         kept = {
             name: getattr(self.config, name)
             for name in fixed
             if getattr(fresh, name) != getattr(self.config, name)
         }
-        if fresh.database and fresh.dbd is None:  # no demon was started for it
+        if not self.supervised and is_scheduled(fresh) != is_scheduled(self.config):  # another kind of pool
+            kept |= {"schedule": self.config.schedule, "overload": self.config.overload}
+        if fresh.database and fresh.dbd is None:  # no daemon was started for these databases
             kept |= {"database": self.config.database, "dbd": self.config.dbd}
         if listens(fresh) - listens(self.config):
             logger.errors.warning("listen of a [[site]]: a new address needs a restart")
@@ -212,23 +242,65 @@ def open_logs(config: Config) -> None:
     if config.sites:
         from ewe.http.virtual_hosts import Host
 
-        for table, own in zip(config.sites, config.each_site(), strict=True):
+        for table, site_config in zip(config.sites, config.each_site(), strict=True):
             host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
-            sites.append((host, own.access_log, own.log_format))
+            sites.append((host, site_config.access_log, site_config.log_format))
     logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
 
 
+def make_scoreboard(config: Config) -> None:
+    """Make the memory of the counters, before the workers are forked, which share it. Raises StartError."""
+    if not config.status:
+        return
+    from ewe.scoreboard import shared
+
+    try:
+        shared()
+    except OSError as reason:
+        raise StartError(f"no memory for the counters: {reason.strerror} (status)") from None
+
+
+def open_trace(path: str | None) -> None:
+    """Open the trace, before the server gives up root. Raises StartError."""
+    if path is None:
+        return
+    from ewe.trace import exposed, trace_at, why_not
+
+    try:
+        trace_at(path)
+    except OSError as reason:
+        raise StartError(why_not(path, reason)) from None
+    if doubt := exposed(path):
+        logger.errors.warning(doubt)
+
+
 def listens(config: Config) -> set[str]:
-    """Return the addresses that sites name."""
+    """Return the addresses in the key `listen` of all sites."""
     return {each for site in config.sites for each in site.listen}
 
 
-def words_of(model: type[Processor], config: Config) -> str:
-    """Return the model in words, for the banner. Raises StartError if its event loop is not installed."""
+def description_of(model: type[Processor], config: Config) -> str:
+    """Return the description of a model for the banner. Raises StartError if the model cannot serve.
+
+    That is so if its event loop is not installed, and if the settings ask for a policy that it does not have.
+    """
     try:
-        return model.words(config)
+        return with_policies(model, config).description(config)
+    except ValueError as reason:
+        raise StartError(str(reason)) from None
     except ImportError as reason:
         raise StartError(f"loop {config.loop!r}: {reason}; install it, or choose another") from None
+
+
+def workers_of(model: type[Processor], config: Config) -> CountRange:
+    """Return how many processes the supervisor keeps. Raises StartError for a range where no number grows."""
+    workers = model.range_of_workers(config)
+    if workers.grows and not model.may_grow:
+        raise StartError(
+            f"workers = {workers}: a worker of {model.name} serves many clients at once, and their number"
+            f" does not grow; write workers = {int(workers)}, or choose the model prefork"
+        )
+    return workers
 
 
 def check_users(config: Config) -> None:
@@ -241,17 +313,17 @@ def check_users(config: Config) -> None:
 
 
 def no_xswitch(config: Config) -> str:
-    """Return why this system cannot run the X-Switch that the configuration asks for, "" if it can."""
+    """Return the reason why this system cannot run the X-Switch that the model needs; "" if it can."""
     if config.xswitch is not None or not find(config.concurrency).needs_xswitch:
         return ""
     return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
 
 
 def limit_to_descriptors(processor: Processor) -> None:
-    """Keep a model's ceiling below the limit of descriptors, if it holds its connections in one process."""
+    """Keep a model's connection limit below the descriptor limit, if all its connections are in one process."""
     limit = descriptors.limit()
     if limit is not None and not processor.many_processes:
-        processor.ceiling = min(processor.ceiling, max(limit - RESERVE, 1))
+        processor.connection_limit = min(processor.connection_limit, max(limit - RESERVED_DESCRIPTORS, 1))
 
 
 def may_end(config: Config) -> bool:

@@ -1,29 +1,30 @@
-"""The program manager: starts FastCGI programs and the database demon, and keeps them running beside the server.
+"""The program manager: starts FastCGI programs and the database daemon, and restarts them when they end.
 
-A web server may start a FastCGI program (FastCGI specification section 2). The program then finds a listening
-socket as its descriptor 0, accepts connections from it, and answers one request after another. In ewe, one more
-process does this, so that it is the same under every concurrency model:
+A web server may start a FastCGI program (FastCGI specification section 2). The program gets a listening socket as
+its descriptor 0, accepts connections from it, and answers one request after another. In ewe, a separate process
+starts the programs, so that this is the same under every concurrency model:
 
     ewe ── fork ──▶ manager ── fork, exec ──▶ php-cgi        N processes of each program accept
      │                 │  │                   php-cgi        from the same Unix socket
-     └─ lifeline ──────┘  └─ pipe ◀─ what they write to standard output and error: the error log
+     └─ lifeline ──────┘  └─ pipe ◀─ standard output and error of the programs, for the error log
 
-- **They end.** A process that ends is started again: at once, or, if it lived for less than a second, later and
-  later (children.py). While every process of a program has failed twice in a row, its socket has no name: requests
-  are answered 503 at once, instead of waiting in the backlog until they are 504.
-- **The server ends**, also by kill -9. The kernel then closes the last end of the lifeline. The manager ends each
-  process with its process group: TERM, and KILL after a while. php-cgi with PHP_FCGI_CHILDREN has children in its
-  group. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
-- **HUP.** New processes start, then the old ones get USR1. By convention (mod_fastcgi, libfcgi, php-cgi) a program
-  then ends after its request. An old process that is still there after `grace` gets TERM. The database demon
-  (demon_program.py) stays, and reads its new settings.
+- **A program ends.** The manager starts it again: at once, or, if the process lived for less than a second, after a
+  growing wait (children.py). If every process of a program has failed twice in a row, the manager renames its
+  socket. Requests then get 503 at once; otherwise they would wait in the backlog until they get 504.
+- **The server ends**, perhaps by kill -9. The kernel then closes the last end of the lifeline. The manager ends
+  each process together with its process group: by TERM, and by KILL after a while. For example, php-cgi with
+  PHP_FCGI_CHILDREN has children in its group. If the manager itself is killed, the kernel sends TERM to the
+  programs (PR_SET_PDEATHSIG).
+- **HUP.** The manager starts new processes, then sends USR1 to the old ones. By convention (mod_fastcgi, libfcgi,
+  php-cgi) a program then ends after its request. An old process that still runs after `grace` gets TERM. The
+  database daemon (daemon_program.py) is not replaced; it reads its new settings.
 - **Root.** The manager becomes the user of the workers before it starts a program.
 
-Signals that a terminal or a service manager sends to all processes at once do not end the manager: requests in
-progress need the programs until the workers have ended.
+A terminal or a service manager may send a signal to all processes at once. Such a signal does not end the manager:
+requests in progress need the programs until the workers have ended.
 
-Read next: kept_programs.py, what is started; xswitch_process.py, the other process that ewe keeps beside it;
-gateway/connections.py, which connects.
+Read next: kept_programs.py, the programs; xswitch_process.py, the other process that ewe runs beside the workers;
+gateway/connections.py, which connects to the programs.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from typing import TYPE_CHECKING, NoReturn
 from ewe import logger
 from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.setting_types import parse_program
-from ewe.gateway.programs import ErrorLog
+from ewe.gateway.programs import StderrLog
 from ewe.server import children
 from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
-from ewe.server.demon_program import DemonProgram, needs_demon, write_settings
-from ewe.server.kept_programs import Command, Program, missing_programs
+from ewe.server.daemon_program import DaemonProgram, needs_daemon, write_settings
+from ewe.server.kept_programs import CommandProgram, KeptProgram, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -54,18 +55,19 @@ from ewe.streams.listener import StartError
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-LAST_MOMENT = 2.0  # seconds between TERM and KILL
-MINUTE = 60.0  # seconds for which the number of lines that a process may log is counted
-PIECE = 65536  # bytes read of a program's messages at once
+TERM_TO_KILL_S = 2.0  # seconds between TERM and KILL
+LOG_WINDOW_S = 60.0  # seconds after which a process may log as many lines again
+PIECE_BYTES = 65536  # bytes read of a program's messages at once
+RECENT_BYTES = 2000  # of a process's output, kept for the reason of its end (lacking)
 MISSING = re.compile(rb"Can't locate (\S+)\.pm in @INC|No module named '([\w.]+)'")
-PACKAGES = {"FCGI": "libfcgi-perl", "CGI": "libcgi-pm-perl"}  # Debian's names of what such programs need
+PACKAGES = {"FCGI": "libfcgi-perl", "CGI": "libcgi-pm-perl"}  # Perl module -> Debian package
 
 
 class ProgramManager:
-    """The server's side: the sockets, and the process that keeps the programs. Raises StartError."""
+    """The server's side: the programs' sockets, and the manager process. Raises StartError."""
 
     def __init__(self, config: Config, user: str | None) -> None:
-        """user: whom the programs run as; None: as this process."""
+        """user: the account of the programs; None: the account of this process."""
         self.user = user
         self.group = config.group
         self.grace = config.grace
@@ -74,55 +76,56 @@ class ProgramManager:
         commands = [parse_program(each) for each in config.fastcgi_start]
         if missing := missing_programs(config):
             raise StartError(missing[0])
-        if missing := [*lacking_for(config, DemonProgram.setting)]:
+        if missing := [*lacking_for(config, DaemonProgram.setting)]:
             raise StartError(missing[0])
-        self.demon: DemonProgram | None = None
+        self.daemon: DaemonProgram | None = None
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
-        self.programs: list[Program] = [
-            Command(count, command, os.path.join(self.directory, str(number)))
+        self.programs: list[KeptProgram] = [
+            CommandProgram(count, command, os.path.join(self.directory, str(number)))
             for number, (_, count, command) in enumerate(commands)
         ]
         self.named = tuple(
             f"{where}=unix:{program.path}"
             for (where, _, _), program in zip(commands, self.programs, strict=True)
         )
-        if needs_demon(config):
-            self.demon = DemonProgram(self.directory, config)
-            self.programs.append(self.demon)
+        if needs_daemon(config):
+            self.daemon = DaemonProgram(self.directory, config)
+            self.programs.append(self.daemon)
         if user is not None and os.geteuid() == 0:
             account = pwd.getpwnam(user)
             for name in (".", *os.listdir(self.directory)):
                 os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration in which `fastcgi` and `dbd` name the sockets of the programs, too.
+        """Return a configuration in which `fastcgi` and `dbd` also name the sockets of the programs.
 
-        Raises StartError if a database is not there.
+        Raises StartError if a package or a file that a database needs is missing.
         """
-        if missing := [*lacking_for(config, DemonProgram.setting)]:
+        if missing := [*lacking_for(config, DaemonProgram.setting)]:
             raise StartError(missing[0])
         config = config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
-        if self.demon is not None and needs_demon(config):
-            config = config.replace("database", dbd=self.demon.address)
+        if self.daemon is not None and needs_daemon(config):
+            config = config.replace("database", dbd=self.daemon.address)
         return config
 
     def start(self) -> None:
-        """Fork the manager. Only this process, and those that it forks from now on, hold the lifeline."""
-        lifeline, self.held = os.pipe()
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until the manager has its handler
+        """Fork the manager. This process, and the processes that it forks later, keep the lifeline open."""
+        lifeline, self.lifeline_writer = os.pipe()
+        # HUP stays blocked until the manager, and this process (run.serve()), have their handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.held)
+            os.close(self.lifeline_writer)
             self.run(lifeline)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
         for program in self.programs:
             program.socket.close()
-        if self.demon is not None:
-            logger.errors.info(self.demon.described)
+        if self.daemon is not None:
+            logger.errors.info(self.daemon.described)
 
     def run(self, lifeline: int) -> NoReturn:
-        """Be the manager; never return."""
+        """Run the manager in the forked process; never return."""
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)
@@ -131,16 +134,17 @@ class ProgramManager:
             if os.geteuid() == 0:
                 become(self.user, self.group)
             Manager(self.programs, lifeline, self.grace).run()
-            shutil.rmtree(self.directory, ignore_errors=True)  # a server that was killed cannot
+            # The server may have been killed before close().
+            shutil.rmtree(self.directory, ignore_errors=True)
         except BaseException:
             logger.errors.exception("the program manager failed (fastcgi-start, database)")
         finally:
             os._exit(0)
 
     def restart(self, config: Config) -> None:
-        """HUP: have every process replaced, and the demon read the databases of a new configuration."""
-        if self.demon is not None and config.database:
-            write_settings(config, self.demon.settings)
+        """HUP: replace every process, except that the daemon reads the databases of the new configuration."""
+        if self.daemon is not None and config.database:
+            write_settings(config, self.daemon.settings)
         if self.pid:
             os.kill(self.pid, signal.SIGHUP)
 
@@ -149,35 +153,39 @@ class ProgramManager:
         if os.getpid() != self.owner:
             return
         if self.pid:
-            os.close(self.held)
-            end = time.monotonic() + LAST_MOMENT * 2
+            os.close(self.lifeline_writer)
+            end = time.monotonic() + TERM_TO_KILL_S * 2
             try:
                 while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
                     if time.monotonic() > end:
                         os.kill(self.pid, signal.SIGKILL)
                     time.sleep(0.01)
             except ChildProcessError:
-                pass  # it has been reaped
+                pass  # the manager has been reaped already
         for program in self.programs:
             program.socket.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Place(children.Place):
-    """The place of one process of a program."""
+class ProcessSlot(children.ChildSlot):
+    """The slot of one process of a program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: KeptProgram) -> None:
         super().__init__()
         self.program = program
-        self.process: Process | None = None
+        self.process: ProgramProcess | None = None
         self.plan_at_once()
 
 
-class Process:
-    """One running process. ends: when it gets TERM (retired) or KILL (terminated); 0: never."""
+class ProgramProcess:
+    """One running process of a program.
 
-    def __init__(self, program: Program) -> None:
-        """Raises OSError if it cannot be started."""
+    deadline: set when the process retires: the time.monotonic() at which end_due() sends TERM, or KILL if TERM was
+    sent already (`terminated`). 0.0: the process is not to end.
+    """
+
+    def __init__(self, program: KeptProgram) -> None:
+        """Raises OSError if the process cannot be started."""
         reader, writer = os.pipe()
         try:
             self.process = program.start(writer)
@@ -190,10 +198,11 @@ class Process:
         self.pid = self.process.pid
         self.reader = reader
         self.program = program
-        self.errors = ErrorLog(program.name)
-        self.last = b""  # the end of what it has written
-        self.born = self.counted = time.monotonic()
-        self.ends = 0.0
+        self.errors = StderrLog(program.name)
+        self.recent_output = b""
+        # counting_since: when the present StderrLog began to count lines
+        self.started_at = self.counting_since = time.monotonic()
+        self.deadline = 0.0
         self.terminated = False
 
     def signal(self, number: int) -> None:
@@ -201,34 +210,35 @@ class Process:
         try:
             os.killpg(self.pid, number)
         except OSError:
-            pass  # none is left
+            pass  # no process of the group is left
 
     def hang_up(self) -> None:
-        """Have the process read its settings again: HUP, to itself and not to its group."""
+        """Make the process read its settings again: send HUP to it, but not to its group."""
         try:
             os.kill(self.pid, signal.SIGHUP)
         except OSError:
-            pass  # it has just ended
+            pass  # the process has just ended
 
     def read(self) -> None:
-        """Pass on what it has written."""
+        """Read the output of the process, and pass it to the error log."""
         try:
-            data = os.read(self.reader, PIECE)
+            data = os.read(self.reader, PIECE_BYTES)
         except OSError:
             return
         if data:
-            if time.monotonic() - self.counted > MINUTE:  # ErrorLog bounds the lines of one request
+            # Each StderrLog accepts a limited number of lines
+            if time.monotonic() - self.counting_since > LOG_WINDOW_S:
                 self.errors.end()
-                self.errors = ErrorLog(self.program.name)
-                self.counted = time.monotonic()
+                self.errors = StderrLog(self.program.name)
+                self.counting_since = time.monotonic()
             self.errors.take(data)
-            self.last = (self.last + data)[-2000:]
+            self.recent_output = (self.recent_output + data)[-RECENT_BYTES:]
         elif self.reader >= 0:
             os.close(self.reader)
             self.reader = -1
 
     def close(self) -> None:
-        """Read what is left, and end what is left of its group."""
+        """Read the last output, and kill the remaining processes of the group."""
         if self.reader >= 0:
             self.read()
         if self.reader >= 0:
@@ -239,14 +249,14 @@ class Process:
 
 
 class Manager:
-    """Keeps the processes of all programs, until the lifeline ends."""
+    """Starts and restarts the processes of all programs, until the lifeline ends."""
 
-    def __init__(self, programs: list[Program], lifeline: int, grace: float) -> None:
+    def __init__(self, programs: list[KeptProgram], lifeline: int, grace: float) -> None:
         self.programs = programs
         self.lifeline = lifeline
         self.grace = grace
-        self.places = [Place(program) for program in programs for _ in range(program.count)]
-        self.leaving: list[Process] = []
+        self.slots = [ProcessSlot(program) for program in programs for _ in range(program.count)]
+        self.leaving: list[ProgramProcess] = []
         self.restarting = False
 
     def run(self) -> None:
@@ -273,102 +283,102 @@ class Manager:
         self.end_all()
 
     def on_reload(self, number: int, frame: object) -> None:
-        """HUP: note it."""
+        """HUP: note that the processes must be replaced."""
         self.restarting = True
 
-    def processes(self) -> list[Process]:
-        """Return all processes that run."""
-        return [*(each.process for each in self.places if each.process is not None), *self.leaving]
+    def processes(self) -> list[ProgramProcess]:
+        """Return all running processes."""
+        return [*(each.process for each in self.slots if each.process is not None), *self.leaving]
 
     def seconds(self) -> float | None:
-        """Return how long nothing is to be done."""
-        moments = [place.due for place in self.places if place.due is not None]
-        moments += [each.ends for each in self.processes() if each.ends]
-        moments += [each.born + YOUNG_S for each in self.processes() if each.program.hidden]
+        """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
+        moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
+        moments += [each.deadline for each in self.processes() if each.deadline]
+        moments += [each.started_at + YOUNG_S for each in self.processes() if each.program.hidden]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def start_due(self) -> None:
-        """Start the processes that are due; show a program's socket again once one has lived for a while."""
+        """Start the processes that are due. Show a hidden socket again after a process has lived for YOUNG_S."""
         now = time.monotonic()
-        for place in self.places:
-            if place.process is not None and place.program.hidden and now - place.process.born >= YOUNG_S:
-                place.program.show()
-            if not place.is_due(now):
+        for slot in self.slots:
+            if slot.process is not None and slot.program.hidden and now - slot.process.started_at >= YOUNG_S:
+                slot.program.show()
+            if not slot.is_due(now):
                 continue
-            place.due = None
+            slot.due_at = None
             try:
-                place.process = Process(place.program)
+                slot.process = ProgramProcess(slot.program)
             except (OSError, subprocess.SubprocessError) as reason:
-                self.replace(place, f"{place.program.name} cannot be started: {reason}", now)
+                self.replace(slot, f"{slot.program.name} cannot be started: {reason}", now)
 
-    def replace(self, place: Place, what: str, born: float) -> None:
-        """Plan the next process of a place, and log why. born: when the last one was started."""
-        seconds = place.plan_after_death(born)
+    def replace(self, slot: ProcessSlot, what: str, born: float) -> None:
+        """Plan the next process of a slot, and log the reason. born: the start of the last process."""
+        seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
         if all(
             each.back_off > SHORTEST_S and each.process is None
-            for each in self.places
-            if each.program is place.program
+            for each in self.slots
+            if each.program is slot.program
         ):
-            place.program.hide()
-        logger.errors.error(f"{what}; starting another{wait} ({place.program.setting})")
+            slot.program.hide()
+        logger.errors.error(f"{what}; starting another{wait} ({slot.program.setting})")
 
     def reap(self) -> None:
-        """Note which processes have ended, and plan their successors."""
+        """Reap the processes that have ended, and plan their successors."""
         for process in [each for each in self.leaving if each.process.poll() is not None]:
             process.close()
             self.leaving.remove(process)
-        for place in self.places:
-            ended = place.process
+        for slot in self.slots:
+            ended = slot.process
             if ended is None or ended.process.poll() is None:
                 continue
-            place.process = None
+            slot.process = None
             ended.close()
             code = ended.process.returncode
-            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{lacking(ended.last)}"
-            self.replace(place, what, ended.born)
+            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{lacking(ended.recent_output)}"
+            self.replace(slot, what, ended.started_at)
 
     def restart(self) -> None:
-        """Start a new process in every place, and have the old ones end after their requests."""
+        """Start a new process in every slot, and ask the old ones to end after their requests."""
         self.restarting = False
         now = time.monotonic()
-        for place in self.places:
-            if place.program.rereads and place.process is not None:
-                place.process.hang_up()
+        for slot in self.slots:
+            if slot.program.rereads and slot.process is not None:
+                slot.process.hang_up()
                 continue
-            process, place.process = place.process, None
-            place.plan_at_once()
+            process, slot.process = slot.process, None
+            slot.plan_at_once()
             if process is not None:
-                process.ends = now + self.grace
+                process.deadline = now + self.grace
                 self.leaving.append(process)
         self.start_due()
         for process in self.leaving:
             process.signal(signal.SIGUSR1)
 
     def end_due(self) -> None:
-        """End the processes whose time is over: TERM first, then KILL."""
+        """Send TERM to each retired process whose deadline has passed; KILL if TERM was sent TERM_TO_KILL_S ago."""
         now = time.monotonic()
         for process in self.processes():
-            if process.ends and process.ends <= now:
+            if process.deadline and process.deadline <= now:
                 process.signal(signal.SIGKILL if process.terminated else signal.SIGTERM)
                 process.terminated = True
-                process.ends = now + LAST_MOMENT
+                process.deadline = now + TERM_TO_KILL_S
 
     def end_all(self) -> None:
-        """End every process: TERM, and KILL after LAST_MOMENT."""
+        """End every process: by TERM, and after TERM_TO_KILL_S by KILL."""
         running = self.processes()
         for process in running:
             process.signal(signal.SIGTERM)
-        end = time.monotonic() + LAST_MOMENT
+        end = time.monotonic() + TERM_TO_KILL_S
         while any(each.process.poll() is None for each in running) and time.monotonic() < end:
             time.sleep(0.01)
         for process in running:
             process.close()
 
 
-def lacking(said: bytes) -> str:
-    """Return what a program lacks, by its last words, as a part of a line; "" if they do not tell."""
-    match = MISSING.search(said)
+def lacking(output: bytes) -> str:
+    """Return a hint about a missing package, from a program's last output; "" if the output names none."""
+    match = MISSING.search(output)
     if match is None:
         return ""
     name = (match[1] or match[2]).decode("ascii", "replace").replace("/", "::")

@@ -1,11 +1,12 @@
-"""Reports: what a worker tells the supervisor once it can serve, or why it cannot.
+"""Reports: a worker tells the supervisor that it serves, or the reason why it cannot.
 
-A worker that was forked is not yet a worker that serves: an application's startup may fail, and with `reload` the
-import of a module, too. The supervisor retires old workers only when the new ones have reported. All workers write
-to one pipe. A report is lines of less than PIPE_BUF bytes, which the kernel never mixes with another worker's:
+A forked worker may still fail before it serves: an application's startup may fail, and with `reload` the import of
+a module, too. The supervisor retires old workers only when the new ones have reported. All workers write to one
+pipe. A report consists of lines. Each is shorter than PIPE_BUF bytes, so the kernel never mixes the lines of two
+workers:
 
     4711 source /home/ada/shop       with `reload`: a directory whose files the worker has loaded
-    4711 ready                       from now on the worker serves; its last line
+    4711 ready                       the worker serves from now on; its last line
     4712 failed application 'shop:app' cannot be imported: ...      its last line; the worker ends
 
 Read next: ewe/server/supervisor.py, which reads them.
@@ -18,11 +19,11 @@ from collections.abc import Iterable, Iterator
 
 from ewe.streams.descriptors import nonblocking_pipe
 
-LONGEST = 2000  # bytes of a line; PIPE_BUF is at least 4096 on Linux
+MAX_LINE_BYTES = 2000  # bytes of a line; PIPE_BUF is 4096 on Linux
 
 
 class Reports:
-    """The pipe. The supervisor makes it; a worker inherits it, writes its report and closes it."""
+    """The pipe for reports. The supervisor makes it. Each worker inherits it, writes its report and closes it."""
 
     def __init__(self) -> None:
         self.reader, self.writer = nonblocking_pipe()
@@ -30,19 +31,21 @@ class Reports:
         self.unread = b""
 
     def send(self, failure: str, sources: Iterable[str] = ()) -> None:
-        """Report from a worker. failure: why it cannot serve, in one line; "" if it can."""
+        """Send the report of this worker. failure: one line why it cannot serve; "" if it serves."""
         pid = os.getpid()
         lines = [*(f"source {each}" for each in sources), f"failed {failure}" if failure else "ready"]
         try:
             for line in lines:
-                os.write(self.writer, f"{pid} {line}".encode("utf-8", "surrogateescape")[:LONGEST] + b"\n")
+                os.write(
+                    self.writer, f"{pid} {line}".encode("utf-8", "surrogateescape")[:MAX_LINE_BYTES] + b"\n"
+                )
         except BrokenPipeError:
-            pass  # the supervisor has died; the lifeline says so, too
+            pass  # the supervisor has died; the worker will notice it by the lifeline
         os.close(self.writer)
         os.close(self.reader)
 
     def read(self) -> Iterator[tuple[int, str, str]]:
-        """Yield what has come, in the supervisor: process id, word, text."""
+        """Yield (process id, word, text) of each line that has arrived. The supervisor calls this."""
         try:
             while data := os.read(self.reader, 65536):
                 self.unread += data

@@ -1,12 +1,12 @@
 """The server: opens the sockets, gives up root, and runs a concurrency model in one process or in many.
 
-The command calls serve(), and nothing else here:
+The command `ewe` calls only serve():
 
     serve ──▶ open sockets, write the pid file ──▶ give up root ──▶ one process:   Worker (worker.py)
                                                                     several:       Supervisor (supervisor.py)
                                                                                      └─ a Worker in each process
-Both make processors from a ProcessorFactory (processor_factory.py), which HUP renews. Only then does a processor
-accept connections: what can fail at a start has failed before the first client comes.
+Both make processors from a ProcessorFactory (processor_factory.py), which HUP renews. A processor accepts
+connections only after all these steps, so a failure at the start happens before the first client connects.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.feature_table import doubts as doubts_of_features
 from ewe.config.feature_table import feature, modules
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
-from ewe.gateway.claims import is_in
+from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner
 from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
@@ -32,7 +34,7 @@ from ewe.server.access import asked_as, doubts, log_doubts
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
-from ewe.server.worker import Worker
+from ewe.server.worker import HANDLED, Worker
 from ewe.streams import descriptors
 from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, url
 
@@ -44,29 +46,33 @@ if TYPE_CHECKING:
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
-MAX_LOOKED_INTO = 1000  # directories of a document root that are looked into for .htaccess files
-# Modules that a worker may import later, for a request or with other settings, besides those of the features
-# (tests/house/test_late_imports.py)
+MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .htaccess files
+# Modules that a worker may import later, for a request or after a change of settings, in addition to those of the
+# features (tests/house/test_late_imports.py)
 LATER = (
     "ewe.features.languages", "ewe.features.indexes", "ewe.features.encoded_slashes",
-    "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts", "ewe.sites.several",
-    "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_claims",
-    "ewe.server.applications", "ewe.server.sources", "ewe.server.trace", "ewe.streams.tls",
-    "ewe.short_line", "ipaddress",
-    # Codecs, which Python imports when a text is first encoded: idna is for socket.getaddrinfo()
+    "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
+    "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_protection",
+    "ewe.server.applications", "ewe.server.sources", "ewe.server.counted", "ewe.server.trace", "ewe.streams.tls",
+    "ewe.processors.pool", "ewe.processors.scheduled_pool", "ewe.requested_bytes",
+    "ewe.short_line", "ewe.scoreboard", "ewe.trace", "ipaddress",
+    # Codecs, which Python imports when they first encode a text: socket.getaddrinfo() needs idna
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
     "concurrent.futures.thread", "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select",
     "shlex", "subprocess", "tempfile", "tomllib", "traceback",
 )  # fmt: skip
-# Packages that ewe uses where they are installed
+# Optional packages
 IF_INSTALLED = "uvloop", "brotli", "backports.zstd", "compression.zstd"
 
 
 def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
-    """Serve until told to stop; return the exit status. Raises StartError, UnknownModel.
+    """Serve until a stop; return the exit status. Raises StartError, UnknownModel.
 
-    reread: reads the configuration from its sources again (HUP); raises ValueError if it has an error.
+    reread: a function that reads the configuration again (HUP), and raises ValueError if it has an error; None: the
+    configuration stays.
     """
+    # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
     if find(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
@@ -93,7 +99,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
 
 
 def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> int:
-    """Serve, and run an X-Switch beside the workers. It starts programs as their owners, so it keeps root."""
+    """Serve, and run an X-Switch beside the workers. X-Switch keeps root, to start programs as their owners."""
     if reason := no_xswitch(config):
         raise StartError(reason)
     from ewe.server.xswitch_process import XSwitchProcess
@@ -128,9 +134,9 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
 
 @contextmanager
 def started_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
-    """Open the sockets of the programs that ewe keeps running, if any; end the programs at the end.
+    """Open the sockets of the programs that ewe keeps running, if there are any. At the end, end the programs.
 
-    user: whom they run as. Raises StartError.
+    user: the account of the programs. Raises StartError.
     """
     if not config.fastcgi_start and (not config.database or config.dbd is not None):
         yield None
@@ -147,19 +153,19 @@ def started_programs(config: Config, user: str | None) -> Iterator[ProgramManage
 def with_programs(
     programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
 ) -> tuple[Config, Callable[[], Config] | None]:
-    """Return the configuration, and what reads it again, completed by the addresses of the programs."""
+    """Return the configuration and `reread`, both completed by the addresses of the programs."""
     completed = programs.completed
     return completed(config), (lambda: completed(reread())) if reread else None
 
 
 def start_programs(factory: ProcessorFactory) -> None:
-    """Have the programs started that ewe keeps running. Their manager gives up root by itself."""
+    """Start the programs that ewe keeps running. Their manager gives up root itself."""
     if factory.programs is not None:
         factory.programs.start()
 
 
 def late_modules() -> Iterator[str]:
-    """Yield the modules that a worker may import later: those of the features, what these need, and LATER."""
+    """Yield the modules that a worker may import later: the features, the modules they need, and LATER."""
     for module in modules():
         yield module
         yield from feature(module).late
@@ -167,22 +173,23 @@ def late_modules() -> Iterator[str]:
 
 
 def load_all() -> None:
-    """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable.
+    """Load the late modules and LibCGI's shim now: without root, their directories may not be readable.
 
-    Applications are not among it: the workers import them, as the account.
+    Applications are not loaded here: the workers import them after they have given up root.
     """
     for name in late_modules():
         importlib.import_module(name)
     for name in IF_INSTALLED:
         with suppress(ImportError):
             importlib.import_module(name)
+    logger.load_traceback()
     importlib.import_module("ewe.libcgi.build").preload()
     importlib.import_module("ewe.server.sources").foreign_directories()
 
 
 @contextmanager
 def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
-    """Open the listening sockets and write the pid file; at the end, remove the file and the sockets' names.
+    """Open the listening sockets and write the pid file. At the end, remove the file and the sockets' paths.
 
     Raises StartError.
     """
@@ -197,37 +204,68 @@ def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
 
 
 def addresses_of(config: Config) -> tuple[str, ...]:
-    """Return the addresses to listen on, as parse_address() reads them: the server's, and those of its sites.
+    """Return the addresses of the server and of its sites, for parse_address().
 
-    If every [[site]] says where it listens, and no setting says where the server does, the sites' are all.
+    The server's own are those of `bind`, or the sockets of a service manager ("fd://3", ...), or `host` and `port`.
+    If every [[site]] has `listen`, the addresses of the sites are enough, and the default of `host` and `port` is
+    left out. A site's address at which the service manager has opened a socket already is not opened a second time.
     """
-    own = config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
+    inherited = () if config.bind else systemd.inherited(os.environ)
+    own = config.bind or inherited or (f"{bracketed(config.host)}:{config.port}",)
     if not config.sites:
         return own
-    named = any(config.origin(name) != "default" for name in ("bind", "host", "port"))
+    named = inherited or any(config.origin(name) != "default" for name in ("bind", "host", "port"))
     wanted = own if named or not all(site.listen for site in config.sites) else ()
-    return tuple(dict.fromkeys((*wanted, *(each for site in config.sites for each in site.listen))))
+    opened = [name_of_descriptor(address) for address in inherited]
+    listen = (each for site in config.sites for each in site.listen if not is_opened(each, opened))
+    return tuple(dict.fromkeys((*wanted, *listen)))
+
+
+def name_of_descriptor(address: str) -> tuple[str, int]:
+    """Return the (address, port) of an inherited socket, whose address is fd://N. Raises StartError."""
+    import socket
+
+    try:
+        sock = socket.socket(fileno=parse_address(address)[2])
+    except OSError as reason:
+        raise StartError(f"{address}, a socket of the service manager: {reason.strerror}") from None
+    try:
+        return server_name(sock)
+    finally:
+        sock.detach()  # open_sockets() uses the descriptor
+
+
+def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
+    """Return whether a site's address is heard by a socket that is `opened`: another could not be bound there."""
+    from ewe.http.virtual_hosts import Host, hears
+
+    site = Host((), (parse_address(address)[1:],))
+    return any(hears(site, name) for name in opened)
 
 
 def speaks_tls(config: Config, sock: socket.socket) -> bool:
-    """Return whether clients of a listening socket speak TLS: of sites at different addresses only some may."""
+    """Return whether clients must use TLS on a listening socket. Sites at different addresses may differ."""
     from ewe.http.virtual_hosts import Host, hears
 
     sites = config.each_site()
     listen = [tuple(parse_address(each)[1:] for each in table.listen) for table in config.sites] or [()]
     here = [
-        own for own, at in zip(sites, listen, strict=True) if not at or hears(Host((), at), server_name(sock))
+        site_config
+        for site_config, at in zip(sites, listen, strict=True)
+        if not at or hears(Host((), at), server_name(sock))
     ]
-    return any(own.tls == "self" or own.tls_cert is not None for own in here or sites[:1])
+    return any(
+        site_config.tls == "self" or site_config.tls_cert is not None for site_config in here or sites[:1]
+    )
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.ignored
-    warn_of_passwords(factory.config, sockets)
-    warn_of_writers(factory.config)
-    for found in apache_rules(factory.config):
-        logger.errors.warning(found)
+    public = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
+    doubts_of_sites = (*doubts_of_features(factory.config, *public[:1]), *apache_rules(factory.config))
+    for doubt in (*factory.config.former_names(), *doubts_of_sites):
+        logger.errors.warning(doubt)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -239,7 +277,7 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as an address writes it in front of a port: an IPv6 address in brackets."""
+    """Return a host in the form that can precede a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
@@ -247,17 +285,19 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     """Print one line: the server's URLs, its model, and how to stop it."""
     config = factory.config
     where = " ".join(url(sock, "https" if speaks_tls(config, sock) else "http") for sock in sockets)
-    words, workers = factory.words, factory.workers
-    count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
-    # One write: print() writes the line end in a second one, and a reader of the log could see half a line.
-    sys.stderr.write(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)\n{elsewhere(where)}")
+    description, workers = factory.description, factory.workers
+    count = f", {workers} workers" if workers > 1 and "processes" not in description else ""
+    # One write() only: print() writes the line end separately, and a reader of the log could see half a line.
+    sys.stderr.write(
+        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{elsewhere(where)}"
+    )
     sys.stderr.flush()
     if config.open and (shown := re.search(r"\bhttps?://\S+", where)):
         open_browser(shown[0].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
 
 
 def elsewhere(where: str) -> str:
-    """Return the line with the addresses for this computer and for others, "" if ewe listens at one address."""
+    """Return the line with the URLs for this computer and for others; "" if ewe listens at one address."""
     found = re.search(r"(https?)://(0\.0\.0\.0|\[::\]):(\d+)/", where)
     if found is None:
         return ""
@@ -268,13 +308,13 @@ def elsewhere(where: str) -> str:
 
 
 def network_address(version: int = 4) -> str:
-    """Return this computer's address in its network, of IP version 4 or 6; "" without one. Nothing is sent."""
+    """Return this computer's address in its network, for IP version 4 or 6; "" if it has none. Nothing is sent."""
     import socket
 
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # connect(2) of a UDP socket only chooses the route. The addresses are those of RFC 5737 and RFC 3849.
+            # connect(2) on a UDP socket only chooses a route. RFC 5737 and RFC 3849 reserve these addresses.
             probe.connect(("192.0.2.1" if version == 4 else "2001:db8::1", 9))
             address: str = probe.getsockname()[0]
     except OSError:
@@ -283,7 +323,7 @@ def network_address(version: int = 4) -> str:
 
 
 def open_browser(shown: str) -> None:
-    """Show a URL in the browser, from a process that is nobody's child: no model has to wait for it."""
+    """Show a URL in the browser, from a process whose parent has ended, so that no model has to reap it."""
     import subprocess
 
     command = '"$@" </dev/null >/dev/null 2>&1 &'
@@ -292,9 +332,9 @@ def open_browser(shown: str) -> None:
 
 @contextmanager
 def pid_file(path: str | None) -> Iterator[None]:
-    """Write this process's number into a file, and lock it; remove the file at the end. Raises StartError.
+    """Write this process's id into a file, and lock the file; remove it at the end. Raises StartError.
 
-    The lock shows that the server runs. The number alone does not: another process may have got it by now.
+    The lock shows that the server runs. The id alone does not, since another process may have it by now.
     """
     if path is None:
         yield
@@ -302,7 +342,7 @@ def pid_file(path: str | None) -> Iterator[None]:
     try:
         file = locked(path)
     except OSError as reason:
-        raise StartError(f"pid file {path!r}: {reason.strerror} (pid-file)") from None
+        raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
     ours = os.getpid()
     try:
         os.ftruncate(file, 0)
@@ -320,7 +360,7 @@ def pid_file(path: str | None) -> Iterator[None]:
 def locked(path: str) -> int:
     """Return a descriptor of a file, created if necessary, and locked. Raises OSError; StartError if it is locked.
 
-    Child processes do not inherit this kind of lock, so workers and programs that end later do not keep it.
+    Child processes do not inherit this kind of lock, so workers and programs that end later do not keep the lock.
     """
     import fcntl
 
@@ -333,11 +373,13 @@ def locked(path: str) -> int:
         except (BlockingIOError, PermissionError):
             other = os.read(file, 20).decode("ascii", "replace").strip()
             os.close(file)
-            raise StartError(f"pid file {path!r} names process {other}, which runs (pid-file)") from None
+            raise StartError(
+                f"{path!r} names process {other}, which runs: stop it, or choose another file (pid-file)"
+            ) from None
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # The server that held the lock has just ended and removed the file: try again.
+        os.close(file)  # the server that held the lock has just ended and removed the file: try again
 
 
 def is_same(file: int, path: str) -> bool:
@@ -349,7 +391,7 @@ def is_same(file: int, path: str) -> bool:
 
 
 def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
-    """Warn that root runs no programs for a network, unless a setting allows it (ewe.features.cgi)."""
+    """Warn that ewe as root runs no programs for a network, unless a setting allows it (ewe.features.cgi)."""
     if os.geteuid() != 0 or config.user is not None or not os.path.isdir(config.cgi_path):
         return
     if not all(is_local(server_name(sock)[0]) for sock in sockets):
@@ -359,43 +401,13 @@ def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
 
 
 def warn_of_settings(config: Config) -> None:
-    """Warn if others can write the settings file that --config names: they can make root load their code."""
+    """Warn if other users can write the settings file: they could make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
 
 
-def warn_of_passwords(config: Config, sockets: list[socket.socket]) -> None:
-    """Warn if a site asks for passwords that a network could read: without TLS, at a public address."""
-    public = [sock for sock in sockets if not is_local(server_name(sock)[0])]
-    if not public:
-        return
-    for site in config.sites:
-        own = config.taking(site.given)
-        if own.tls == "self" or own.tls_cert is not None:
-            continue
-        places = [site.places["auth"]] if "auth" in site.steps else []
-        places += [each.places["auth"] for each in site.locations if "auth" in each.steps]
-        if places:
-            logger.errors.warning(
-                f"{places[0]}: auth asks for passwords without TLS at {url(public[0], 'http')}: others can read"
-                " them on their way (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
-            )
-
-
-def warn_of_writers(config: Config) -> None:
-    """Warn of locations where everybody may write."""
-    for site in config.sites:
-        for location in site.locations:
-            options = location.values.get("webdav")
-            if options and options["write"] and not {"auth", "allow"} & (location.steps | site.steps).keys():
-                logger.errors.warning(
-                    f"{location.at('webdav')} everybody may write and delete files below {location.what}: add auth,"
-                    " or allow with the addresses of those who may"
-                )
-
-
 def warn_of_sources(config: Config) -> None:
-    """Warn if the document root lies inside cgi-path: a file without its execute bit is then a document."""
+    """Warn if the document root lies inside cgi-path: ewe would send a script without execute bit as a file."""
     root, programs = os.path.realpath(config.documentroot), os.path.realpath(config.cgi_path)
     if is_in(root, programs):
         logger.errors.warning(
@@ -405,11 +417,11 @@ def warn_of_sources(config: Config) -> None:
 
 
 def apache_rules(config: Config) -> Iterator[str]:
-    """Yield a line for each served directory that has a file .htaccess, in itself or one level below.
+    """Yield one line for each served directory that contains a file .htaccess, directly or one level below.
 
     Packages for Apache protect their sources and data with such files. ewe does not read them.
     """
-    roots = [own.documentroot for own in config.each_site()]
+    roots = [site_config.documentroot for site_config in config.each_site()]
     for site in config.sites:
         for location in site.locations:
             roots += [location.values[key] for key in ("alias", "root") if key in location.values]
@@ -417,7 +429,7 @@ def apache_rules(config: Config) -> Iterator[str]:
         try:
             with os.scandir(root) as entries:
                 inner = [entry.path for entry in islice(entries, MAX_LOOKED_INTO) if entry.is_dir()]
-        except OSError:  # a file, or a path with variables
+        except OSError:  # `root` is a file, or a path with variables
             continue
         if found := next((each for each in (root, *inner) if os.path.exists(f"{each}/.htaccess")), ""):
             yield (

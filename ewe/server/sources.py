@@ -1,17 +1,19 @@
 """Sources: notice when a file of the program changes (setting `reload`).
 
-Which files? Every `.py` file in a directory from which a worker has loaded a module, and in the directories below
-it; and the settings file. Directories, not files, because the next import may need a file that is not there yet.
-Left out: Python's own library, installed packages, ewe itself, hidden directories and virtual environments.
+Which files? The supervisor watches every `.py` file in a directory from which a worker has loaded a module, and in
+the directories below it, and the settings file. It watches directories, because the next import may need a file
+that does not exist yet. It ignores Python's own library, installed packages, ewe itself, hidden directories and
+virtual environments.
 
-How? The supervisor asks the kernel for each file's time, size and inode (stat). inotify(7) would tell without
-being asked, but not on every file system: not of changes on the far side of NFS or of a virtual machine's folder.
-A stat costs about 2 µs; the interval grows with the number of files, so that looking takes at most one percent of a
-core. An editor that writes another file and renames it changes the inode. `git checkout` changes many files, one
-after the other: a change is reported when a further look finds no other.
+How? The supervisor asks the kernel for each file's time, size and inode (stat). inotify(7) would need no polling,
+but it does not work on every file system: it does not report changes that another machine makes over NFS, or
+outside of a virtual machine. A stat costs about 2 µs. The interval grows with the number of files, so that polling
+takes at most one percent of a core. An editor that writes a new file and renames it changes the inode. `git
+checkout` changes many files, one after the other. A change is therefore reported only when the next check finds no
+further change.
 
-What can go wrong: Python believes a `.pyc` file if time, in whole seconds, and size of the source fit. Two versions
-of the same second and size look alike to it. Workers therefore write no `.pyc` files under `reload`.
+Possible failures: Python uses a `.pyc` file if the source's time, in whole seconds, and its size match. It cannot
+distinguish two versions of the same second and size. Workers therefore write no `.pyc` files under `reload`.
 
 Read next: ewe/server/supervisor.py, which starts new workers.
 """
@@ -28,71 +30,72 @@ import time
 import ewe
 from ewe import logger
 
-LOOK = 0.25  # seconds between two looks
-QUIET = 0.1  # seconds without a further change, until a change is reported
-SHARE = 100  # a look that takes t seconds is followed by a pause of at least SHARE * t
-MAX_DIRECTORIES = 1000
-FRESH_NS = (
-    2_000_000_000  # a directory that changed so recently is read again: another change may have the same time
-)
+CHECK_EVERY_S = 0.25  # seconds between two checks
+QUIET_S = 0.1  # seconds without a further change, before a change is reported
+MIN_WAIT_RATIO = 100  # after a check of t seconds, report() waits at least MIN_WAIT_RATIO * t
+MAX_DIRECTORIES = 1000  # that are watched; further ones are not
+# A directory that has changed more recently is read again, since another change may have the same time.
+FRESH_NS = 2_000_000_000
 NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 Stamp = tuple[int, int, int]
 
 
 class Sources:
-    """The files of some directories, and of the directories below them, and what they were at the last look."""
+    """The files of some directories, and of the directories below them, with their states at the last check."""
 
     def __init__(self) -> None:
         self.roots: set[str] = set()
         self.file: str | None = None  # the settings file
         self.directories: dict[str, tuple[int, list[str]]] = {}  # path -> time in ns, the .py files in it
         self.stamps: dict[str, Stamp] = {}
-        self.changed: set[str] = set()  # found, and not reported yet
-        self.due = 0.0
+        self.changed: set[str] = set()  # changed files that are not reported yet
+        self.due_at = 0.0
         self.warned = False
 
     def add(self, root: str) -> None:
-        """Watch a directory and those below it, from now on."""
+        """Start to watch a directory and the directories below it."""
         if not any(root == each or root.startswith(each.rstrip("/") + "/") for each in self.roots):
             self.roots.add(root)
             below = root.rstrip("/") + "/"
-            self.stamps |= {path: stamp for path, stamp in self.look().items() if path.startswith(below)}
+            self.stamps |= {
+                path: stamp for path, stamp in self.read_stamps().items() if path.startswith(below)
+            }
 
     def watch_file(self, path: str | None) -> None:
-        """Watch one more file, in place of the last one that this method was given."""
+        """Watch one more file. It replaces the file of an earlier call."""
         if path is not None and path != self.file:
             add_stamp(self.stamps, path)
         self.file = path
 
     def report(self) -> list[str]:
-        """Return the files that have changed, once they are at rest; [] if none has, or if no look is due."""
+        """Return the changed files, after QUIET_S without a further change; [] if there are none."""
         began = time.monotonic()
-        if began < self.due:
+        if began < self.due_at:
             return []
-        fresh = self.look()
+        fresh = self.read_stamps()
         now = {path for path in fresh.keys() | self.stamps.keys() if fresh.get(path) != self.stamps.get(path)}
         self.stamps = fresh
         self.changed |= now
         ended = time.monotonic()
-        self.due = ended + max(QUIET if now else LOOK, SHARE * (ended - began))
+        self.due_at = ended + max(QUIET_S if now else CHECK_EVERY_S, MIN_WAIT_RATIO * (ended - began))
         if now or not self.changed:
             return []
         found, self.changed = sorted(self.changed), set()
         return found
 
-    def look(self) -> dict[str, Stamp]:
-        """Return what each file is now: time, size and inode."""
+    def read_stamps(self) -> dict[str, Stamp]:
+        """Return the present time, size and inode of each file."""
         seen: dict[str, tuple[int, list[str]]] = {}
         stamps: dict[str, Stamp] = {}
         waiting = sorted(self.roots)
-        for directory in waiting:  # which grows meanwhile: the nearest directories first
+        for directory in waiting:  # the loop appends to this list, so it visits the nearest directories first
             if len(seen) >= MAX_DIRECTORIES:
                 self.warn()
                 break
             try:
                 known = seen[directory] = self.read_directory(directory)
             except OSError:
-                continue  # it was removed, or may not be read
+                continue  # the directory was removed, or may not be read
             waiting += [path for path in known[1] if path.endswith("/")]
             for path in known[1]:
                 if not path.endswith("/"):
@@ -103,7 +106,10 @@ class Sources:
         return stamps
 
     def read_directory(self, directory: str) -> tuple[int, list[str]]:
-        """Return a directory's time, and its sources and directories; these end in "/". Raises OSError."""
+        """Return a directory's time, and the paths in it: sources, and directories with "/" at the end.
+
+        Raises OSError.
+        """
         changed = os.stat(directory).st_mtime_ns
         known = self.directories.get(directory)
         if known is not None and known[0] == changed and time.time_ns() - changed > FRESH_NS:
@@ -119,7 +125,7 @@ class Sources:
         return changed, found
 
     def warn(self) -> None:
-        """Say once that there are too many directories."""
+        """Log once that there are too many directories."""
         if not self.warned:
             self.warned = True
             logger.errors.warning(
@@ -129,7 +135,7 @@ class Sources:
 
 
 def add_stamp(stamps: dict[str, Stamp], path: str) -> None:
-    """Note what a file is now, if it exists."""
+    """Add the present time, size and inode of a file, if it exists."""
     try:
         about = os.stat(path)
     except OSError:
@@ -138,16 +144,16 @@ def add_stamp(stamps: dict[str, Stamp], path: str) -> None:
 
 
 def is_left_out(directory: str) -> bool:
-    """Return whether a directory holds no sources of the program's own."""
+    """Return whether a directory contains no sources of the program itself."""
     name = os.path.basename(directory)
     return name in NEVER or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
 
 
 @functools.cache
 def foreign_directories() -> tuple[str, ...]:
-    """Return where Python's library, installed packages and ewe lie.
+    """Return the directories of Python's library, of installed packages and of ewe.
 
-    The first call imports modules of Python's, so it is made before root is given up (ewe.server.run.load_all).
+    The first call imports modules of Python, so load_all() (ewe.server.run) makes it before root is given up.
     """
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(ewe.__file__)]
@@ -155,7 +161,7 @@ def foreign_directories() -> tuple[str, ...]:
 
 
 def loaded() -> dict[str, str]:
-    """Return the modules of the program itself that this process has loaded: name -> file."""
+    """Return name -> file of the loaded modules that belong to the program itself."""
     foreign = foreign_directories()
     found = {}
     for name, module in list(sys.modules.items()):
@@ -168,8 +174,8 @@ def loaded() -> dict[str, str]:
 def directories() -> list[str]:
     """Return the directories from which this process has loaded the program, and the current directory.
 
-    A package is loaded from the directory in which its own directory lies. The current directory is there because
-    the module that could not be imported is most likely there.
+    A package is loaded from the directory that contains the package's own directory. The current directory is
+    included, since a module that could not be imported is most likely there.
     """
     found = {os.getcwd()}
     for name, file in loaded().items():
@@ -181,7 +187,7 @@ def directories() -> list[str]:
 
 
 def forget() -> None:
-    """Unload the program's modules, so that they are imported again; no .pyc file may hide a change."""
+    """Unload the program's modules, so that they are imported again, and write no .pyc files from now on."""
     for name in loaded():
         del sys.modules[name]
     sys.dont_write_bytecode = True

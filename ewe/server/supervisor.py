@@ -1,28 +1,30 @@
-"""The supervisor: keeps a number of worker processes alive, and handles signals for all of them.
+"""The supervisor: replaces worker processes that die, and handles signals for all of them.
 
 One process opens the sockets and forks the workers. All workers accept from the same listening sockets: the kernel
 gives each connection to one of them. The supervisor serves no client itself. It waits, and replaces workers:
 
-    fork ──▶ worker in place 0     a worker dies young: its place is filled later and later
-         ──▶ worker in place 1     HUP: new workers start in every place, then the old ones retire
-         ──▶ worker in place 2     TTIN: one more place; TTOU: the last place is given up
+    fork ──▶ worker in slot 0     if workers die young, the wait before the next start grows
+         ──▶ worker in slot 1     HUP: new workers start in every slot, then the old ones retire
+         ──▶ worker in slot 2     TTIN: one more slot; TTOU: one less, and its worker retires
+         ──▶ ...                  all are busy: more slots; some stay idle: their workers retire (growing.py)
 
-worker_table.py says what a worker can go through, and which method here each event calls.
+worker_table.py lists the states of a worker, and the method of this module that each event calls.
 
-A change of workers (HUP; with `reload` also a changed source file, ewe.server.sources) never leaves the server
-without one that serves. The old workers go on until every new one has reported that it serves (ewe.server.reports).
-If one reports that it cannot, the new ones end, the old configuration comes back, and the old workers stay:
+During a change of workers (HUP; with `reload` also a changed source file, ewe.server.sources) the server never
+stops serving. The old workers go on until every new one has reported that it serves (ewe.server.reports). If a new
+worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
+workers stay:
 
     change() ──▶ new workers start ──┬─ all serve ──────▶ settle(): the old ones retire
                                      └─ one has failed ─▶ give_up(): the new ones end
 
-What can go wrong: a signal may arrive at any moment, also between fork() and the child's first line. Signals
-therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal;
-run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each worker
-watches the lifeline with its sockets, and finishes.
+Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
+therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal,
+and run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each
+worker watches the lifeline together with its sockets, and then finishes.
 
-TERM, INT and QUIT stop all workers (ewe.server.worker says how); USR1 and USR2 are passed on. If the model needs an
-X-Switch, that is one more process to keep alive: the first to start, the last to stop.
+TERM, INT and QUIT stop all workers (see ewe.server.worker). USR1 and USR2 are passed on. If the model needs an
+X-Switch, the supervisor runs it as one more process: the first to start, the last to stop.
 """
 
 from __future__ import annotations
@@ -33,18 +35,22 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway import orphans
+from ewe.processors.seats import Seat
 from ewe.server import systemd
-from ewe.server.children import LONGEST_S, Place, how_ended
+from ewe.server.children import LONGEST_S, ChildSlot, how_ended
+from ewe.server.growing import START_S, Growing
 from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.reports import Reports
 from ewe.server.worker import (
-    CUT,
+    ABORT_TIMEOUT_S,
+    ABORTED,
     FAILED,
-    LAST_MOMENT,
+    HANDLED,
     ONLY_MANY,
     STOPPED,
     STOPS,
@@ -67,36 +73,45 @@ from ewe.streams.listener import StartError
 if TYPE_CHECKING:
     import socket
 
+    from ewe.config.count_range import CountRange
     from ewe.server.processor_factory import ProcessorFactory
     from ewe.server.sources import Sources
     from ewe.server.worker_table import State
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
+# Several of one of these signals have the same effect as one.
 ONCE = (
     signal.SIGCHLD,
     signal.SIGHUP,
     signal.SIGUSR1,
     signal.SIGUSR2,
-)  # asked twice, they do the same as once
-HURRY_S = 0.5  # that old workers have for connections without a request, once sources have changed
+)
+LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
+HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 
 
 class Supervisor:
-    """Keeps factory.workers processes alive. Each has a place, from 0."""
+    """Keeps factory.workers processes running. Each has a slot, numbered from 0.
+
+    kept: the slots that have, or will have, a worker.
+    """
 
     def __init__(self, factory: ProcessorFactory, sockets: list[socket.socket]) -> None:
         self.factory = factory
         self.sockets = sockets
-        self.count = factory.workers
+        self.kept = set(range(factory.workers))
+        self.growing = Growing(sockets, factory.workers)
         self.workers: dict[int, WorkerProcess] = {}  # by process id
-        self.places: defaultdict[int, Place] = defaultdict(Place)  # by number, and XSWITCH
-        self.generation = 1  # the newest one that serves
-        # While the next generation comes: what serves until then
+        self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
+        self.generation = 1  # the newest generation that serves
+        # During a change: a copy of the factory before it, and the slots then; otherwise None
         self.changed_from: ProcessorFactory | None = None
+        self.kept_before: set[int] = set()
         self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
-        self.unusable = ""  # why one of the first workers cannot serve
+        self.unusable = ""  # the reason why one of the first workers cannot serve
+        self.complain_from = 0.0
         self.reports = Reports()
         self.sources: Sources | None = None
         if factory.config.reload:
@@ -107,23 +122,24 @@ class Supervisor:
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
 
-        ready: called once the workers are started; if they import applications, once they serve. Raises StartError
-        if one of them cannot.
+        ready: called when the workers are started; if they import applications, when they serve. Raises StartError
+        if one of the first workers cannot serve.
         """
-        # The kernel closes our end when this process dies, for any reason. Workers that notice it finish.
-        self.lifeline, self.held = os.pipe()
+        # The kernel closes this process's end when the process dies, for any reason. Workers notice it, and finish.
+        self.lifeline, self.lifeline_writer = os.pipe()
         self.wake, self.wake_writer = nonblocking_pipe()
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)
         signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         orphans.adopt()
         gc.collect()
-        gc.freeze()  # workers share these objects' memory as long as no collector touches it
+        gc.freeze()  # workers share the memory of these objects as long as no garbage collector writes to it
         if self.factory.xswitch_process:
             self.start_xswitch()
-        for place in range(self.count):
-            self.start(place, BEGINNING)
+        for slot in sorted(self.kept):
+            self.start(slot, BEGINNING)
         is_ready = not self.factory.imports_in_workers
         if is_ready:
             ready()
@@ -139,14 +155,15 @@ class Supervisor:
                 self.settle()
             self.look_at_sources()
             self.start_due()
-            if self.stopping and all(each.place == XSWITCH for each in self.workers.values()):
+            self.look_at_workers()
+            if self.stopping and all(each.slot == XSWITCH for each in self.workers.values()):
                 self.end_xswitch()
             if self.stopping and time.monotonic() > self.deadline:
                 self.tell(signal.SIGKILL)
-                self.status = CUT
-                self.deadline += LAST_MOMENT
+                self.status = ABORTED
+                self.deadline += ABORT_TIMEOUT_S
         ignore_stops()
-        logger.report_losses()  # of a worker that was killed
+        logger.report_losses()  # for a worker that was killed
         if self.unusable:
             raise StartError(self.unusable)
         return self.status
@@ -160,8 +177,8 @@ class Supervisor:
     def take_noted(self) -> list[int]:
         """Return the signals to act on, a stop first.
 
-        One reload answers all HUPs before it, and a stop waits for none: to start all workers takes longer than to
-        send the next HUP. INT, TTIN and TTOU count each time.
+        One reload answers several HUPs, and a stop does not wait for a reload, since starting all workers takes
+        longer than sending the next HUP. INT, TTIN and TTOU count each time.
         """
         noted, self.noted = self.noted, []
         once = {number for number in noted if number in ONCE}
@@ -169,24 +186,29 @@ class Supervisor:
         return [*sorted(rest, key=lambda number: number not in STOPS), *sorted(once)]
 
     def wait(self) -> None:
-        """Wait for a signal or a report, or until a worker is due to start or the sources are to be looked at."""
+        """Wait for a signal, for a report, or for the time of the next planned action."""
         from select import select
 
         if self.stopping:
             moments = [self.deadline]
         else:
-            plans = [each.due for each in self.places.values()]
+            plans = [each.due_at for each in self.slots.values()]
             plans += [each.hurry_at for each in self.workers.values() if each.state is RETIRING]
+            plans += [self.growing.moment()] if self.may_look() else []
             moments = [when for when in plans if when is not None]
         if self.sources is not None and not self.stopping:
-            moments.append(self.sources.due)
+            moments.append(self.sources.due_at)
         seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
         if not self.noted:
-            found = select([self.wake, self.reports.reader], [], [], seconds)[0]
+            clients = self.growing.watched() if self.may_look() else ()
+            sources: list[int | socket.socket] = [self.wake, self.reports.reader, *clients]
+            found = select(sources, [], [], seconds)[0]
             if self.wake in found:
                 os.read(self.wake, 4096)
             if self.reports.reader in found:
                 self.read_reports()
+            if any(sock in found for sock in clients):
+                self.growing.connected()
 
     def act(self, number: int) -> None:
         """Carry out one signal."""
@@ -196,7 +218,7 @@ class Supervisor:
                 self.tell_xswitch(number)
             else:
                 logger.errors.tell(
-                    f"status: supervisor of {self.count} workers: {sorted(self.workers)},"
+                    f"status: supervisor of {len(self.kept)} workers: {sorted(self.workers)},"
                     f" {logger.lost_lines()} log lines lost"
                 )
             self.tell(number)
@@ -210,57 +232,123 @@ class Supervisor:
     def tell(self, number: int) -> None:
         """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
         for each in self.workers.values():
-            if each.place != XSWITCH or number == signal.SIGKILL:
+            if each.slot != XSWITCH or number == signal.SIGKILL:
                 self.kill(each, number)
 
     def tell_xswitch(self, number: int) -> None:
         """Send a signal to X-Switch, if there is one."""
         for each in self.workers.values():
-            if each.place == XSWITCH:
+            if each.slot == XSWITCH:
                 self.kill(each, number)
 
     def kill(self, worker: WorkerProcess, number: int) -> None:
         """Send a signal to a worker."""
-        os.kill(worker.pid, number)  # it is not reaped yet, so no other process has this number
+        os.kill(worker.pid, number)  # the worker is not reaped yet, so no other process has its id
 
     def stop(self, number: int) -> None:
-        """Let all workers finish their requests; at QUIT, or a second INT, end them now."""
+        """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         self.interrupts += number == signal.SIGINT
         at_once = number == signal.SIGQUIT or self.interrupts > 1
         if not self.stopping:
             systemd.notify("STOPPING=1")
         self.stopping = True
-        grace = 0.0 if at_once else self.factory.config.grace + LAST_MOMENT
-        self.deadline = time.monotonic() + LAST_MOMENT + grace
+        grace = 0.0 if at_once else self.factory.config.grace + ABORT_TIMEOUT_S
+        self.deadline = time.monotonic() + ABORT_TIMEOUT_S + grace
         self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
 
     def change_count(self, difference: int) -> None:
-        """Add a worker, or retire the last one; at least one stays."""
-        if self.stopping or self.count + difference < 1:
+        """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
+        if self.stopping:
             return
         if self.factory.serves_in_one:
             logger.errors.warning(ONLY_MANY)
             return
-        self.count += difference
-        logger.errors.info(f"{self.count} workers from now on")
-        if difference > 0:
-            self.start(self.count - 1)
+        span = self.growing.span.shifted(difference)
+        if span == self.growing.span:
             return
-        self.places[self.count].due = None
-        for each in self.in_place():
-            if each.place == self.count:
+        self.growing.span = span
+        logger.errors.info(f"{span} workers from now on")
+        self.fit()
+
+    def fit(self) -> None:
+        """Start or retire workers so that their number is within the limits."""
+        span = self.growing.span
+        self.add(int(span) - len(self.kept))
+        for slot in sorted(self.kept)[span.most :]:
+            self.retire_slot(slot)
+
+    def add(self, number: int) -> None:
+        """Start some workers, each in the first slot that is not kept. If the system refuses one, stop there."""
+        for _ in range(number):
+            slot = next(each for each in count() if each not in self.kept)
+            self.kept.add(slot)
+            self.start(slot)
+            if self.slots[slot].due_at is not None:  # this slot tries again, and no others beside it
+                return
+
+    def retire_slot(self, slot: int) -> None:
+        """Give up a slot, and retire its worker; during a change, both of its workers."""
+        self.kept.discard(slot)
+        self.slots[slot].due_at = None
+        for each in self.in_slots():
+            if each.slot == slot:
                 self.happen(each, Event.RETIRE)
 
-    # What happens to workers: the methods that worker_table.TABLE names, and who calls them
+    # Growth
+
+    def may_look(self) -> bool:
+        """Return whether the number of workers may change now."""
+        return not self.stopping and self.changed_from is None
+
+    def is_restarting(self) -> bool:
+        """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
+        return any(self.slots[slot].due_at is not None for slot in self.kept if slot in self.slots)
+
+    def idle_workers(self) -> list[WorkerProcess]:
+        """Return the workers that wait for a client; none of them if a client has waited for long beside them."""
+        if not self.growing.helps():
+            return []
+        is_idle = self.growing.seats.is_idle
+        return [each for each in self.in_slots() if each.state is SERVING and is_idle(each.seat)]
+
+    def begun_workers(self, now: float) -> list[WorkerProcess]:
+        """Return the workers of which no more is expected: they serve, or have not reported for START_S."""
+        return [each for each in self.in_slots() if each.state is SERVING or now - each.born >= START_S]
+
+    def look_at_workers(self) -> None:
+        """If it is time, start more workers since all are busy, or retire some that were idle for long."""
+        growing = self.growing
+        moment = growing.moment() if self.may_look() else None
+        if moment is not None and moment <= time.monotonic():
+            idle = self.idle_workers()
+            to_come = max(len(self.kept) - len(self.begun_workers(moment)), 0)
+            difference = growing.look(len(self.kept), len(idle) + to_come)
+            self.add(difference)
+            not_needed = sorted(idle, key=lambda each: -each.slot)[: max(-difference, 0)]
+            for each in not_needed:
+                self.retire_slot(each.slot)
+            if difference > 0 or not_needed:
+                why = "all were busy" if difference > 0 else f"{len(not_needed)} were idle"
+                logger.errors.info(f"{len(self.kept)} workers, since {why}")
+        growing.seats.say_whether_more_start(
+            self.may_look()
+            and len(self.kept) < growing.span.most
+            and not self.is_restarting()
+            and growing.helps()
+        )
+
+    # Events of workers: the methods that worker_table.TABLE names, and their callers
 
     def happen(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
-        """Do what the table says for an event. code: the exit code of a worker that has ended."""
+        """Call the method that the table names for an event. code: the exit code, if the event is the end of the
+        worker.
+        """
         getattr(self, worker.happen(event))(worker, code)
 
-    def in_place(self) -> list[WorkerProcess]:
-        """Return the workers that have their place: not X-Switch, and none that retires. By process id."""
+    def in_slots(self) -> list[WorkerProcess]:
+        """Return the workers that occupy a slot, sorted by process id: not X-Switch, and none that retires."""
         return sorted(
-            (each for each in self.workers.values() if each.place != XSWITCH and each.in_place),
+            (each for each in self.workers.values() if each.slot != XSWITCH and each.occupies_slot),
             key=lambda each: each.pid,
         )
 
@@ -269,47 +357,47 @@ class Supervisor:
         return any(each.state is state for each in self.workers.values())
 
     def do_nothing(self, worker: WorkerProcess, code: int) -> None:
-        """The new state is all."""
+        """Do nothing: the change of state is enough."""
 
     def tell_to_retire(self, worker: WorkerProcess, code: int) -> None:
-        """Let a worker end as soon as its connections have ended; X-Switch stops."""
-        self.kill(worker, signal.SIGTERM if worker.place == XSWITCH else signal.SIGHUP)
+        """Tell a worker to end when its connections have ended; tell X-Switch to stop."""
+        self.kill(worker, signal.SIGTERM if worker.slot == XSWITCH else signal.SIGHUP)
 
     def tell_to_finish(self, worker: WorkerProcess, code: int) -> None:
-        """Have a worker that retires close its idle connections."""
+        """Tell a worker that retires to close its idle connections."""
         self.kill(worker, signal.SIGTERM)
 
     def stop_unusable(self, worker: WorkerProcess, code: int) -> None:
-        """Stop: a first worker cannot serve, and says why."""
+        """Stop the server, since one of the first workers cannot serve; keep its reason."""
         self.unusable = worker.failure
         self.stop(signal.SIGTERM)
 
     def note_status(self, worker: WorkerProcess, code: int) -> None:
-        """Note how a worker has ended that was told to stop."""
-        if worker.place == XSWITCH and code == -signal.SIGTERM:
-            code = 0  # X-Switch was told to stop before it had a handler for that: it had no request
+        """Note the exit status of a worker that has ended during the stop."""
+        if worker.slot == XSWITCH and code == -signal.SIGTERM:
+            code = 0  # TERM came before X-Switch had its handlers, so it had no request
         if code == UNUSABLE and worker.failure:
-            code = 0  # it was still to import when the stop came, and could not: it had no request
-        self.status = self.status or (CUT if code else STOPPED)
+            code = 0  # the worker's import failed during the stop, so it had no request
+        self.status = self.status or (ABORTED if code else STOPPED)
 
     def replace(self, worker: WorkerProcess, code: int) -> None:
-        """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""
+        """Plan a new worker for the slot of one that has ended. If workers die young there, the wait grows."""
         if worker.failure:
             logger.errors.error(worker.failure)
-        place = self.places[worker.place]
+        slot = self.slots[worker.slot]
         ended = f"{worker.name} (pid {worker.pid})"
         if code == STOPPED:
-            place.plan_at_once()
+            slot.plan_at_once()
             logger.errors.debug(f"{ended} retired")
         else:
-            seconds = place.plan_after_death(worker.born)
+            seconds = slot.plan_after_death(worker.born)
             wait = f" in {seconds:g} s" if seconds else ""
             logger.errors.error(f"{ended} {how_ended(code)}; starting another{wait}")
 
     # Changes: the next generation replaces the workers
 
     def reload(self) -> None:
-        """Read the configuration again, and have new workers serve with it (HUP)."""
+        """HUP: read the configuration again, and start new workers with it."""
         if self.stopping:
             return
         self.undo()
@@ -319,70 +407,85 @@ class Supervisor:
         self.tell_xswitch(signal.SIGHUP)
         self.change(before)
 
-    def change(self, before: ProcessorFactory) -> None:
-        """Start the next generation in all places; the old workers retire once all of it serve.
+    def take_span(self, span: CountRange) -> None:
+        """Use other limits for the number of workers, if the configuration has changed them. Nothing starts yet."""
+        self.growing.span = span
+        for slot in sorted(self.kept)[span.most :]:
+            self.kept.discard(slot)
+            self.slots[slot].due_at = None
+        missing = int(span) - len(self.kept)
+        self.kept.update(islice((slot for slot in count() if slot not in self.kept), max(missing, 0)))
 
-        before: what the factory was before the change.
+    def change(self, before: ProcessorFactory) -> None:
+        """Start the next generation in all slots. The old workers retire when all new workers serve.
+
+        before: a copy of the factory before the change.
         """
         self.changed_from = before
-        for place in range(self.count):
-            self.places[place].due = None
-            self.start(place)
-        if any(self.places[place].due is not None for place in range(self.count)):
+        self.kept_before = set(self.kept)
+        if self.factory.workers != before.workers:
+            self.take_span(self.factory.workers)
+        for slot in sorted(self.kept):
+            self.slots[slot].due_at = None
+            self.start(slot)
+        if self.is_restarting():
             self.take_back("not all could be forked")
 
     def coming(self) -> list[WorkerProcess]:
         """Return the workers of the next generation."""
-        return [each for each in self.in_place() if each.generation > self.generation]
+        return [each for each in self.in_slots() if each.generation > self.generation]
 
     def is_complete(self) -> bool:
-        """Return whether a change is in progress, and the next generation serves in every place."""
+        """Return whether a change is in progress and the next generation serves in every slot."""
         if self.changed_from is None:
             return False
-        serving = {each.place for each in self.coming() if each.state is SERVING}
-        return serving.issuperset(range(self.count)) and not self.are_any(COMING)
+        serving = {each.slot for each in self.coming() if each.state is SERVING}
+        return serving.issuperset(self.kept) and not self.are_any(COMING)
 
     def settle(self) -> None:
-        """Retire the old workers: the next generation serves."""
+        """End the change: retire the old workers, since the next generation serves."""
         self.generation += 1
         self.changed_from = None
-        for each in self.in_place():
+        for each in self.in_slots():
             if each.generation < self.generation:
                 self.happen(each, Event.RETIRE)
                 if self.sources is not None:
-                    # Else a browser's kept connection would show the old version once more.
+                    # Otherwise a browser's open connection would get one more answer from the old version.
                     each.hurry_at = time.monotonic() + HURRY_S
         if self.sources is not None:
             logger.errors.info("the new workers serve")
         self.factory.report_applications()
 
     def give_up(self, worker: WorkerProcess, code: int) -> None:
-        """Go on with the old workers: a new one has ended before it could serve."""
+        """Go on with the old workers, since a new one has ended before it could serve."""
         self.take_back(worker.failure or f"{worker.name} (pid {worker.pid}) {how_ended(code)}")
 
     def take_back(self, reason: str) -> None:
-        """Log why a change cannot be, and undo it."""
-        old = [each for each in self.in_place() if each.generation <= self.generation]
+        """Log why a change has failed, and undo it."""
+        old = [each for each in self.in_slots() if each.generation <= self.generation]
         goes_on = "the old ones go on" if old else "no old one is left"
         logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
         self.undo()
 
     def undo(self) -> None:
-        """If a change is in progress, end its workers and go back to the old configuration."""
+        """If a change is in progress, retire its workers and restore the old configuration."""
         if self.changed_from is None:
             return
-        self.factory.restored(self.changed_from)
         for each in self.coming():
             self.happen(each, Event.RETIRE)
+        if self.factory.workers != self.changed_from.workers:
+            self.growing.span = self.changed_from.workers
+            self.kept = self.kept_before
+        self.factory.restored(self.changed_from)
         self.changed_from = None
-        held = {each.place for each in self.in_place()}
-        for place in range(self.count):
-            self.places[place].due = None
-            if place not in held:  # an old worker has ended meanwhile
-                self.places[place].plan(LONGEST_S)
+        occupied = {each.slot for each in self.in_slots()}
+        for slot in self.kept:
+            self.slots[slot].due_at = None
+            if slot not in occupied:  # an old worker has ended meanwhile
+                self.slots[slot].plan(LONGEST_S)
 
     def read_reports(self) -> None:
-        """Read what workers report."""
+        """Read the workers' reports, and act on them."""
         for pid, word, text in self.reports.read():
             worker = self.workers.get(pid)
             if word == "source" and self.sources is not None:
@@ -397,8 +500,8 @@ class Supervisor:
     # Sources (setting `reload`)
 
     def watch_sources(self) -> None:
-        """Begin to watch the current directory, where the program most likely is, and the settings file."""
-        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt() knows that there may be programs
+        """Begin to watch the settings file, and the directories of the program, with the current directory."""
+        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt() knows that programs may run
         from ewe.server.sources import Sources
 
         self.sources = Sources()
@@ -407,7 +510,7 @@ class Supervisor:
             self.sources.add(directory)
 
     def look_at_sources(self) -> None:
-        """Have new workers serve if a source has changed."""
+        """Start new workers if a source file has changed."""
         if self.sources is None or self.stopping or not (changed := self.sources.report()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
@@ -423,92 +526,107 @@ class Supervisor:
     def start_xswitch(self) -> None:
         """Start X-Switch."""
         assert self.factory.xswitch_process is not None
-        command = self.factory.xswitch_process.command(self.factory.config)
+        from ewe.server.xswitch_process import inherited_trace
+
+        trace = inherited_trace(self.factory.config.trace)
+        command = self.factory.xswitch_process.command(self.factory.config, trace)
         try:
-            # HUP and USR1 stay blocked until X-Switch has handlers for them: until then they would kill it.
+            # HUP and USR1 stay blocked until X-Switch has handlers for them. Without a handler they would kill it.
             pid = os.posix_spawn(
                 command[0], command, os.environ, setsigmask=(signal.SIGHUP, signal.SIGUSR1),
                 setsigdef=(*STOPS, *ORDERS), setsid=False,
             )  # fmt: skip
         except OSError as reason:
             logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
-            self.places[XSWITCH].plan(1)
+            self.slots[XSWITCH].plan(1)
         else:
             self.workers[pid] = WorkerProcess(pid, XSWITCH, self.generation, SERVING)
+        finally:
+            if trace is not None:
+                os.close(trace)
 
     def end_xswitch(self) -> None:
-        """Stop X-Switch, now that no worker needs it."""
+        """Stop X-Switch, after the last worker has ended."""
         for each in self.workers.values():
             if each.state is SERVING:
                 self.happen(each, Event.RETIRE)
 
-    def start(self, place: int, state: State = STARTING) -> None:
-        """Start a worker in a place: while a change is in progress, one of the next generation."""
-        if place == XSWITCH:
+    def start(self, slot: int, state: State = STARTING) -> None:
+        """Start a worker in a slot. During a change, it belongs to the next generation."""
+        if slot == XSWITCH:
             return self.start_xswitch()
         generation = self.generation
         if self.changed_from is not None:
             generation, state = generation + 1, COMING
-        pid = self.fork(place)
+        seat = self.growing.seats.take()
+        pid = self.fork(slot, seat)
         if pid > 0:
-            self.workers[pid] = WorkerProcess(pid, place, generation, state)
+            self.workers[pid] = WorkerProcess(pid, slot, generation, state, seat)
+        else:
+            self.growing.seats.leave(seat)
 
-    def fork(self, place: int) -> int:
-        """Fork a worker and return its process id, -1 if that cannot be; the child never returns."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until the child has its handlers
+    def fork(self, slot: int, seat: int) -> int:
+        """Fork a worker; return its process id, or -1 if the fork fails. The child never returns."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the child has its handlers
         try:
             pid = os.fork()
         except OSError as reason:
-            logger.errors.error(f"cannot fork a worker: {reason.strerror}; trying again in 1 s")
-            self.places[place].plan(1)
+            if (now := time.monotonic()) >= self.complain_from:
+                self.complain_from = now + LOG_EVERY_S
+                logger.errors.error(f"cannot fork a worker: {reason.strerror}; trying again each second")
+            self.slots[slot].plan(1)
             pid = -1
         if pid == 0:
             status = FAILED
             try:
-                status = self.new_worker(place)
+                status = self.new_worker(slot, seat)
             finally:
                 os._exit(status)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         return pid
 
-    def new_worker(self, place: int) -> int:
-        """Be a worker, in the process that was forked; return its exit status."""
-        new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, self.sources is not None)
-        return new.run(str(place + 1), (self.held, self.wake, self.wake_writer))
+    def new_worker(self, slot: int, number: int) -> int:
+        """Run a worker in the forked process; return its exit status. number: of its seat."""
+        seat = Seat(self.growing.seats.map, number)
+        tells_sources = self.sources is not None
+        new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, tells_sources, seat)
+        return new.run(str(slot + 1), (self.lifeline_writer, self.wake, self.wake_writer))
 
     def start_due(self) -> None:
-        """Start the workers that are due, and hurry those that are to end."""
+        """Start the workers that are due, and hurry the retiring ones whose time is over."""
         now = time.monotonic()
-        for number, place in list(self.places.items()):
-            if place.is_due(now) and not self.stopping:
-                place.due = None
+        for number, slot in list(self.slots.items()):
+            if slot.is_due(now) and not self.stopping:
+                slot.due_at = None
                 self.start(number)
         for each in list(self.workers.values()):
             if each.is_to_hurry(now) and not self.stopping:
                 self.happen(each, Event.HURRY)
 
     def reap(self) -> None:
-        """Read the status of the workers that have ended."""
-        for pid, raw in orphans.reap(self.workers):  # one by one: a signal to one that is reaped would fail
-            self.read_reports()  # this worker's, too
+        """Reap the workers that have ended, and act on their exit status."""
+        # Each worker leaves `workers` before the next one is reaped: a signal to a reaped process would fail.
+        for pid, raw in orphans.reap(self.workers):
+            self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
+            self.growing.seats.leave(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
                 orphans.end(self.workers)
             self.ended(worker, code)
 
     def ended(self, worker: WorkerProcess, code: int) -> None:
-        """Find out what the end of a worker means, and act on it."""
+        """Determine the event that a worker's end is, and act on it."""
         if self.stopping:
             event = Event.AT_STOP
-        elif self.changed_from is not None and worker.in_place and self.is_old(worker):
+        elif self.changed_from is not None and worker.occupies_slot and self.is_old(worker):
             event = Event.SUPERSEDED
         elif code == UNUSABLE and worker.failure:
-            event = Event.UNUSABLE  # without its report it has not said so: a library has called exit(3)
+            event = Event.UNUSABLE  # the status alone is no proof: a library may have called exit(3)
         else:
             event = Event.DIED
         self.happen(worker, event, code)
 
     def is_old(self, worker: WorkerProcess) -> bool:
-        """Return whether a worker is one that a change replaces; X-Switch never is."""
-        return worker.place != XSWITCH and worker.generation <= self.generation
+        """Return whether a change replaces this worker. No change replaces X-Switch."""
+        return worker.slot != XSWITCH and worker.generation <= self.generation

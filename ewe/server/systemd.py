@@ -1,6 +1,6 @@
-"""systemd: the sockets that a service manager opened for ewe, and messages about ewe's state to it.
+"""systemd: use sockets that a service manager has opened for ewe, and send it messages about ewe's state.
 
-LISTEN_FDS: sd_listen_fds(3). NOTIFY_SOCKET: sd_notify(3). Without these variables, nothing happens.
+LISTEN_FDS: sd_listen_fds(3). NOTIFY_SOCKET: sd_notify(3). Without these variables, the functions do nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-FIRST = 3  # SD_LISTEN_FDS_START
+FIRST_DESCRIPTOR = 3  # SD_LISTEN_FDS_START
 
 
 def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -18,7 +18,7 @@ def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return ()
-    return tuple(f"fd://{FIRST + number}" for number in range(min(int(count), 64)))
+    return tuple(f"fd://{FIRST_DESCRIPTOR + number}" for number in range(min(int(count), 64)))
 
 
 def notify(*lines: str) -> None:
@@ -27,10 +27,12 @@ def notify(*lines: str) -> None:
     if not address.startswith(("/", "@")):
         return
     if lines[0] == "RELOADING=1":
+        # With Type=notify-reload, systemd requires the time at which the reload began: sd_notify(3).
         lines += (f"MONOTONIC_USEC={time.monotonic_ns() // 1000}",)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.settimeout(1)
+            # The variable writes "@" for the NUL byte at the start of an abstract address: unix(7).
             sock.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1))
     except OSError:
         pass

@@ -1,66 +1,158 @@
-"""EWE_TRACE: one line for each event of a model, appended to the file that the variable names.
+"""The traced model: a concurrency model whose events are written to the file that the setting `trace` names.
 
-    SECONDS EVENT CLIENT WORKER TARGET
-    8123.551207 arrival 40112 - -            a connection was accepted
-    8123.551311 dispatch 40112 7120 -        its conversation begins, in the thread 7120 of the kernel
-    8123.602544 completion 40112 7120 -      the conversation has ended
+traced(model) is a subclass of the model. It overrides the methods of Processor that every model calls, so no model
+contains a line about the trace, and a server without it runs the model's own class:
 
-packages/ewe-classroom/docs/grading.md describes the lines. They show a class who runs which conversation, and when.
-A model knows connections and no requests, so TARGET is "-".
+    register()  accepted          converse()  the conversation, over a TracedStream, in a TracedConversation
+    forget()    closed            report_refusal()  refused
 
-Without the variable this module is not imported, and no call of a processor is different. With it, trace() puts
-methods in front of those of one processor.
+A conversation is a coroutine, and the model resumes it: once, if its stream blocks; after each pause, if not. The
+TracedConversation is a coroutine around it. It sees each of these steps, and so the worker that makes it.
+
+Read ewe.trace for the events; streams/traced.py for the waits; features/trace.py for the requests.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ewe import logger
+from ewe.processors.base import Processor
+from ewe.streams.base import Want
+from ewe.streams.traced import TracedStream
+from ewe.trace import Trace, trace_at
 
 if TYPE_CHECKING:
-    from ewe.processors.base import Processor
+    from ewe.config.settings import Config
     from ewe.streams.base import Stream
+    from ewe.streams.listener import Listener
 
-VARIABLE = "EWE_TRACE"
+WORDS: dict[Want | None, str] = {want: want.name.lower() for want in Want}  # the text of `parked`
 
 
-def trace(processor: Processor) -> None:
-    """Let a processor write its events, unless it does so itself.
+def traced(model: type[Processor], path: str) -> type[Processor]:
+    """Return a model whose processors write their events to a file; the model itself if it writes its own events.
 
-    A file that cannot be written is logged once, and there is no trace.
+    Raises OSError.
     """
-    if processor.traces_itself:
-        return
-    name = os.environ[VARIABLE]
-    try:
-        # One write() with O_APPEND for each line: those of several processes are not mixed.
-        file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as reason:
-        logger.errors.warning(f"{VARIABLE}: {name}: {reason.strerror}; no events are written")
-        return
-    register, converse = processor.register, processor.converse
+    if model.traces_itself:
+        return model
+    return type(model.__name__, (Traced, model), {"trace": trace_at(path), "name": model.name})
 
-    def note(event: str, stream: Stream, worker: int | str) -> None:
-        os.write(file, f"{time.monotonic():.6f} {event} {stream.client[1]} {worker} -\n".encode())
 
-    def register_traced(stream: Any) -> Any:
-        note("arrival", stream, "-")
-        return register(stream)
+class Traced(Processor):
+    """Comes before a model in the method resolution order of traced()."""
 
-    def converse_traced(stream: Stream) -> Coroutine[Any, Any, None]:
-        async def conversation() -> None:
-            note("dispatch", stream, threading.get_native_id())
-            try:
-                await converse(stream)
-            finally:
-                note("completion", stream, threading.get_native_id())
+    trace: Trace
 
-        return conversation()
+    def __init__(self, site: Any, config: Config) -> None:
+        super().__init__(site, config)
+        self.names: dict[Stream, str] = {}
 
-    processor.register = register_traced  # type: ignore[method-assign]
-    processor.converse = converse_traced  # type: ignore[method-assign]
+    def make_queue(self) -> TracedQueue:
+        """Return the queue of the pool, which writes the event `ready`."""
+        return TracedQueue(super().make_queue(), self)  # type: ignore[misc]
+
+    def serve(self, listener: Listener) -> None:
+        """Serve as the model does; write the events `model` and `stops`."""
+        self.trace.write("model", "-", f"{self.name} {self.description(self.config)}")
+        try:
+            super().serve(listener)
+        finally:
+            self.trace.write("stops", "-")
+
+    def register(self, stream: Any) -> Any:
+        """Register a stream, name its connection, and write the event `accepted`; return the stream."""
+        self.names[stream] = name = self.trace.new_connection()
+        self.trace.write("accepted", name, "{}:{}".format(*stream.client))
+        return super().register(stream)
+
+    def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
+        """Return the conversation over a TracedStream, which writes its events."""
+        over = TracedStream(stream, self.trace, self.names[stream])
+        return TracedConversation(super().converse(over), over, self.trace)
+
+    def forget(self, stream: Stream) -> None:
+        """Remove a stream from the live ones, and write the event `closed`."""
+        name = self.names.pop(stream, None)
+        if name is not None:  # an event loop also forgets a client that left before it was registered
+            self.trace.write("closed", name)
+        super().forget(stream)
+
+    def resized(self, workers: int) -> None:
+        """Write the event `workers`."""
+        self.trace.write("workers", "-", workers)
+        super().resized(workers)
+
+    def report_refusal(self, client: str, limit: str) -> None:
+        """Write the event `refused`, and log it. limit: the setting whose limit was reached."""
+        self.trace.write("refused", "-", f"{client} {limit}")
+        super().report_refusal(client, limit)
+
+
+class TracedConversation(Coroutine[Any, Any, None]):
+    """A conversation that writes an event whenever a worker takes it or leaves it."""
+
+    def __init__(self, conversation: Coroutine[Any, Any, None], stream: TracedStream, trace: Trace) -> None:
+        self.conversation = conversation
+        self.stream = stream
+        self.trace = trace
+
+    def send(self, value: Any) -> Any:
+        """Resume the conversation."""
+        return self.step(self.conversation.send, value)
+
+    def throw(self, error: Any, *more: Any) -> Any:
+        """Resume the conversation with an exception."""
+        return self.step(self.conversation.throw, error)
+
+    def close(self) -> None:
+        """End the conversation, because the queue has dropped its request."""
+        self.trace.write("ended", self.stream.name, "dropped")
+        self.conversation.close()
+
+    def __await__(self) -> Any:
+        """Return the conversation's own iterator: its steps write no events."""
+        return self.conversation.__await__()
+
+    def step(self, resume: Callable[[Any], Any], argument: Any) -> Any:
+        """Run the conversation to its next pause, or to its end; return what it has yielded.
+
+        resume: the method send or throw of its coroutine. argument: for that method.
+        """
+        name, worker = self.stream.name, self.trace.worker
+        worker.stream = self.stream
+        self.trace.hold("runs", name)
+        try:
+            paused = resume(argument)
+        except StopIteration:
+            self.trace.write("ended", name, self.stream.why)
+            raise
+        except BaseException as reason:
+            self.trace.write("ended", name, f"a fault: {type(reason).__name__}")
+            raise
+        finally:
+            worker.stream = None
+        # The pool's stream yields the Wait. An event stream keeps the event that it waits for.
+        self.trace.write("parked", name, WORDS.get(getattr(paused or self.stream.below, "want", None), ""))
+        return paused
+
+
+class TracedQueue:
+    """Stands before a pool's queue, and writes an event for each conversation that begins to wait for a worker."""
+
+    def __init__(self, queue: Any, processor: Traced) -> None:
+        self.queue = queue
+        self.processor = processor
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the queue behind this one."""
+        return getattr(self.queue, name)
+
+    def put(self, entry: Any) -> Any:
+        """Write the event `ready`, and put an entry into the queue. None: ends a worker (Pool.serve())."""
+        # A PoolTask has a stream. With parking = never the entry itself is one.
+        stream = getattr(entry, "stream", entry)
+        if stream is not None:
+            self.processor.trace.write("ready", self.processor.names[stream])
+        return self.queue.put(entry)

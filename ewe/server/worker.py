@@ -1,15 +1,15 @@
 """A worker: runs one processor in one process, and turns signals into its finish() and abort().
 
     TERM, first INT     finish(): accept no more, let requests in progress end, for `grace` seconds
-                          └─ an alarm after `grace`: abort(): cut the connections, kill the programs
-                               └─ an alarm after LAST_MOMENT: _exit(), for a process that still hangs
+                          └─ an alarm after `grace`: abort(): abort the connections, kill the programs
+                               └─ an alarm after ABORT_TIMEOUT_S: _exit(), for a process that still hangs
     QUIT, second INT    abort() at once
     HUP                 read the configuration again; below a supervisor: retire, since a new worker has read it
     USR1                reopen the logs
     USR2                write status and stacks to the error log
 
-Each stage is bounded by the next, so that a stop ends in any case. The exit status says how it ended: STOPPED, CUT
-if requests were cut, FAILED if the model itself failed.
+The next stage bounds the time of each stage, so that a stop always ends. The exit status is STOPPED, ABORTED if
+requests were aborted, or FAILED if the model itself failed.
 """
 
 from __future__ import annotations
@@ -31,28 +31,31 @@ if TYPE_CHECKING:
 
     from ewe.server.processor_factory import ProcessorFactory
 
-STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: stopped as asked; a fault of ewe; requests were cut
-UNUSABLE = 3  # of a worker alone: it has reported why it cannot serve
+# Exit statuses: stopped by a signal; a fault of ewe; requests were aborted
+STOPPED, FAILED, ABORTED = 0, 1, 4
+UNUSABLE = 3  # exit status of a worker below a supervisor, after it has reported why it cannot serve
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+# All signals that the server has handlers for. Without the handlers, each of them ends or stops a process.
+HANDLED = STOPS | {signal.SIGHUP, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU}
 ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
-LAST_MOMENT = 2.0  # seconds between abort() and the end of a process that hangs
+ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 
 
 def ignore_stops() -> None:
-    """Ignore stop signals: this process is ending, and another signal must not change its exit status."""
+    """Ignore further stop signals: the process is ending, and they must not change its exit status."""
     signal.set_wakeup_fd(-1)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def kill_programs() -> int:
-    """Kill the programs that still run; return their number. A server without programs never loads their module."""
+    """Kill the programs that still run; return their number. The module is loaded only if a program was started."""
     programs = sys.modules.get("ewe.gateway.programs")
     return programs.kill_all() if programs is not None else 0
 
 
 def log_failure(failure: str) -> None:
-    """Log why the only process cannot serve, if it cannot."""
+    """Log the reason why a server with a single process cannot serve, unless it is ""."""
     if failure:
         logger.errors.error(failure)
 
@@ -68,9 +71,10 @@ class Worker:
         lifeline: int = -1,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """name: for the access log. lifeline: the supervisor's pipe; -1 if this is the only process.
+        """name: the name in the access log. lifeline: the supervisor's pipe; -1 if this is the only process.
 
-        report: tells the supervisor why this worker cannot serve, or "" once it can; None without a supervisor.
+        report: a function that tells the supervisor why this worker cannot serve, or "" if it serves; None without
+        a supervisor.
         """
         self.factory = factory
         self.report = report or log_failure
@@ -79,11 +83,14 @@ class Worker:
         self.supervised = lifeline >= 0
         if self.supervised and factory.config.retire:
             self.processor.retire_after(factory.config.retire)
-        self.listener = self.processor.listener = Listener(sockets, lifeline)
+        # A supervisor may also have one worker, as beside X-Switch: nobody takes turns with it.
+        takes_turns = factory.workers > 1 and self.processor.connection_limit > 1
+        self.listener = self.processor.listener = Listener(sockets, lifeline, takes_turns)
         self.began = time.monotonic()
         self.interrupts = 0
         self.stopping = self.aborted = False
-        self.last_moment = 0.0  # an alarm before it is not the one that ends the process
+        # After abort(), an alarm before this time is the late alarm of `grace`, and on_alarm() ignores it.
+        self.last_moment = 0.0
         logger.access.name_worker(self.processor.name, name)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
@@ -98,7 +105,7 @@ class Worker:
         for number in (signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, self.on_count)
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         try:
             failure = self.processor.start_conversations()
             self.report(failure)
@@ -108,22 +115,22 @@ class Worker:
             self.processor.serve(self.listener)
             if not self.listener.closed:
                 logger.errors.error(
-                    f"the {self.processor.name} model ends though nobody stops it: its serve() has returned"
+                    f"the {self.processor.name} model has ended without a stop: its serve() has returned"
                 )
                 return FAILED
         except Exception:
             logger.errors.exception(f"the {self.processor.name} model failed")
             return FAILED
         finally:
-            self.processor.stop_conversations()  # before the alarm is switched off, which bounds it
+            self.processor.stop_conversations()  # the alarm still bounds the time of this call
             signal.setitimer(signal.ITIMER_REAL, 0)
             ignore_stops()
-            self.processor.cut += kill_programs()
+            self.processor.aborted += kill_programs()
             logger.report_losses()
-        return CUT if self.processor.cut else STOPPED
+        return ABORTED if self.processor.aborted else STOPPED
 
     def on_stop(self, number: int, frame: object) -> None:
-        """TERM, INT: let requests in progress end; at the second INT, end them."""
+        """TERM, INT: let requests in progress end; at the second INT, abort them."""
         self.interrupts += number == signal.SIGINT
         if self.interrupts > 1:
             self.on_quit(number, frame)
@@ -133,6 +140,7 @@ class Worker:
                 systemd.notify("STOPPING=1")
             self.processor.finish()
             grace = self.factory.config.grace
+            # The alarm calls abort() when `grace` is over. A time of 0 would switch the timer off.
             signal.setitimer(signal.ITIMER_REAL, grace or 0.001)
             if (count := self.processor.in_progress()) and grace:
                 requests = "1 request is" if count == 1 else f"{count} requests are"
@@ -141,14 +149,14 @@ class Worker:
                 )
 
     def on_quit(self, number: int, frame: object) -> None:
-        """QUIT, second INT: end everything now."""
+        """QUIT, second INT: abort all requests now. If the process still runs after ABORT_TIMEOUT_S, end it."""
         self.aborted = True
-        self.last_moment = time.monotonic() + LAST_MOMENT / 2
+        self.last_moment = time.monotonic() + ABORT_TIMEOUT_S / 2
         self.processor.abort()
-        signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
+        signal.setitimer(signal.ITIMER_REAL, ABORT_TIMEOUT_S)
 
     def on_alarm(self, number: int, frame: object) -> None:
-        """ALRM: `grace` is over; or, after abort(), LAST_MOMENT is. Before a stop it is not the server's."""
+        """ALRM: abort after `grace`, or end the process ABORT_TIMEOUT_S after abort(). Ignore it before a stop."""
         if not self.stopping and not self.aborted:
             return
         if not self.aborted:
@@ -159,9 +167,9 @@ class Worker:
             self.on_quit(number, frame)
             return
         if time.monotonic() < self.last_moment:
-            return  # the alarm of `grace` came together with QUIT, whose handler ran first
+            return  # the alarm of `grace` came together with QUIT, and on_quit() ran first
         kill_programs()
-        os._exit(CUT)
+        os._exit(ABORTED)
 
     def on_reopen(self, number: int, frame: object) -> None:
         """USR1: reopen the logs."""
@@ -187,9 +195,9 @@ class Worker:
         processor = self.processor
         streams = list(processor.live)
         idle = sum(stream.idle for stream in streams)
-        programs = sum(len(stream.programs) for stream in streams)
+        programs = sum(len(stream.own_programs or ()) for stream in streams)
         requests = processor.served + sum(stream.requests for stream in streams)
-        say = logger.errors.tell  # No error, but the administrator asked, perhaps because the log is full.
+        say = logger.errors.tell  # at every log level: the administrator has asked for these lines
         say(
             f"status: {processor.name}, worker {self.name}, up {time.monotonic() - self.began:.0f} s,"
             f" {len(streams)} connections ({idle} idle), {programs} programs, {requests} requests,"

@@ -1,19 +1,19 @@
-"""The states of a worker process, the events that can happen to it, and what the supervisor then does.
+"""The states of a worker process, the events that can happen to it, and the supervisor's reaction to each event.
 
-A worker is forked, reports that it serves, and ends some day. What its end means depends on when it comes: one of
-the first workers that cannot serve stops the server, a new worker of a change that cannot serve takes the change
-back, a worker that is told to retire may end without a word, and any other is replaced.
+The supervisor forks a worker, the worker reports that it serves, and later it ends. The meaning of its end depends
+on its state. If one of the first workers cannot serve, the server stops. If a new worker of a change cannot serve,
+the change is undone. If a worker was asked to retire, its end needs no reaction. Any other worker is replaced.
 
-A worker has a generation, too. The first workers are generation 1. A change (HUP, or a changed source file) starts
-the next generation in every place. While it comes, the workers of the one before serve on; if all of the new ones
-serve, the older ones retire; if one of the new ones cannot serve, the new ones retire.
+Each worker has a generation. The first workers are generation 1. A change (HUP, or a changed source file) starts
+the next generation in every slot. Until all new workers serve, the workers of the present generation go on. Then
+these retire. If a new worker cannot serve, the new ones retire instead.
 
 TABLE has a row for every event that can happen in a state: the next state, and the method of Supervisor
-(supervisor.py) that is called. A pair that has no row is a mistake in our own code: it raises IllegalEvent.
+(supervisor.py) to call. A pair without a row is a mistake in our own code: it raises IllegalEvent.
 
     fork: a first worker      BEGINNING --+
                                           | READY
-    fork: in an empty place   STARTING ---+---------> SERVING --+
+    fork: in an empty slot    STARTING ---+---------> SERVING --+
                                           |             |       | RETIRE
     fork: for a change        COMING -----+             |       v
                                  |                      |    RETIRING ---> HURRIED
@@ -22,20 +22,20 @@ TABLE has a row for every event that can happen in a state: the next state, and 
                                  | UNUSABLE, ...        | ...   | ...         | ...
                                  +---------> GONE <-----+-------+-------------+
 
-Not drawn: BEGINNING, STARTING and COMING retire, too. The events that end a worker say what its end means:
+The picture leaves out that workers in BEGINNING, STARTING and COMING can retire, too. Four events end a worker:
 
-    DIED        it has ended, although nothing asked it to; or it has retired by itself (setting `retire`)
-    UNUSABLE    it has ended after its report that it cannot serve
-    SUPERSEDED  it has ended, and a worker of the next generation is on its way to its place
-    AT_STOP     it has ended while the server stops
+    DIED        the worker ended unasked, or retired by itself (setting `retire`)
+    UNUSABLE    the worker ended after its report that it cannot serve
+    SUPERSEDED  the worker ended, and a worker of the next generation will take its slot
+    AT_STOP     the worker ended while the server stops
 
 Three cases show how to read the table:
 
-    A first worker cannot import the application.    BEGINNING, UNUSABLE: GONE, stop_unusable(). The command ends.
-    After HUP, a new worker cannot.                  COMING, UNUSABLE: GONE, give_up(). The old ones serve on.
-    A worker crashes while new ones are coming.      SERVING, SUPERSEDED: GONE, do_nothing(). Another is coming.
+    A first worker cannot import the application.    BEGINNING, UNUSABLE: GONE, stop_unusable(). The server stops.
+    After HUP, a new worker cannot import it.        COMING, UNUSABLE: GONE, give_up(). The old workers go on.
+    A worker crashes during a change.                SERVING, SUPERSEDED: GONE, do_nothing(). A new one will come.
 
-Read next: supervisor.py, the methods.
+Read next: supervisor.py, which has the methods.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from enum import Enum
 
 
 class State(Enum):
-    """How far a worker has come."""
+    """The stages of a worker's life."""
 
     BEGINNING = "one of the first; it has not reported yet, and the server may be waiting for that"
-    STARTING = "in the place of one that has ended; it has not reported yet"
+    STARTING = "in the slot of one that has ended; it has not reported yet"
     COMING = "of a change; it has not reported yet, and those it is to replace serve on"
     SERVING = "it has reported that it serves"
-    RETIRING = "it was told to end with its connections"
-    HURRIED = "it was told to close its idle connections as well"
+    RETIRING = "it was asked to end with its connections"
+    HURRIED = "it was asked to close its idle connections as well"
     GONE = "its exit status has been read"
 
 
 class Event(Enum):
-    """What can happen to a worker."""
+    """The events that can happen to a worker."""
 
     READY = "it reports that it serves"
-    RETIRE = "others take its place, or the place is given up"
+    RETIRE = "others take its slot, or the slot is given up"
     HURRY = "its idle connections have been kept for long enough"
-    DIED = "it has ended, and its place is empty"
+    DIED = "it has ended, and its slot is empty"
     UNUSABLE = "it has ended after its report that it cannot serve"
-    SUPERSEDED = "it has ended, and a new worker is on its way to its place"
+    SUPERSEDED = "it has ended, and a new worker is on its way to its slot"
     AT_STOP = "it has ended while the server stops"
 
 
@@ -104,12 +104,12 @@ TABLE: dict[tuple[State, Event], tuple[State, str]] = {
     (HURRIED, Event.AT_STOP): (GONE, "note_status"),
 }
 
-IN_PLACE = (BEGINNING, STARTING, COMING, SERVING)  # it has a place, which nobody else should take
-XSWITCH = -1  # the place of X-Switch, which is kept like a worker
+OCCUPYING = (BEGINNING, STARTING, COMING, SERVING)  # the states in which a worker occupies its slot
+XSWITCH = -1  # the slot of X-Switch, which the supervisor restarts like a worker
 
 
 class IllegalEvent(Exception):
-    """Something happened to a worker that cannot happen in its state: a mistake in our own code."""
+    """An event happened to a worker that cannot happen in its state: a mistake in our own code."""
 
     def __init__(self, state: State, event: Event) -> None:
         super().__init__(f"{event.name} in state {state.name}")
@@ -118,13 +118,15 @@ class IllegalEvent(Exception):
 class WorkerProcess:
     """One worker, as the supervisor sees it.
 
-    place: from 0 on, or XSWITCH. born: on time.monotonic(). failure: why it cannot serve, as it has reported.
-    hurry_at: when its idle connections are closed, if it retires.
+    slot: a number from 0 on, or XSWITCH. seat: the number of its byte in shared memory (ewe.processors.seats).
+    born: the time.monotonic() of its start. failure: its report why it cannot serve. hurry_at: the time.monotonic()
+    at which it must close its idle connections, if it retires.
     """
 
-    def __init__(self, pid: int, place: int, generation: int, state: State) -> None:
+    def __init__(self, pid: int, slot: int, generation: int, state: State, seat: int = 0) -> None:
         self.pid = pid
-        self.place = place
+        self.slot = slot
+        self.seat = seat
         self.generation = generation
         self.state = state
         self.born = time.monotonic()
@@ -132,7 +134,7 @@ class WorkerProcess:
         self.hurry_at: float | None = None
 
     def happen(self, event: Event) -> str:
-        """Take the row of the table for an event: change the state, and return the method to call."""
+        """Apply the table's row for an event: change the state, and return the method to call."""
         try:
             self.state, method = TABLE[self.state, event]
         except KeyError:
@@ -140,15 +142,15 @@ class WorkerProcess:
         return method
 
     @property
-    def in_place(self) -> bool:
-        """Whether it has its place, as a worker that does not retire."""
-        return self.state in IN_PLACE
+    def occupies_slot(self) -> bool:
+        """Whether the worker occupies its slot: it has not ended and does not retire."""
+        return self.state in OCCUPYING
 
     def is_to_hurry(self, now: float) -> bool:
-        """Return whether it has kept its idle connections for long enough."""
+        """Return whether the worker must close its idle connections now."""
         return self.state is RETIRING and self.hurry_at is not None and self.hurry_at <= now
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
-        return "X-Switch" if self.place == XSWITCH else f"worker {self.place + 1}"
+        """The name of the worker in the log."""
+        return "X-Switch" if self.slot == XSWITCH else f"worker {self.slot + 1}"

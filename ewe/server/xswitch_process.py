@@ -1,7 +1,7 @@
-"""The X-Switch that the xswitch model starts: its socket, its command, and the user of the workers.
+"""The X-Switch process of the xswitch model: its socket, its command, and the user of the workers.
 
-This module opens the socket and X-Switch inherits it, so that requests wait in its backlog while the supervisor
-starts X-Switch again. The socket lies in a directory that only the workers' user may enter: no other user of the
+This module opens the socket, and X-Switch inherits it. While the supervisor restarts X-Switch, requests wait in the
+socket's backlog. The socket is in a directory that only the workers' user may enter, so no other user of the
 machine can connect to it.
 """
 
@@ -21,12 +21,12 @@ from ewe.streams.listener import StartError
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-BACKLOG = 1024
+BACKLOG = 1024  # connections that wait for X-Switch, also while it is started again
 XSWITCH = sys.executable, "-m", "ewe.xswitch"
 
 
 class XSwitchProcess:
-    """The X-Switch that the supervisor starts. user: the account of the workers; None: they keep theirs."""
+    """The X-Switch that the supervisor starts. user: the workers' account; None if they keep their account."""
 
     def __init__(self, config: Config) -> None:
         """Raises StartError, ConfigError."""
@@ -54,7 +54,7 @@ class XSwitchProcess:
                 os.chown(name, account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration with X-Switch's address, the workers' user, and users' directories."""
+        """Return a configuration completed by X-Switch's address, the workers' user, and users' directories."""
         found = {"xswitch": self.address}
         if self.user is not None:
             found["user"] = self.user
@@ -62,8 +62,10 @@ class XSwitchProcess:
             found["userdir"] = "public_html"
         return config.replace("the xswitch model", **found)
 
-    def command(self, config: Config) -> list[str]:
-        """Return the command that starts X-Switch."""
+    def command(self, config: Config, trace: int | None = None) -> list[str]:
+        """Return the command that starts X-Switch. trace: an inheritable descriptor of the trace; None: no trace is
+        written.
+        """
         assert config.userdir is not None
         defaults = {
             "userdir": config.userdir,
@@ -73,6 +75,8 @@ class XSwitchProcess:
         }
         if self.user is not None:
             defaults["user"] = "nobody" if self.user == "root" else self.user
+            if any("engines" in location.values for site in config.sites for location in site.locations):
+                defaults["managers"] = self.user  # the workers' page acts for its visitors
         command = [
             *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
             "--log", config.logfile, "--log-level", config.loglevel,
@@ -83,6 +87,8 @@ class XSwitchProcess:
             command += ["--default", f"{key}={value}"]
         if config.xswitch_config is not None:
             command += ["--config", os.path.abspath(config.xswitch_config)]
+        if trace is not None:
+            command += ["--trace", f"fd://{trace}"]
         return command
 
     def close(self) -> None:
@@ -91,24 +97,36 @@ class XSwitchProcess:
         self.directory.close()
 
 
+def inherited_trace(path: str | None) -> int | None:
+    """Return an inheritable copy of the trace's descriptor, which the caller closes; None without a trace."""
+    if path is None:
+        return None
+    from ewe.trace import trace_at
+
+    descriptor = os.dup(trace_at(path).file)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
 def roots_of(config: Config) -> list[str]:
-    """Return the directories whose scripts X-Switch may run: of all sites, and of their locations."""
+    """Return the directories whose scripts X-Switch may run: those of all sites and of their locations."""
     found: list[str] = []
-    for own in config.each_site():
-        found += [own.cgi_path, own.documentroot]
-        if own.libcgi_isolation == "process":
-            found.append(own.libcgi_path)
+    for site_config in config.each_site():
+        found += [site_config.cgi_path, site_config.documentroot]
+        if site_config.libcgi_isolation == "process":
+            found.append(site_config.libcgi_path)
     for location in (each for table in config.sites for each in table.locations):
         for key in ("root", "alias"):
             if (path := location.values.get(key)) is not None:
+                # A variable of the location, such as $1, ends the fixed part of the path.
                 path = path.partition("$")[0]
                 found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
-    # /dev/null stands for no directory of programs: `ewe -x DIR`
+    # /dev/null means that there is no directory of programs: `ewe -x DIR`
     return [*dict.fromkeys(os.path.realpath(each) for each in found if each != os.devnull)]
 
 
 def check_settings(config: Config) -> None:
-    """Have X-Switch check its settings file. Raises ConfigError."""
+    """Run X-Switch to check its settings file. Raises ConfigError."""
     if config.xswitch_config is not None:
         command = [*XSWITCH, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""All that a server offers, as a tree of handlers, made of its settings.
+"""The sites of a server, as one tree of handlers that is built from the settings.
 
-Read routes.py first: its nodes are the order in which a request meets the parts. build.py makes them.
+Read routes.py first: a request passes its nodes from the root to a leaf. build.py makes the nodes.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.feature_table import SERVER, feature, is_on
-from ewe.features.plan import Server
-from ewe.site import IDLE_SOCKET, IDLE_WORKER, Site
+from ewe.features.plan import ServerPlan
+from ewe.site import IDLE_SOCKET_S, IDLE_WORKER_S, Site
 from ewe.sites.build import SiteBuilder
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
 
-def make_site(config: Config, *, holds_idle: bool = False, **how: Any) -> Site:
-    """Return the site of a server with this configuration. Raises ValueError, in one line.
+def make_site(config: Config, *, idle_occupies_worker: bool = False, **how: Any) -> Site:
+    """Return the site of a server with this configuration. Raises ValueError with a text of one line.
 
-    holds_idle: an idle connection occupies a worker, so it is kept for a shorter time. how: as Server takes it.
+    idle_occupies_worker: an idle connection occupies a worker, so it is closed sooner. how: arguments of
+    ServerPlan.
     """
     if config.proxy_protocol and not config.trusted_proxies:
         raise ValueError(
@@ -31,7 +32,9 @@ def make_site(config: Config, *, holds_idle: bool = False, **how: Any) -> Site:
         site = several(config, **how)
     else:
         site = alone(config, **how)
-    site.idle = config.idle if config.idle is not None else IDLE_WORKER if holds_idle else IDLE_SOCKET
+    site.idle = (
+        config.idle if config.idle is not None else IDLE_WORKER_S if idle_occupies_worker else IDLE_SOCKET_S
+    )
     for setting, module in SERVER.items():
         if is_on(config, setting):
             middleware = feature(module).server(site)
@@ -41,8 +44,8 @@ def make_site(config: Config, *, holds_idle: bool = False, **how: Any) -> Site:
 
 
 def alone(config: Config, **how: Any) -> Site:
-    """Return the site of a server whose settings have no [[site]]. Raises ValueError, in one line."""
-    server = Server(config, **how)
+    """Return the site of a server whose settings have no [[site]]. Raises ValueError with a text of one line."""
+    server = ServerPlan(config, **how)
     builder = SiteBuilder(config, server, None)
     site = Site(config, server.limits, server.checked(builder.handler()))
     site.imported, site.plan = server.applications, builder.plan

@@ -1,4 +1,4 @@
-"""From the tables of a settings file to the tree of handlers of one site.
+"""Builders: make the tree of handlers of one site from the tables of a settings file.
 
 Plan          the features of the site's document root (ewe.features.plan)
 SiteBuilder   a Location for each [[site.location]], and a last one for every other path
@@ -7,10 +7,9 @@ LocationBuilder   the handlers of one location, from its keys
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import ACCESS, FILTERS, Step, feature, is_on
-from ewe.config.messages import ConfigError
+from ewe.config.feature_table import ACCESS, FILTERS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
 from ewe.sites.routes import Inside, Location, Offer, SiteRoutes, Variables
@@ -21,21 +20,22 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.config.site_tables import LocationTable, SiteTable
     from ewe.features.base import Handler, Middleware
-    from ewe.features.plan import Server
+    from ewe.features.plan import ServerPlan
     from ewe.sites.match import Match
 
 
 class SiteBuilder:
     """Makes the routes of one site. Raises ConfigError, ValueError."""
 
-    def __init__(self, config: Config, server: Server, table: SiteTable | None) -> None:
-        """config: with the site's settings. table: the [[site]]; None for a server without tables."""
+    def __init__(self, config: Config, server: ServerPlan, table: SiteTable | None) -> None:
+        """config: includes the site's settings. table: the [[site]]; None for a server without tables."""
         self.config = config
         self.tables: Sequence[LocationTable] = table.locations if table is not None else ()
         self.table = table
-        self.steps: dict[str, Middleware] = {}  # by their places
+        self.steps: dict[tuple[int, str], Middleware] = {}  # by the id() of the table, and the key
         self.plan = Plan(config, server)
         self.routes = SiteRoutes(has_table=table is not None)
+        self.plan.locate = self.routes.find
         self.inside = Inside(self.routes)
         self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in ACCESS)
         self.offer = self.offer_of(self.plan)
@@ -44,7 +44,9 @@ class SiteBuilder:
         self.routes.locations.append(self.location(None))
 
     def handler(self) -> Handler:
-        """Return the handler of the site: its routes, or its features alone if there is nothing around them."""
+        """Return the handler of the site: its routes, or its Offer if there are no locations and middlewares."""
+        # Without [[site.location]] and without a middleware, the routes would only pass each request on to the
+        # offer. The offer answers alone then; it keeps the routes for local redirects.
         if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.offer:
             alone = Offer(self.plan.mounts, self.plan.static)
             alone.site = self.routes
@@ -52,13 +54,13 @@ class SiteBuilder:
         return self.routes
 
     def offer_of(self, plan: Plan) -> Offer:
-        """Return the features of a document root."""
+        """Return the handler for the features of a document root."""
         offer = Offer(plan.mounts, plan.static)
         offer.guarded = self.routes.guarded
         return offer
 
     def location(self, table: LocationTable | None) -> Location:
-        """Return a location; of table None: the last one, which covers every path."""
+        """Return the location of a table; for None, the last location, which covers every path."""
         config = self.config.taking(table.given) if table is not None else self.config
         guards, decides = self.middlewares(ACCESS, table, config)
         filters, finishes = self.middlewares(FILTERS, table, config)
@@ -74,7 +76,7 @@ class SiteBuilder:
         return location
 
     def with_variables(self, handler: Handler, config: Config) -> Handler:
-        """Return a handler whose programs get the variables of a location's settings."""
+        """Wrap a handler, so that its programs get the variables of a location's settings."""
         names = (parse_variable(each) for each in (*self.config.env, *config.env))
         variables = {name.encode(): value.encode() for name, value in names}
         if not variables and not config.pass_authorization:
@@ -82,11 +84,11 @@ class SiteBuilder:
         return Variables(handler, variables, passes_authorization=config.pass_authorization)
 
     def middlewares(
-        self, steps: Sequence[Step], table: LocationTable | None, config: Config
+        self, steps: Sequence[LocationMiddleware], table: LocationTable | None, config: Config
     ) -> tuple[list[Middleware], list[str]]:
         """Return the middlewares of a location, in the order of the feature table, and the keys that ask for them.
 
-        A middleware of a [[site]] is one for all of the site's locations, so that it counts the requests to all of
+        All locations of a site share a middleware of the [[site]] table, so that it counts the requests to all of
         them together. Raises ConfigError.
         """
         found: list[Middleware] = []
@@ -96,28 +98,14 @@ class SiteBuilder:
                 if is_on(config, step.setting):
                     found.append(feature(step.module).around(self.plan, config))
                 continue
-            if table is not None and step.key in table.steps:
-                value, place = table.steps[step.key], table.at(step.key)
-            elif self.table is not None and step.key in self.table.steps:
-                value = self.table.steps[step.key]
-                place = f"{self.table.places.get(step.key, self.table.place)}: {step.key} ="
-            else:
+            owner = table if table is not None and step.key in table.steps else self.table
+            if owner is None or step.key not in owner.steps:
                 continue
             keys.append(step.key)
-            if place not in self.steps:
-                self.steps[place] = made(step, value, place)
-            found.append(self.steps[place])
+            # Two tables may have the same place, since the lines of inline tables are not known.
+            made = (id(owner), step.key)
+            if made not in self.steps:
+                declared = feature(step.module).keys[step.key]
+                self.steps[made] = declared.middleware(owner.at(step.key), owner.steps[step.key])
+            found.append(self.steps[made])
         return found, keys
-
-
-def made(step: Step, value: Any, place: str) -> Middleware:
-    """Return the middleware for the value of a key. place: how an error message begins. Raises ConfigError."""
-    try:
-        middleware: Middleware = feature(step.module).keys[step.key].make(value, place)
-    except ConfigError:
-        raise
-    except ValueError as reason:
-        raise ConfigError(f"{place} {reason}") from None
-    except OSError as reason:
-        raise ConfigError(f"{place} {reason.strerror}") from None
-    return middleware

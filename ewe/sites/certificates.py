@@ -1,4 +1,4 @@
-"""The certificates of several sites: which one a handshake gets, and where there is none."""
+"""The certificates of several sites: the choice of one for a handshake, and the addresses without TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Built(NamedTuple):
-    """One [[site]] as it was made. tls: None if it has no certificate."""
+    """One [[site]] with the objects built from it. tls: None if the site has no certificate."""
 
     host: Host
     table: SiteTable
@@ -34,6 +34,7 @@ class PlainAddresses:
         self.hosts = hosts
 
     def __contains__(self, server: object) -> bool:
+        """Return whether the sites at an (address, port) of the server speak plain HTTP."""
         return self.hosts.choose("", cast("tuple[str, int]", server)).tls is None
 
 
@@ -44,7 +45,7 @@ class Certificates:
         self.known: dict[tuple[str | None, ...], SSLContext] = {}
 
     def context_of(self, config: Config, table: SiteTable) -> SSLContext | None:
-        """Return the context of a site, None if it has no certificate. Raises ConfigError."""
+        """Return the context of a site; None if the site has no certificate. Raises ConfigError."""
         if config.tls != "self" and config.tls_cert is None:
             return None
         from ewe.streams.tls import server_context
@@ -54,22 +55,22 @@ class Certificates:
             try:
                 self.known[key] = server_context(config.tls_cert, config.tls_key)
             except ValueError as reason:
-                raise ConfigError(f"{table.place}: {reason}") from None
+                raise ConfigError(f"{table.origin}: {reason}") from None
         return self.known[key]
 
     def context(self, made: Sequence[Built], hosts: VirtualHosts[Built]) -> SSLContext | None:
-        """Return the context with which every handshake begins. Raises ConfigError.
+        """Return the context with which every handshake begins; None if no site has a certificate.
 
-        Two sites at the same address must both have a certificate or both have none: nothing tells which of them a
-        client wants before its first byte has come.
+        Two sites at the same address must both have a certificate or both have none: before the client's first byte
+        the server cannot know which of them the client wants. Raises ConfigError if they differ.
         """
         for at, site in enumerate(made):
             for there in made[:at]:
                 if (site.tls is None) != (there.tls is None) and overlap(site.host, there.host):
                     without, has = (site, there) if site.tls is None else (there, site)
                     raise ConfigError(
-                        f"{without.table.place}: this site has no certificate (tls-cert), and that of"
-                        f" {has.table.place} at the same address has one: give both one, or different addresses"
+                        f"{without.table.origin}: this site has no certificate (tls-cert), and that of"
+                        f" {has.table.origin} at the same address has one: give both one, or different addresses"
                         " (listen)"
                     )
         if not self.known:
@@ -86,7 +87,7 @@ class Certificates:
 
 
 def overlap(one: Host, other: Host) -> bool:
-    """Return whether two sites have an address of the server in common."""
+    """Return whether two sites share an address of the server."""
     return (
         not one.listen
         or not other.listen

@@ -1,7 +1,7 @@
-"""`ewe --explain URL`: which site, which location and which rule would answer a request, and why.
+"""`ewe --explain URL`: print the site, the location and the rule that would answer a request, and the reason.
 
-It walks the same objects as a request does, in the same order, and asks them the same questions: does the location
-cover the path, which file is the script. It starts no program, asks no other server, and sends nothing.
+It visits the same objects as a request, in the same order, and calls the same methods: whether a location covers
+the path, which file is the script. It starts no program, asks no upstream, and sends nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUESTION = re.compile(r"(?:([A-Za-z]+)\s+)?(?:(https?)://([^/?#]+))?(/[^#\s]*)?"
 
 
 class Nowhere:
-    """A stream's facts, for templates; nothing is sent over it."""
+    """The attributes of a stream that templates read. It has no connection."""
 
     client = ("127.0.0.1", 0)
     connected = None
@@ -37,9 +37,9 @@ class Nowhere:
 
 
 def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]:
-    """Yield the lines of the answer. question: [METHOD] URL. server: the address that the client connects to.
+    """Yield the lines of the answer. question: [METHOD] URL. server: the address to which the client connects.
 
-    Raises ValueError for a question that is no URL.
+    Raises ValueError for a malformed question.
     """
     match = QUESTION.fullmatch(question.strip())
     if match is None or not (match[3] or match[4]):
@@ -69,7 +69,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
 
 
 def of_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator[str]:
-    """Yield which of several sites answers, and why."""
+    """Yield the lines about the chosen site, with the reason."""
     host, name = chosen.host, name_of(request.host)
     if name in host.names:
         why = f"{name} is one of its names"
@@ -81,5 +81,5 @@ def of_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator
         why = f"no site has the name {name}, and this is the first"
     if host.listen:
         why += "; it listens at " + ", ".join(f"{address}:{port}" for address, port in host.listen)
-    yield f"  site      {chosen.table.place}: {chosen.table}   ({why})"
+    yield f"  site      {chosen.table.origin}: {chosen.table}   ({why})"
     yield f"            documentroot = {chosen.plan.static.root}"

@@ -1,4 +1,4 @@
-"""The handlers of one [[site.location]], made of its keys."""
+"""The handlers of one [[site.location]], built from its keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ewe.features.base import First
 from ewe.features.declaration import Runner
 from ewe.features.files import static_files
 from ewe.features.plan import Plan
-from ewe.gateway.claims import Claims, with_languages
-from ewe.gateway.shared_claims import PatternClaims, SharedClaims
+from ewe.gateway.protected_sources import ProtectedSources, with_languages
+from ewe.gateway.shared_protection import ProtectedPattern, SharedProtection
 from ewe.sites.match import Match
 from ewe.sites.routes import Offer
-from ewe.sites.rules import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
+from ewe.sites.rules import Alias, FixedStatus, Programs, Redirect, Rewrite, Try, true_path
 from ewe.sites.templates import Template
 
 if TYPE_CHECKING:
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from ewe.features.static import Static
     from ewe.sites.routes import SiteRoutes
 
-# Settings of a location that need no Plan: they change variables of programs, or the middlewares around them
+# Settings of a location that need no separate Plan: they change variables of programs, or the middlewares around
+# them
 NEED_NO_PLAN = frozenset({
     "env", "pass_authorization", "compress", "compress_types", "compress_min_size", "compress_codings",
 })  # fmt: skip
 
 
 class SiteParts(Protocol):
-    """The site that a location is made for, as the location sees it (ewe.sites.build.SiteBuilder)."""
+    """The parts of a SiteBuilder (ewe.sites.build) that a location uses."""
 
     config: Config
     tables: Sequence[LocationTable]
@@ -45,10 +46,10 @@ class SiteParts(Protocol):
     offer: Offer
 
     def offer_of(self, plan: Plan) -> Offer:
-        """Return the features of a document root."""
+        """Return the handler for the features of a document root."""
 
     def with_variables(self, handler: Handler, config: Config) -> Handler:
-        """Return a handler whose programs get the variables of a location's settings."""
+        """Wrap a handler, so that its programs get the variables of a location's settings."""
 
 
 def location_of(
@@ -65,21 +66,25 @@ class LocationBuilder:
     def __init__(
         self, site: SiteParts, match: Match, table: LocationTable, config: Config, is_guarded: bool
     ) -> None:
-        """config: with the settings of the location. is_guarded: it asks for a log-in."""
+        """config: includes the settings of the location. is_guarded: the location asks for a log-in."""
         self.site, self.match, self.table = site, match, table
         self.plan = site.plan
         self.prefix = match.prefix
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
-            config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.place)])
+            config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.origin)])
         self.config = config
         self.file = ""
         self.template: Template | None = None
         self.has_alias = "alias" in self.values
-        self.own = self.plan  # or that of the location, if it has other settings
+        self.location_plan = self.plan  # the site's plan; make_plan() may replace it
         if self.values.keys().isdisjoint(("redirect", "status", "rewrite")):
-            self.static = self.aliased() if self.has_alias else self.static_of_root()
+            if self.has_alias:
+                self.static = self.read_alias()
+            else:
+                self.location_plan = self.make_plan()
+                self.static = self.location_plan.static
 
     @property
     def has_template(self) -> bool:
@@ -87,11 +92,11 @@ class LocationBuilder:
         return self.template is not None
 
     def at(self, key: str) -> str:
-        """Return how an error message about a key begins."""
+        """Return the beginning of error messages about a key."""
         return self.table.at(key)
 
     def covers(self, path: str) -> bool:
-        """Return whether the site asks this location for a path."""
+        """Return whether this location is the one that answers for a path."""
         found = self.site.routes.find(path).match
         return found is not None and found.table is self.table
 
@@ -107,7 +112,7 @@ class LocationBuilder:
             template = Template(values["redirect"], self.at("redirect"), pattern)
             return Redirect(match, template, values.get("status", 302))
         if "status" in values:
-            return Status(values["status"])
+            return FixedStatus(values["status"])
         if "rewrite" in values:
             return Rewrite(match, Template(values["rewrite"], self.at("rewrite"), pattern))
         for key, module in ANSWERS.items():
@@ -124,38 +129,39 @@ class LocationBuilder:
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
         if gateway:
             try:
-                yield self.own_cache(self.program(gateway))
+                yield self.in_middlewares(self.program(gateway))
             except ConfigError:
                 raise
             except ValueError as reason:  # of an address or an application
                 raise ConfigError(f"{self.at('gateway')} {reason}") from None
             if "programs" not in values:
-                return  # the gateway answers everything
+                return  # the gateway answers every request
         if self.has_alias:
-            yield from self.of_files()
+            yield from self.handlers_by_extension()
             yield Alias(self.match, self.static, self.template, f"alias = {values['alias']!r}")
         else:
-            yield self.site.offer if self.own is self.plan else self.site.offer_of(self.own)
+            plan = self.location_plan
+            yield self.site.offer if plan is self.plan else self.site.offer_of(plan)
 
-    def own_cache(self, handler: Handler) -> Handler:
-        """Return a handler inside the middlewares that stand around each feature, with the location's settings."""
-        return self.own.wrapped(handler, self.config)
+    def in_middlewares(self, handler: Handler) -> Handler:
+        """Wrap a handler in the middlewares around each feature, with the location's settings."""
+        return self.location_plan.wrapped(handler, self.config)
 
     # Files
 
-    def static_of_root(self) -> Static:
-        """Return the files of a location without alias: the site's, or those of a plan with other settings."""
+    def make_plan(self) -> Plan:
+        """Return the plan of a location without `alias`: a new one if the location has its own settings."""
         config = self.config
         if "root" in self.values:
             root = self.directory("root")
-            config = config.taking([("documentroot", root, self.table.at("root"), self.table.place)])
-        own = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PLAN
-        if own or not self.values.keys().isdisjoint(("root", "index")):
-            self.own = Plan(config, self.plan.server, self.plan)
-        return self.own.static
+            config = config.taking([("documentroot", root, self.table.at("root"), self.table.origin)])
+        names = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PLAN
+        if names or not self.values.keys().isdisjoint(("root", "index")):
+            return Plan(config, self.plan.server, self.plan)
+        return self.plan
 
     def directory(self, key: str) -> str:
-        """Return the directory that a key names, without links. Raises ConfigError if there is none."""
+        """Return the real path of the directory that a key names. Raises ConfigError if it does not exist."""
         text = self.values[key]
         try:
             path, is_directory = true_path(text)
@@ -165,8 +171,8 @@ class LocationBuilder:
             raise ConfigError(f"{self.table.at(key)} {quoted(text)} is not a directory")
         return path
 
-    def aliased(self) -> Static:
-        """Return the files of an alias. Sets file and template. Raises ConfigError."""
+    def read_alias(self) -> Static:
+        """Read `alias` into `file` and `template`; return its files. Raises ConfigError."""
         text, label = self.values["alias"], self.table.at("alias")
         template = Template(text, label, self.match.pattern)
         directory = text
@@ -193,16 +199,19 @@ class LocationBuilder:
                 "write prefix, or a group such as $1"
             )
         prefix = "" if self.template is not None else self.prefix
-        # An extension that the site has programs for is no file here either: page.PHP, or a link to a page.
-        assert self.plan.server.claims is not None
-        claims = SharedClaims.of(Claims(path, self.plan.static.claims.extensions), self.plan.server.claims)
-        return static_files(self.config, path, prefix, claims)
+        # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
+        # symbolic link to such a file.
+        assert self.plan.server.protected is not None
+        protected = SharedProtection.of(
+            ProtectedSources(path, self.plan.static.protected.extensions), self.plan.server.protected
+        )
+        return static_files(self.config, path, prefix, protected)
 
     def static_for(self, path: str) -> Static:
-        """Return the files in which `try` looks a path up: the alias's below the location, else the site's."""
+        """Return the files in which `try` looks for a path: of `alias` below the location, else of the site."""
         if self.has_alias and self.template is None and self.match.covers(path):
             return self.static
-        return self.own.static
+        return self.location_plan.static
 
     def tries(self, given: tuple[str | int, ...]) -> Try:
         """Return the step of the key `try`."""
@@ -215,16 +224,19 @@ class LocationBuilder:
 
     # Programs
 
-    def of_files(self) -> Iterator[Handler]:
-        """Yield the site's programs for files with an extension, for the files of an alias. Raises ValueError."""
+    def handlers_by_extension(self) -> Iterator[Handler]:
+        """Yield the handlers that run files with certain extensions below `alias`. Raises ValueError.
+
+        Without a directory (`alias` with a variable, or of one file) there are none.
+        """
         if self.template is not None:
             return
-        for each in self.plan.features:
-            for mount in each.files(self) if each.files is not None else ():
-                yield mount.handler if mount.bare else self.own_cache(mount.handler)
+        for declared in self.plan.features:
+            for mount in declared.files(self) if declared.files is not None else ():
+                yield mount.handler if mount.bare else self.in_middlewares(mount.handler)
 
     def program(self, gateway: tuple[str, ...]) -> Handler:
-        """Return the handler of a gateway, and claim the files of its programs. Raises ConfigError, ValueError."""
+        """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
         kind = parse_gateway(gateway[0])[0]
         made = feature(GATEWAYS[kind]).gateway(self, kind, tuple(parse_gateway(each)[1] for each in gateway))
         if not isinstance(made, Runner):
@@ -244,9 +256,9 @@ class LocationBuilder:
             )
         server, root = self.plan.server, self.plan.static.root
         if files:
-            self.claim(extensions)
-        elif self.prefix:  # the responder's sources may lie there
-            server.claim(Claims(root, (), [root + self.prefix]))
+            self.protect(extensions)
+        elif self.prefix:  # the upstream's sources may be there
+            server.protect(ProtectedSources(root, (), [root + self.prefix]))
         why = f"gateway = {', '.join(gateway)}"
         if extensions:
             why = f"programs = {', '.join(extensions)}, {why}"
@@ -261,20 +273,31 @@ class LocationBuilder:
             executable=made.executable,
         )
 
-    def claim(self, extensions: tuple[str, ...]) -> None:
-        """Protect the programs of this location on all sites: those with an extension, or all of them."""
-        root, claim = self.static.root, self.plan.server.claim
+    def protect(self, extensions: tuple[str, ...]) -> None:
+        """Protect the sources of this location's programs: no site then sends them as files.
+
+        extensions: the files with one of them are programs; (): all files of the location are.
+        """
+        root = self.static.root
         extensions = tuple(with_languages(extensions, self.config.languages))
-        if self.file:
-            claim(Claims(root, (), [self.file]))
-        elif self.match.pattern is not None and not self.has_alias:
+        self.plan.server.protect(self.sources_below(root, extensions))
+
+    def sources_below(self, root: str, extensions: tuple[str, ...]) -> ProtectedSources | ProtectedPattern:
+        """Return the sources of this location's programs.
+
+        root: the document root. extensions: the files with one of them are programs; (): all files of the location
+        are.
+        """
+        if self.file:  # `alias` names one file
+            return ProtectedSources(root, (), [self.file])
+        if self.has_alias:
+            return ProtectedSources(root, extensions, () if extensions else [root])
+        if self.match.pattern is not None:  # the files whose path matches may be anywhere below the root
             if extensions:
-                claim(Claims(root, extensions))
-            else:
-                claim(PatternClaims(root, self.match.pattern.pattern))
-        else:
-            below = root if self.has_alias else os.path.realpath(root + self.match.what)
-            if not extensions and self.match.kind == "prefix" and below == root and not self.has_alias:
-                claim(PatternClaims(root, ""))
-            else:
-                claim(Claims(below, extensions, () if extensions else [below]))
+                return ProtectedSources(root, extensions)
+            return ProtectedPattern(root, self.match.pattern.pattern)
+        below = os.path.realpath(root + self.match.what)
+        if not extensions and self.match.kind == "prefix" and below == root:
+            # Every file below the root is a program. The empty pattern matches all of them, but no directory.
+            return ProtectedPattern(root, "")
+        return ProtectedSources(below, extensions, () if extensions else [below])

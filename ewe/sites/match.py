@@ -1,4 +1,4 @@
-"""Which paths a location covers: a prefix, a whole path, or a regular expression."""
+"""Matching: the paths that a location covers, given by a prefix, a whole path, or a regular expression."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Match:
     """The paths of one location.
 
-    kind: prefix, path or pattern. what: its value in the settings. prefix: the prefix without a slash at its end;
-    "" for the other kinds.
+    kind: prefix, path or pattern. what: the value of that key in the settings. prefix: the prefix without a slash
+    at its end; "" for the other kinds.
     """
 
     def __init__(self, table: LocationTable) -> None:
@@ -32,9 +32,9 @@ class Match:
         self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
 
     def covers(self, path: str) -> bool:
-        """Return whether this location is for a path. Raises HTTPError(414) for a path that is too long to tell."""
+        """Return whether this location covers a path. Raises HTTPError(414) for a path too long for the pattern."""
         if self.pattern is not None:
-            if len(path) > self.longest:  # to pass by the location could pass by its guard
+            if len(path) > self.longest:  # skipping the location could skip its guard
                 raise HTTPError(414, f"a path of {len(path)} characters at {self.table}")
             return self.pattern.search(path) is not None
         if self.kind == "path":
@@ -42,10 +42,10 @@ class Match:
         return is_below(path, self.what)
 
     def rest(self, path: str) -> str:
-        """Return what follows the prefix in a path."""
+        """Return the part of a path after the prefix."""
         return path[len(self.prefix) :] if self.kind == "prefix" else ""
 
     def values_of(self, request: Request, io: Stream) -> dict[str, str]:
-        """Return the variables of a template: those of the request, and the groups of the pattern."""
+        """Return the variables for a template: those of the request, and the groups of the pattern."""
         found = self.pattern.search(request.path) if self.pattern is not None else None
         return values_of(request, self.rest(request.path), found, io)

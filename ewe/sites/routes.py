@@ -1,16 +1,17 @@
-"""A site is a tree of routes: each node of it is a handler, and chooses the next one by what the client asks for.
+"""Routes: a site is a tree. Each node is a handler, and chooses the next node by the request.
 
-    Hosts         the [[site]]: by the name in Host and the server's address (ewe.http.virtual_hosts)
-    SiteRoutes    the location: the first in the file that covers the path; the last one covers every path
+    Hosts         chooses a [[site]]: by the name in Host and the server's address (ewe.http.virtual_hosts)
+    SiteRoutes    chooses a location: the first in the file that covers the path; the last one covers every path
       a chain     filters (limit-rate, headers, compression, error-pages) around guards (methods, allow, auth)
-      First       the handlers of the location (ewe.sites.rules), asked in turn
-    Offer         the features of a document root, asked in turn; its files last
+      First       calls the handlers of the location (ewe.sites.rules) one after the other
+    Offer         calls the features of a document root one after the other; its files come last
 
-A node that would have nothing to choose is not made: a server without tables begins with its Offer.
+A node without a choice is left out: a server without tables begins with its Offer.
 
-A rewrite, a hit of `try` under another path and a local redirect of a program raise Reroute. It passes through the
-chain without a response, and the SiteRoutes begins again with its first location, MAX_REDIRECTS times at most. The
-guards of every location on the way see the request; only the last location's filters see the response.
+A rewrite, a `try` that has found another path, and a local redirect of a program raise Reroute. The exception
+leaves the chain without a response. SiteRoutes then begins again with its first location, at most MAX_REDIRECTS
+times. The guards of every location on the way see the request; only the filters of the last location see the
+response.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
     from ewe.sites.match import Match
     from ewe.streams.base import Stream
 
-MAX_REDIRECTS = 10  # local redirects and rewrites of one request, RFC 3875 section 6.2.2
+MAX_REDIRECTS = 10  # local redirects and rewrites of one request: RFC 3875 section 6.2.2
 EVERY_METHOD = ("Allow", "GET, HEAD, POST, OPTIONS")
 
 
 class Offer:
-    """The features of one document root, asked in turn; its files are asked last.
+    """Calls the features of one document root, one after the other; its files come last.
 
-    site: has the locations around this node, and follows local redirects if this node begins the tree. guarded: an
-    authorizer stands around it, for `ewe --explain`.
+    site: the routes that follow a local redirect, if this node is the root of the tree. guarded: an authorizer is
+    around this node, for `ewe --explain`.
     """
 
     def __init__(self, mounts: Sequence[Mount], static: Static) -> None:
@@ -50,12 +51,12 @@ class Offer:
         self.guarded = False
         for at, (path, handler, *_) in enumerate(mounts):
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
-                rest = Offer(mounts[at + 1 :], static)  # all that would be asked after it
+                rest = Offer(mounts[at + 1 :], static)  # the features that come after the middleware
                 handler = Mounted(handler.handler.around(rest, rest), handler.path)
             self.routes.append((path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Return the response of the first feature that answers. Raises HTTPError, and what a feature raises."""
+        """Return the response of the first feature that answers. Raises HTTPError, and the features' exceptions."""
         try:
             for prefix, handler in self.routes:
                 if request.path.startswith(prefix):
@@ -64,7 +65,7 @@ class Offer:
                         if response.target is None:
                             return response
                         raise Reroute(moved(request, response.target or "/"), by_program=True)
-        except Reroute as other:  # of a feature, or of one inside a middleware (RFC 3875 section 6.2.2)
+        except Reroute as other:  # from a feature, or from inside a middleware (RFC 3875 section 6.2.2)
             if self.site is None:
                 raise
             reroute = other.with_traceback(None)
@@ -75,7 +76,7 @@ class Offer:
         return await self.site.elsewhere(reroute, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which feature answers, or which file."""
+        """Yield the lines about the feature, or the file, that answers."""
         if self.guarded:
             yield "  decides   an authorizer may answer instead (fastcgi-authorizer)"
         for prefix, handler in self.routes:
@@ -90,7 +91,7 @@ class Offer:
         return True
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy that answers for a path, if no other feature is asked before it."""
+        """Return the proxy that answers for a path; None if another feature comes before it."""
         for prefix, handler in self.routes:
             if path.startswith(prefix):
                 proxy_at = getattr(handler, "proxy_at", None)
@@ -103,7 +104,7 @@ class Offer:
 
 
 class Variables(Middleware):
-    """Tell programs more variables: those of `env`, and Authorization with `pass-authorization`."""
+    """Give programs more variables: those of `env`, and Authorization with `pass-authorization`."""
 
     def __init__(self, inner: Handler, variables: dict[bytes, bytes], *, passes_authorization: bool) -> None:
         self.inner = inner
@@ -115,7 +116,7 @@ class Variables(Middleware):
         return await respond_with(self.joined(request, io.variables), self.inner, request, io)
 
     def joined(self, request: Request, before: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the variables; what a guard has said before is stronger. Requests without more share one dict."""
+        """Return the variables, merged with those of guards (`before`), which win. Many requests share one dict."""
         authorization = request.values.get("authorization") if self.passes_authorization else None
         if authorization is not None:
             passed = {b"HTTP_AUTHORIZATION": authorization.encode("latin-1", "replace")}
@@ -123,16 +124,16 @@ class Variables(Middleware):
         return self.variables | before if before else self.variables
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
+        """Return the inner handler's proxy for a path (ewe.features.encoded_slashes)."""
         return proxy_of(self.inner, path)
 
 
 class Location:
     """One location of a site: the paths that it covers, and the handler for them.
 
-    match: None for the last location, which covers every path. answers: its handler. filters, guards: the
-    middlewares around that, the innermost filter and the outermost guard first. decides, finishes: the keys that
-    have put them there.
+    match: None for the last location, which covers every path. answers: the handler that answers. filters, guards:
+    the middlewares around it, with the innermost filter and the outermost guard first. decides, finishes: the keys
+    of the settings that ask for the guards and for the filters.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Location:
         filters: Sequence[Middleware],
         site: Handler,
     ) -> None:
-        """site: answers for another path of the site."""
+        """site: the handler for other paths of the site, such as an error page."""
         self.match = match
         self.answers = answers
         self.filters = filters
@@ -156,7 +157,7 @@ class Location:
         self.handler = self.filtered(handler)
 
     def filtered(self, handler: Handler) -> Handler:
-        """Return a handler inside the filters of this location."""
+        """Wrap a handler in the filters of this location."""
         if self.filters:
             handler = Failures(handler)
         for each in self.filters:
@@ -167,7 +168,7 @@ class Location:
 class SiteRoutes:
     """The locations of one site.
 
-    has_table: it is a [[site]]. guarded: an authorizer is asked before any location.
+    has_table: the site is a [[site]]. guarded: an authorizer may answer before any location.
     """
 
     def __init__(self, *, has_table: bool) -> None:
@@ -178,13 +179,14 @@ class SiteRoutes:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of the location that covers the request's path. Raises HTTPError."""
         io.counted = ()
-        for location in self.locations:  # as in find(), without the call
+        for location in self.locations:  # the loop of find(), without the cost of a call
             if location.match is None or location.match.covers(request.path):
                 break
         try:
             return await location.handler.respond(request, io)
         except Reroute as other:
-            reroute = other.with_traceback(None)  # whose frames would else hold this one, and themselves
+            # The traceback's frames refer to this frame: a cycle that only the garbage collector could free.
+            reroute = other.with_traceback(None)
         return await self.elsewhere(reroute, io)
 
     def find(self, path: str) -> Location:
@@ -195,7 +197,7 @@ class SiteRoutes:
         raise AssertionError("the last location covers every path")
 
     async def elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
-        """Return the response for another path. bare: without guards and filters. Raises HTTPError."""
+        """Return the response for another path. bare: skip guards and filters. Raises HTTPError."""
         before = io.tried, io.variables
         try:
             for _ in range(MAX_REDIRECTS):
@@ -221,7 +223,7 @@ class SiteRoutes:
             io.tried, io.variables = before
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the locations that a request meets, with its rewrites, and the handler that answers."""
+        """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers."""
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
             yield from self.of_location(location, request.path)
@@ -245,7 +247,7 @@ class SiteRoutes:
         return True
 
     def of_location(self, location: Location, path: str) -> Iterator[str]:
-        """Yield which location covers a path, and which were asked before it."""
+        """Yield the line about the location that covers a path, and the number of locations before it."""
         if not self.has_table:
             return
         if location.match is None:
@@ -254,17 +256,17 @@ class SiteRoutes:
             return
         table, before = location.match.table, self.locations.index(location)
         passed = f", after {before} that do not" if before else ""
-        yield f"  location  {table.place}: {table}   (the first that covers {path}{passed})"
+        yield f"  location  {table.origin}: {table}   (the first that covers {path}{passed})"
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the location whose proxy answers for a path, with that proxy; None if others may answer."""
+        """Return the location and the proxy that answer for a path; None if another handler may answer."""
         location = self.find(path)
         proxy = None if self.guarded else proxy_of(location.answers, path)
         return None if proxy is None else (location, proxy)
 
 
 class Inside:
-    """A site without the guards and filters of its locations: for the pages of errors."""
+    """A site without the guards and filters of its locations, for error pages."""
 
     def __init__(self, routes: SiteRoutes) -> None:
         self.routes = routes
@@ -275,7 +277,7 @@ class Inside:
 
 
 class Fails:
-    """A handler that only fails."""
+    """A handler that raises an error for every request."""
 
     def __init__(self, error: HTTPError) -> None:
         self.error = error
@@ -286,12 +288,13 @@ class Fails:
 
 
 class Hosts:
-    """Several sites."""
+    """Chooses one of several sites."""
 
     def __init__(self, hosts: VirtualHosts[Handler]) -> None:
         self.hosts = hosts
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the response of the site that the request is for. Raises HTTPError."""
-        server = io.server if io.connected is None else io.connected.server  # behind a proxy: this server's
+        """Return the response of the site that the request asks for. Raises HTTPError."""
+        # Behind a proxy, io.server is the proxy's address: take this server's own one.
+        server = io.server if io.connected is None else io.connected.server
         return await self.hosts.choose(request.host, server).respond(request, io)

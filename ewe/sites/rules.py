@@ -1,8 +1,9 @@
-"""Where a location leads: each handler answers, passes on (None), or has the site look another path up (Reroute).
+"""Rules: the handlers of a location. Each answers, passes the request on (None), or raises Reroute.
 
-Status, Redirect, Rewrite, Try      from the keys of the same names
-Programs                            programs and gateway: the file that is the script, and the gateway that runs it
-Alias                               alias: files of a directory elsewhere, or one file
+FixedStatus                for `status`
+Redirect, Rewrite, Try     for the keys of the same names; Rewrite and Try send a request to another path (Reroute)
+Programs                   for `programs` and `gateway`: finds the script, and has the gateway run it
+Alias                      for `alias`: the files of another directory, or one file
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ewe.features.base import Reroute
 from ewe.features.static import Static, redirect
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.scripts import Script, explained, leading_parts
-from ewe.gateway.true_names import LOOK, true_name
+from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import REASONS, HTTPError
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ewe.features.base import Explanation
-    from ewe.features.declaration import Run
+    from ewe.features.declaration import ScriptFunction
     from ewe.sites.match import Match
     from ewe.streams.base import Stream
 
 
-class Status:
-    """Answer with a status."""
+class FixedStatus:
+    """Answers every request with a status."""
 
     def __init__(self, status: int) -> None:
         self.status = status
         self.why = f"status = {status}"
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the status."""
+        """Yield the line about the status."""
         yield f"  answer    {self.status} {REASONS.get(self.status, '')}   ({self.why})"
         return True
 
@@ -51,7 +52,7 @@ class Status:
 
 
 class Redirect:
-    """Send the client elsewhere."""
+    """Redirects the client to another URL."""
 
     def __init__(self, location: Match, template: Template, status: int) -> None:
         self.location = location
@@ -61,14 +62,14 @@ class Redirect:
         self.why = f"redirect = {template.text!r}, status {status}"
 
     def target(self, request: Request, io: Stream) -> str:
-        """Return the URL to which a request is sent."""
+        """Return the URL to which the client is redirected."""
         target = self.template.url(self.location.values_of(request, io))
         if self.keeps_query and request.query is not None:
             target += "?" + request.query
         return target
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the target."""
+        """Yield the line about the target."""
         yield f"  answer    {self.status}, Location: {self.target(request, io)}   ({self.why})"
         return True
 
@@ -79,7 +80,7 @@ class Redirect:
 
 
 class Rewrite:
-    """Look another path up."""
+    """Replaces the path of a request by another path of the site."""
 
     def __init__(self, location: Match, template: Template) -> None:
         self.location = location
@@ -87,11 +88,11 @@ class Rewrite:
         self.why = f"rewrite = {template.text!r}"
 
     def rewritten(self, request: Request, io: Stream) -> Request:
-        """Return the request for the other path. Raises HTTPError(404) if that leads out of its directory."""
+        """Return the request for the other path. Raises HTTPError(404) if the path leads out of its directory."""
         return with_path(request, *self.template.path(self.location.values_of(request, io)))
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the rule. Raises Reroute, HTTPError(404)."""
+        """Yield the line about the rule. Raises Reroute, HTTPError(404)."""
         rewritten = self.rewritten(request, io)
         yield f"  rewrite   {self.why}"
         raise Reroute(rewritten, io.variables)
@@ -102,14 +103,15 @@ class Rewrite:
 
 
 class Try:
-    """Look the first path up that is a file or a directory; the last one is taken unseen."""
+    """Chooses the first of several paths that is a file or a directory. The last path is not checked."""
 
     def __init__(
         self, location: Match, templates: Sequence[Template], status: int, static_of: Callable[[str], Static]
     ) -> None:
-        """status: the answer if nothing is found; 0: the last template is the answer.
+        """location: gives the variables for the templates. templates: the paths, in their order.
 
-        static_of: return the files that a path is looked up in.
+        status: the answer if no path exists; 0: the last template is used without a check. static_of: a function
+        that takes a path, and returns the Static that would serve it.
         """
         self.location = location
         self.templates = templates
@@ -118,19 +120,19 @@ class Try:
         self.why = f"try: {', '.join(each.text for each in templates)}{f', {status}' if status else ''}"
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Pass the request on if the first path that is there is its own; else raise Reroute for that path."""
+        """Find the first path that exists. Pass the request on if it is its own path, else raise Reroute."""
         if io.tried is self:
             return None
         values = self.location.values_of(request, io)
         for template in self.templates:
             path, query = template.path(values)
             if self.is_last(template) or self.is_there(path):
-                self.look(request, path, query, io)
+                self.reroute(request, path, query, io)
                 return None
         return error_page(self.status, f"none of {self.why} is there")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which paths are there. Raises Reroute, HTTPError."""
+        """Yield a line for each path: whether it exists. Raises Reroute, HTTPError."""
         if io.tried is self:
             yield f"  try       not again: it gave {request.path}"
             return False
@@ -142,26 +144,29 @@ class Try:
             word = "taken unseen" if last else "is there" if there else "is not there"
             yield f"  try       {template.text}: {path} {word}"
             if there:
-                self.look(request, path, query, io)
+                self.reroute(request, path, query, io)
                 return False
         yield f"  answer    {self.status}   ({self.why})"
         return True
 
     def is_last(self, template: Template) -> bool:
-        """Return whether a template is taken unseen."""
+        """Return whether a template is used without a check."""
         return template is self.templates[-1] and not self.status
 
-    def look(self, request: Request, path: str, query: str | None, io: Stream) -> None:
-        """Raise Reroute, unless a path is the request's own."""
-        if (
-            path == request.path + "/"
-        ):  # a directory without its slash: the files' feature sends the client there
+    def reroute(self, request: Request, path: str, query: str | None, io: Stream) -> None:
+        """Send the request to another path of the site: raise Reroute, unless the path is the request's own.
+
+        query: of the new request; None: the query stays. The exception names this handler (tried), so that the same
+        `try` is not applied to the path that it has found.
+        """
+        # A directory without its slash: the feature for files redirects the client.
+        if path == request.path + "/":
             path = request.path
         if path != request.path or query is not None:
             raise Reroute(with_path(request, path, query), io.variables, tried=self)
 
     def is_there(self, path: str) -> bool:
-        """Return whether a path is a file, or, with a slash at its end, a directory. Raises HTTPError(403)."""
+        """Return whether a path is a file, or a directory if it ends in a slash. Raises HTTPError(403)."""
         static = self.static_of(path)
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
@@ -174,7 +179,7 @@ class Try:
 
 
 def is_below_program(static: Static, path: str) -> bool:
-    """Return whether a path leads to a program and goes on: /admin.php/users. Raises HTTPError(403, 404)."""
+    """Return whether a path continues after a program, such as /admin.php/users. Raises HTTPError(403, 404)."""
     for part in leading_parts(static.root, static.prefix, path):
         if os.path.isdir(part.file):
             continue
@@ -182,24 +187,24 @@ def is_below_program(static: Static, path: str) -> bool:
         if descriptor is None:
             return False
         try:
-            return static.claims.claim(part.file, true_name(descriptor, part.file), descriptor)
+            return static.protected.protects(part.file, true_name(descriptor, part.file), descriptor)
         finally:
             os.close(descriptor)
     return False
 
 
 class Programs:
-    """Answer with programs.
+    """Answers with programs.
 
-    Of four kinds: files with some extensions among other files, all files of a directory, one file, and a program
-    behind an address that looks its paths up itself.
+    There are four kinds: files with certain extensions, all files of a directory, one file, and a program at an
+    address, which handles the paths itself.
     """
 
     def __init__(
         self,
         static: Static,
         location: Match,
-        run: Run,
+        run: ScriptFunction,
         why: str,
         *,
         extensions: tuple[str, ...] = (),
@@ -207,9 +212,11 @@ class Programs:
         needs_file: bool = True,
         executable: bool = False,
     ) -> None:
-        """static: the files. run: runs a script. file: the one program.
+        """static: the files among which the programs are. location: the paths that they answer.
 
-        needs_file: the program is a file of this machine. executable: it must have its execute bit.
+        run: a function that runs a script. why: the rule, for --explain. extensions: the ends of the programs'
+        names; (): all files. file: the only program; "" if the path names it. needs_file: the program is a file of
+        this machine. executable: the file must have its execute bit.
         """
         self.static = static
         self.location = location
@@ -222,7 +229,7 @@ class Programs:
         self.executable = executable
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which program answers. Raises HTTPError(403, 404)."""
+        """Yield the lines about the program that answers. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is None:
             yield f"  programs  {request.path} leads to no program   ({self.why})"
@@ -231,7 +238,7 @@ class Programs:
         return script is not None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with the program at the path; None if there is none. Raises HTTPError."""
+        """Run the program at the path and return its response; None if there is no program. Raises HTTPError."""
         script = self.find(request.path)
         if script is None:
             return None
@@ -241,14 +248,14 @@ class Programs:
         return await self.run(script, request, io)
 
     def find(self, path: str) -> Script | None:
-        """Return the script that a path leads to. Raises HTTPError(403, 404)."""
+        """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
         if self.file:
             rest = self.location.rest(path)
             return Script(self.file, path[: len(path) - len(rest)] if rest else path, rest)
         if not self.needs_file:
             return Script(self.static.name(self.prefix), self.prefix, path[len(self.prefix) :])
         if path.endswith("/"):
-            path += next((name for name in self.static.index if self.is_program(path + name)), "")
+            path += next((name for name in self.static.index_names if self.is_program(path + name)), "")
         for part in leading_parts(self.static.root, self.static.prefix, path):
             if self.extensions and not part.name.endswith(self.extensions):
                 continue
@@ -264,10 +271,14 @@ class Programs:
 
 
 class Alias:
-    """Files of a directory elsewhere, or one file."""
+    """Answers with the files of another directory, or with one file."""
 
     def __init__(self, location: Match, static: Static, name: Template | None, why: str) -> None:
-        """name: the path below the directory, if the location has a pattern or names one file."""
+        """location: gives the variables for `name`. static: the other directory. why: the rule, for --explain.
+
+        name: the path below the directory, if the location has a pattern or names one file; None: the request's
+        path.
+        """
         self.location = location
         self.static = static
         self.template = name
@@ -279,26 +290,27 @@ class Alias:
             response = await self.static.respond(request, io)
         else:
             response = await self.static.respond(self.below(request, io), io)
-            if response is not None and response.status == 301:  # a directory: its slash is missing here, too
+            # A directory: the client's path lacks the slash, too.
+            if response is not None and response.status == 301:
                 query = "" if request.query is None else "?" + request.query
                 return redirect(percent_encode(request.path) + "/" + query)
         return response or error_page(404, "there is no such file")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which file answers. Raises HTTPError(404)."""
+        """Yield the lines about the file that answers. Raises HTTPError(404)."""
         below = request if self.template is None else self.below(request, io)
         yield from self.static.explain(below, self.why, request)
         return True
 
     def below(self, request: Request, io: Stream) -> Request:
-        """Return the request for the path below the directory. Raises HTTPError(404) if that leads out of it."""
+        """Return the request for a path below the directory. Raises HTTPError(404) if the path leads out of it."""
         assert self.template is not None
         return with_path(request, self.template.path(self.location.values_of(request, io))[0], None)
 
 
 def true_path(path: str) -> tuple[str, bool]:
     """Return a path without symbolic links, and whether it is a directory. Raises OSError."""
-    descriptor = os.open(path, LOOK)
+    descriptor = os.open(path, NAME_ONLY_FLAGS)
     try:
         return true_name(descriptor, path), stat.S_ISDIR(os.fstat(descriptor).st_mode)
     finally:

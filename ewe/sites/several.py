@@ -1,4 +1,4 @@
-"""Several sites on one server, made of the tables [[site]]."""
+"""Several sites on one server, built from the tables [[site]]."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_address
-from ewe.features.plan import Server
-from ewe.gateway.claims import Claims
+from ewe.features.plan import ServerPlan
+from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.site import Site
 from ewe.sites.build import SiteBuilder
@@ -18,31 +18,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ewe.config.settings import Config
-    from ewe.gateway.shared_claims import PatternClaims
+    from ewe.gateway.shared_protection import ProtectedPattern
 
 
 def secrets_of(config: Config) -> Iterator[str]:
-    """Yield the files of the settings, which no site sends: the settings themselves, keys, and passwords."""
+    """Yield the files that no site may send: the settings file, TLS keys, and password files."""
     files: list[object] = [config.file]
-    for table, own in zip(config.sites, config.each_site(), strict=False):
-        files += [own.tls_cert, own.tls_key]
+    for table, site_config in zip(config.sites, config.each_site(), strict=False):
+        files += [site_config.tls_cert, site_config.tls_key]
+        # `steps` has the keys of a table that have a middleware, such as auth = { file = "users.htpasswd" }
         steps = [table.steps, *(location.steps for location in table.locations)]
         files += [each["auth"].get("file", "") for each in steps if isinstance(each.get("auth"), dict)]
     yield from (os.path.abspath(each) for each in files if each and isinstance(each, str))
 
 
 def several(config: Config, **how: Any) -> Site:
-    """Return the site of a server whose settings have [[site]]. Raises ValueError, in one line."""
-    claims: list[Claims | PatternClaims] = []
-    server = Server(config, claims, **how)
+    """Return the site of a server whose settings have [[site]]. Raises ValueError with a text of one line."""
+    protected: list[ProtectedSources | ProtectedPattern] = []
+    server = ServerPlan(config, protected, **how)
     certificates = Certificates()
     builders = []
-    for table, own in zip(config.sites, config.each_site(), strict=True):
-        context = certificates.context_of(own, table)
-        own = own.replace("its context is made", tls="off", tls_cert=None)
+    for table, site_config in zip(config.sites, config.each_site(), strict=True):
+        context = certificates.context_of(site_config, table)
+        site_config = site_config.replace("its context is made", tls="off", tls_cert=None)
         host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
-        builders.append((host, table, SiteBuilder(own, server, table), context))
-    server.claim(Claims("/", (), [*secrets_of(config)]))
+        builders.append((host, table, SiteBuilder(site_config, server, table), context))
+    server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
     built = [
         Built(host, table, builder.plan, server.checked(builder.handler()), context)
         for host, table, builder, context in builders

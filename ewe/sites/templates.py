@@ -1,12 +1,12 @@
 """Templates: the texts with variables in `redirect`, `rewrite`, `try` and `alias`.
 
     $path      the request's path, percent-decoded          $host     the name in Host, without a port
-    $rest      what follows the prefix of the location      $scheme   http or https
-    $query     its query, without "?"                       $1 $name  a group of the location's pattern
+    $rest      the path after the location's prefix         $scheme   http or https
+    $query     the request's query, without "?"             $1 $name  a group of the location's pattern
     $$         a dollar sign
 
-A value is encoded for the place that it goes to. A capture can therefore never add a field to a redirect, nor a
-parameter to a query.
+Each value is encoded for the part of the URL in which it is inserted. A group can therefore never add a header
+field to a redirect, or a parameter to a query.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Template:
     """A text with variables. Raises ConfigError for a variable that the location does not have."""
 
     def __init__(self, text: str, label: str, pattern: re.Pattern[str] | None) -> None:
-        """label: how an error begins. pattern: of the location, whose groups are variables."""
+        """label: the beginning of error messages. pattern: the location's pattern; its groups are variables."""
         self.text = text
         self.parts: list[tuple[str, str]] = []  # (text, name of the variable after it or "")
         groups = {str(number) for number in range(1, (pattern.groups if pattern else 0) + 1)}
         known = {*NAMES, *groups, *(pattern.groupindex if pattern else ())}
-        place = 0
+        position = 0
         before = ""
         for match in VARIABLE.finditer(text):
-            before += text[place : match.start()]
-            place = match.end()
+            before += text[position : match.start()]
+            position = match.end()
             name = match[2] or match[3] or ""
             if match[1]:
                 before += "$"
@@ -55,14 +55,14 @@ class Template:
             else:
                 near = nearest(name, known) or f": there are ${', $'.join(NAMES)}; $$ is a dollar sign"
                 raise ConfigError(f"{label} {text}: unknown variable ${name}{near}")
-        self.parts.append((before + text[place:], ""))
+        self.parts.append((before + text[position:], ""))
         self.constant = len(self.parts) == 1
 
     def path(self, values: Mapping[str, str]) -> tuple[str, str | None]:
-        """Return a decoded path and a query, None if the template has none. Raises HTTPError(404) for "..".
+        """Return a decoded path and a query; None if the template has no query. Raises HTTPError(404) for "..".
 
-        Without that check a group of a pattern could end in a name of a file above the directory. The path begins
-        with a slash, also if a group stands there: no location would cover another path.
+        Without this check, a group of a pattern could lead to a file above the directory. The path always begins
+        with a slash, even if the template begins with a group, since locations cover only such paths.
         """
         made = ""
         query: str | None = None
@@ -86,7 +86,7 @@ class Template:
         return made, query.rstrip("&?") if query is not None else None
 
     def url(self, values: Mapping[str, str]) -> str:
-        """Return a URL: the texts as they are, the values percent-encoded where that is needed."""
+        """Return a URL: the texts unchanged, the values percent-encoded (except host, scheme and query)."""
         made = ""
         for text, name in self.parts:
             made += text
@@ -102,12 +102,12 @@ class Template:
 
 
 def encoded(text: str) -> str:
-    """Encode a decoded text for a parameter of a query."""
+    """Percent-encode a decoded text for a parameter of a query."""
     return re.sub(r"[&=+@/;?]", lambda match: f"%{ord(match[0]):02X}", percent_encode(text))
 
 
 def values_of(request: Request, rest: str, found: re.Match[str] | None, io: Stream) -> dict[str, str]:
-    """Return the variables of a request. rest: of its path, after the prefix. found: the pattern's match."""
+    """Return the variables of a request. rest: the path after the prefix. found: the match of the pattern."""
     values = {
         "path": request.path,
         "rest": rest,
@@ -122,9 +122,9 @@ def values_of(request: Request, rest: str, found: re.Match[str] | None, io: Stre
 
 
 def with_path(request: Request, path: str, query: str | None) -> Request:
-    """Return a copy of a request, of the same body, for another path. query: None: the request's own.
+    """Return a copy of a request, with the same body, for another path. query: None keeps the request's query.
 
-    `target` stays: REQUEST_URI is what the client has asked for.
+    `target` is not changed, since REQUEST_URI is the target that the client has sent.
     """
     other = copy_of(request)
     other.path = path

@@ -1,1 +1,1 @@
-"""Streams: one contract (base.py) and its kinds, one for each way to wait. Nothing else touches a socket."""
+"""Streams: one contract (base.py), and one kind for each way to wait. Only streams touch a client's socket."""

@@ -1,7 +1,7 @@
-"""The contract of a stream: the calls that a conversation awaits, and what each kind of stream promises about them.
+"""The contract of a stream: the calls that a conversation awaits, and the promises of every kind of stream.
 
 The HTTP conversation is written once, as a coroutine that awaits a stream. "await" means "may pause". The kinds of
-stream differ in whether a call pauses, and in who resumes the conversation:
+stream differ in two points: whether a call pauses, and which code resumes the conversation:
 
     conversation ── await stream.receive() ──┬── BlockingStream  recv(2) waits in the kernel; never pauses
                                              │     run() takes the conversation to its end with one send(None)
@@ -16,40 +16,40 @@ The calls are the same for all of them:
     set_deadline()   set when the receive() calls that follow raise Timeout
     receive()        the next bytes
     send(), send_file()
-    share()          work was done without a wait; let the others have a turn when it was much
-    poller()         wait for something else than the client: a program, another server (streams/poller.py)
-    either()         wait for the client and another server at once: for bytes that go both ways
-    bell()           wait for another conversation (streams/bells.py)
-    call()           call a function that may block: in place, or in a thread beside the loop (streams/calls.py)
+    share()          count work that was done without a wait; after much work let other conversations run
+    poller()         wait for something else than the client: a program, an upstream (streams/poller.py)
+    either()         wait for the client and an upstream at once: for bytes that go both ways
+    wake_event()     wait for another conversation (streams/wake_events.py)
+    call()           call a function that may block: in this thread, or in one beside the loop (streams/calls.py)
     linger(), close()   end the connection; linger() first lets the client read the response
-    reset_at_close()    make close() a reset, by which the client sees that a response was cut
+    reset_at_close()    make close() a reset, which shows the client that a response was aborted
     finish(), abort()                 a stop, from another thread or from a signal handler
 
 What every stream promises (tests/streams/test_streams.py checks each promise over each kind):
 
-- receive() returns at least one byte, or b"" when the peer has closed its sending side, and then always b"".
+- receive() returns at least one byte. When the peer has closed its sending side it returns b"", now and later.
 - send() returns when all bytes are written, or are in a buffer that still has room: back-pressure. A slow client
   slows the conversation down, and fills no memory.
 - Every wait has a deadline. That of receive() is set by set_deadline(). Each wait of a send() may take
   write_timeout, and the send() as a whole must keep up with min_rate. A wait that takes longer raises Timeout.
-- A connection that is gone raises Disconnected, from any call. After it the stream is only good for close().
-- Where conversations share a thread (EventStream; PoolStream with parking = always), one that never needs to wait
-  pauses after SHARE bytes.
-- call() returns what the function returned, and raises what it raised. A function that takes longer than its
+- Any call raises Disconnected if the connection is lost. Afterwards only close() may be called.
+- Where conversations share a thread (EventStream; PoolStream with parking = always), a conversation that never
+  needs to wait pauses after TURN_BYTES.
+- call() returns the function's result, and raises its exceptions. A function that takes longer than its
   deadline raises Timeout, and `abandoned` is called after it.
 - finish() lets the exchange in progress end, and ends an idle connection now. abort() ends both now, and kills the
   connection's programs. close() may be called twice.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- A client sends, or reads, one byte every few seconds: each single wait succeeds and the connection is held for
-  hours. The deadline of a head is for the whole head. MinRate bounds each send() of a response.
-- A stop comes between the check of `finishing` and the system call that waits. Blocking calls return every SLICE
-  (streams/blocking.py), the other kinds wait where the stop can reach them.
-- The server closes while bytes from the client are unread: the kernel answers with a reset, and the client may lose
-  a response that it has not read yet. linger() reads for a moment first.
+- A client sends, or reads, one byte every few seconds. Each single wait succeeds, and the connection stays open for
+  hours. The deadline of a head is therefore for the whole head, and MinRate bounds each send() of a response.
+- A stop comes between the check of `finishing` and the system call that waits. Blocking calls return every
+  RECEIVE_TIMEOUT_S (streams/blocking.py). In the other kinds, finish() and abort() can end the wait.
+- The server closes the connection while bytes from the client are unread. The kernel then sends a reset, and the
+  client may lose a response that it has not read yet. linger() reads for a moment first.
 
-Read next: streams/blocking.py, the shortest kind; then conversation.py, which awaits all of this.
+Read next: streams/blocking.py, the shortest kind; then conversation.py, which makes these calls.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ewe.streams.bells import Bell, ParkedBell
+    from ewe.streams.wake_events import ParkedWakeEvent, WakeEvent
 
 T = TypeVar("T")
 
-RECEIVE = 64 * 1024  # bytes asked of the kernel at once
-SENDFILE = 512 * 1024  # bytes to the kernel at once: a fast client must not hold an event loop or a worker
-LINGER = 2.0  # seconds to read on after our side is closed: RFC 9112 section 9.6
-LINGER_BYTES = 1024 * 1024  # bytes to read then, at most
+RECEIVE_BYTES = 64 * 1024  # bytes requested from the kernel at once
+# Bytes to the kernel at once: a fast client must not occupy an event loop or a worker
+SENDFILE_BYTES = 512 * 1024
+LINGER_S = 2.0  # seconds for which linger() reads after it has closed our side: RFC 9112 section 9.6
+LINGER_BYTES = 1024 * 1024  # the most bytes that linger() reads
 # Bytes that one conversation may handle without a pause, where conversations share a thread.
-SHARE = 256 * 1024
-CALL = 4096  # bytes added for each call: a call costs time however little it sends
+TURN_BYTES = 256 * 1024
+CALL_COST_BYTES = 4096  # bytes added for each call, since even a call that sends little costs time
 NO_VARIABLES: dict[bytes, bytes] = {}
-EVERY_ADDRESS = ("0.0.0.0", "::")  # what a socket is bound to that listens on all addresses of the machine
+EVERY_ADDRESS = ("0.0.0.0", "::")  # a socket bound to one of these listens on all addresses of the machine
 
 
 class Timeout(Exception):
@@ -83,18 +84,18 @@ class Timeout(Exception):
 
 
 class Disconnected(Exception):
-    """The connection is of no more use: the peer left, abort() ended it, or a response had to be cut short."""
+    """The connection cannot be used any more: the peer left, abort() ended it, or a response was aborted."""
 
 
 class Want(Enum):
-    """What a paused conversation waits for."""
+    """The event that a paused conversation waits for."""
 
     BYTES = "the client to send, or to finish sending"
     ROOM = "the client to read"
     PROGRAM = "a program to write or to end"
     TURN = "the others to have had their turn"
     EITHER = "the client to send, or another server"
-    BELL = "another conversation to ring"
+    WAKE_EVENT = "another conversation to wake this one"
     CALL = "a function that may block to return"
 
 
@@ -107,10 +108,10 @@ class Timeouts(Protocol):
 
 
 class MinRate:
-    """Bounds one slow send() or send_file(): write_timeout, plus one second for each min_rate bytes sent.
+    """Bounds the time of one send() or send_file(): write_timeout, plus one second for each min_rate bytes sent.
 
-    A client that reads one byte every few seconds lets every single wait of the call succeed; only their sum shows
-    how slow it is. The next call has its own bound.
+    If a client reads one byte every few seconds, every single wait of the call succeeds. Only the sum of the waits
+    shows how slow the client is. The next call has its own bound.
     """
 
     __slots__ = ("began", "sent", "timeouts")
@@ -121,7 +122,7 @@ class MinRate:
         self.sent = 0
 
     def check(self, sent: int) -> None:
-        """Count bytes that were sent. Raises Timeout if the call is slower than it may be."""
+        """Count `sent` bytes. Raises Timeout if the call has taken longer than its bound."""
         self.sent += sent
         if self.timeouts.min_rate:
             allowed = self.timeouts.write_timeout + self.sent / self.timeouts.min_rate
@@ -130,17 +131,17 @@ class MinRate:
 
 
 class Child(Protocol):
-    """A program started for one connection (ewe.gateway.programs): it ends, at the latest, with the connection."""
+    """A program started for one connection (ewe.gateway.programs). It ends with the connection, or before."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program and all that it started; from any thread."""
+        """Send a signal to the program and to the processes that it started. Any thread may call this."""
 
     def kill(self) -> None:
-        """Kill and reap the program and all that it started."""
+        """Kill and reap the program and the processes that it started."""
 
 
 class Poller(Protocol):
-    """What a stream offers for waiting on descriptors other than its client's."""
+    """Waits for descriptors other than the client's socket."""
 
     async def wait(
         self,
@@ -149,19 +150,19 @@ class Poller(Protocol):
         seconds: float,
         writable: int = -1,
     ) -> list[int]:
-        """Wait until a descriptor can be read, or `writable` can be written; return those that can.
+        """Wait until a descriptor can be read, or `writable` can be written; return the ready descriptors.
 
-        seconds: at most so long; then the list is empty. since: when the program last wrote something, on
-        time.monotonic(). Raises Disconnected when the client has left, or has closed its sending side and the
-        program has been silent for HALF_CLOSED seconds.
+        seconds: the longest wait; after it the list is empty. since: the time.monotonic() of the program's last
+        output. Raises Disconnected when the client has left, or when it has closed its sending side and the program
+        has been silent for HALF_CLOSED_S.
         """
         ...
 
     async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
         """Wait until one descriptor can be read; return False after `seconds`. It may return True too early.
 
-        The caller will wait for the descriptor again, and calls forget() before it closes it. since, and what this
-        raises: as wait().
+        The poller may go on watching the descriptor: the caller calls forget() before it closes the descriptor.
+        since: the time.monotonic() of the other end's last output. Raises Disconnected as wait() does.
         """
         ...
 
@@ -173,32 +174,37 @@ class Poller(Protocol):
         """Note that `size` bytes were read or written without a wait; see Stream.share()."""
         ...
 
-    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
-        """Call function once the descriptor `exited` can be read, after `seconds` at the latest."""
+    def after(self, seconds: float, exit_descriptor: int, function: Callable[[], None]) -> None:
+        """Call `function` when a program has exited, or after `seconds` at the latest.
+
+        exit_descriptor: can be read once the program has exited (ewe.gateway.exits).
+        """
         ...
 
 
 class Wait:
     """Pauses a conversation: `await Wait(...)` yields the Wait to the model that runs the conversation.
 
-    want: the event that lets the conversation go on. expires: on time.monotonic(); then the model throws Timeout
-    into the conversation. bell: what rings, if it waits for a bell. watched: for the model's use.
+    want: the event that lets the conversation go on. expires: the time.monotonic() at which the model throws
+    Timeout into the conversation. event: the WakeEvent that resumes the conversation, if it waits for one. watched:
+    for the model's use.
     """
 
-    __slots__ = ("bell", "expires", "want", "watched")
+    __slots__ = ("event", "expires", "want", "watched")
 
-    def __init__(self, want: Want, expires: float, bell: ParkedBell | None = None) -> None:
+    def __init__(self, want: Want, expires: float, event: ParkedWakeEvent | None = None) -> None:
         self.want = want
         self.expires = expires
-        self.bell = bell
+        self.event = event
         self.watched = False
 
     def __await__(self) -> Generator[Wait, None, None]:
+        """Yield this Wait, once, to the model that runs the conversation."""
         yield self
 
 
 class Connected(NamedTuple):
-    """What a connection says by itself of its client and server. trusted: its peer is a trusted proxy."""
+    """The client and the server of a connection without a proxy's headers. trusted: a trusted proxy is the peer."""
 
     client: tuple[str, int]
     server: tuple[str, int]
@@ -207,38 +213,43 @@ class Connected(NamedTuple):
 
 
 class Stream:
-    """A client's connection, as the conversation and the features know it. See the module for its promises.
+    """A client's connection, for the conversation and the features. The module's docstring lists its promises.
 
     client: the client's (address, port). server: the (address, port) of the listening socket. scheme: "http" or
-    "https". requests: how many were answered. programs: those that run for this connection.
+    "https". requests: the number of answered requests. programs: the programs that run for this connection.
 
-    stopping: at most one more exchange: the one in progress or, on an idle connection, the next. Set when the
-    process retires, gets new settings, or stops. finishing: no exchange after the one in progress; an idle
-    connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
-    aborted: abort() was called. unsent: how many bytes of its file the last send_file() has not sent; above 0 if it
-    was broken off.
+    stopping: at most one more exchange follows: the one in progress or, on an idle connection, the next. It is set
+    when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
+    idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
+    aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
+    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing.
 
-    The exchange in progress, as far as the client has not said it: variables: what programs are told besides the
-    request (by guards, the setting `env`, error pages). user: the name that a guard has asked for, for the access
-    log. counted: the rates that have counted the request. tried: the handler of `try` that has found the path.
+    Facts about the exchange in progress that are not in the request: variables: additional variables for programs
+    (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
+    access log. answered_by: the feature that answers; "" before the request is at the site. counted: the rate
+    limits that have counted the request. tried: the handler of `try` that has found the path.
 
-    block, params: the variables of this connection as LibCGI and FastCGI encode them, remembered for the next
-    request; before params the protocol's codec.
+    block, params: the variables of this connection, as LibCGI and FastCGI encode them, kept for the next request.
+    The first item of params is the protocol's codec.
 
-    Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` are what the proxy says of the request in
-    progress. peer: then the address that has connected. connected: what the connection says of the three by itself.
+    Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` come from the proxy's headers. peer: the
+    address of the proxy. connected: the client, server and scheme of the connection itself.
     """
 
     scheme = "http"
+    may_block = True
     peer: tuple[str, int] | None = None
     connected: Connected | None = None
     unsent = 0
     variables: dict[bytes, bytes] = NO_VARIABLES
     user = ""
+    answered_by = ""
     counted: tuple[object, ...] = ()
     tried: object = None
     block = b""
     params: tuple[object, bytes] = (None, b"")
+    # Made when the first program starts: an idle connection needs none
+    own_programs: set[Child] | None = None
 
     def __init__(self, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts) -> None:
         self.client = client
@@ -248,7 +259,17 @@ class Stream:
         self.stopping = self.finishing = False
         self.idle = False
         self.aborted = False
-        self.programs: set[Child] = set()
+
+    @property
+    def programs(self) -> set[Child]:
+        """The programs that run for this connection."""
+        if self.own_programs is None:
+            self.own_programs = set()
+        return self.own_programs
+
+    @programs.setter
+    def programs(self, programs: set[Child]) -> None:
+        self.own_programs = programs
 
     async def next_request(self, seconds: float) -> bytes:
         """Return the first bytes of the next request; b"" if none come within `seconds`, or at a stop.
@@ -258,30 +279,31 @@ class Stream:
         raise NotImplementedError
 
     def set_deadline(self, seconds: float) -> None:
-        """Set the deadline of the receive() calls that follow: `seconds` from now, for all of them together."""
+        """Set the deadline of the following receive() calls: `seconds` from now, for all of them together."""
         raise NotImplementedError
 
-    async def receive(self, limit: int = RECEIVE) -> bytes:
-        """Return the next bytes, b"" at the end. Raises Timeout, Disconnected.
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+        """Return the next bytes; b"" after the client has closed its sending side. Raises Timeout, Disconnected.
 
-        limit: bytes asked of the kernel; an event stream returns all that its loop has read.
+        limit: the most bytes to request from the kernel. An event stream ignores it, and returns all the bytes that
+        its loop has read.
         """
         raise NotImplementedError
 
     async def send(self, *parts: bytes) -> None:
-        """Write all parts, in one system call where they fit. Raises Timeout, Disconnected."""
+        """Write all parts, in one system call if they fit. Raises Timeout, Disconnected."""
         raise NotImplementedError
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Send `head`, then `count` bytes of an open file from `offset` on: sendfile(2), where the kind can.
+        """Send `head`, then `count` bytes of an open file from `offset` on. Kinds that can use sendfile(2) do so.
 
-        Raises Timeout and Disconnected; Disconnected also if the file has become shorter, since the promised length
-        can no longer be sent.
+        Raises Timeout and Disconnected; Disconnected also if the file has become shorter, since the announced
+        length can no longer be sent.
         """
         raise NotImplementedError
 
     async def share(self, size: int) -> None:
-        """Count `size` bytes of work that was done without a wait; after SHARE bytes let other conversations run.
+        """Count `size` bytes of work that was done without a wait; after TURN_BYTES let other conversations run.
 
         This default does nothing: where each conversation has its own thread or process, the kernel schedules them.
         """
@@ -295,16 +317,17 @@ class Stream:
     ) -> T:
         """Return function(*arguments). The function may block, and may run in another thread.
 
-        This default calls it in place: the model has given the connection a thread or a process, which may wait.
-        Beside an event loop another thread makes the call (streams/calls.py), and the loop serves others.
+        This default calls the function in this thread: the model has given the connection a thread or a process,
+        which may wait. Under an event loop, an executor thread makes the call (streams/calls.py), and the loop
+        serves other connections.
 
-        seconds: the deadline. abandoned: called, without arguments, if the call raises Timeout or Disconnected;
-        always after the function has returned, or in place of it if it had not begun. It may block, too, and
-        should undo what the function has done: nobody gets its result.
+        seconds: the time limit. abandoned: called without arguments if the call raises Timeout or Disconnected. It
+        is called after the function has returned, or instead of the function if that had not begun. It may block,
+        and should undo the function's effects, since the function's result is lost.
 
-        Raises what the function raises (not StopIteration, which no coroutine can raise); Timeout if it takes
-        longer than `seconds`, in place only when it has returned; Disconnected if the connection is lost
-        meanwhile and the model can see that.
+        Raises the function's exceptions (except StopIteration, which a coroutine cannot raise); Timeout if the
+        function takes longer than `seconds` (this default notices it only when the function has returned);
+        Disconnected if the connection is lost meanwhile and the model can see that.
         """
         if seconds == math.inf:
             return function(*arguments)
@@ -322,7 +345,7 @@ class Stream:
         raise Timeout
 
     async def linger(self) -> None:
-        """Close our sending side, then read and drop for a moment what the client still sends.
+        """Close our sending side, then read and drop the bytes that the client still sends, for a moment.
 
         Otherwise the kernel would answer those bytes with a reset, and the client could lose a response that it has
         not read yet (RFC 9112 section 9.6).
@@ -330,8 +353,8 @@ class Stream:
         raise NotImplementedError
 
     async def read_off(self) -> None:
-        """Read and drop bytes for LINGER seconds, LINGER_BYTES at most."""
-        self.set_deadline(LINGER)
+        """Read and drop bytes, for LINGER_S and up to LINGER_BYTES."""
+        self.set_deadline(LINGER_S)
         wanted = LINGER_BYTES
         try:
             while wanted > 0 and (data := await self.receive()):
@@ -342,7 +365,7 @@ class Stream:
     def server_address(self) -> str:
         """Return the server's own address on this connection; "unix:" for a Unix socket.
 
-        `server` will not do: a listening socket may be bound to every address of the machine.
+        `server` may not be such an address: a listening socket can be bound to every address of the machine.
         """
         if (self.peer or self.client)[0] == "unix:" and self.server[0] == "localhost":
             return "unix:"
@@ -353,23 +376,23 @@ class Stream:
         raise NotImplementedError
 
     def poller(self) -> Poller:
-        """Return how this stream's model waits for a program's pipes or another server's socket."""
+        """Return the model's poller for a program's pipes or an upstream's socket."""
         raise NotImplementedError
 
     def upstream_poller(self) -> Poller:
-        """Return how this model waits for another server without holding a thread, where it can."""
+        """Return the model's poller for an upstream. If possible, its waits occupy no thread."""
         return self.poller()
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        """Wait until the client has sent bytes or ended its side, or until another server's socket can be read.
+        """Wait until the client has sent bytes or closed its side, or until an upstream's socket can be read.
 
-        Return whether it was the client. It may return too early. seconds: at most so long; raises Timeout after
-        it, Disconnected. The caller calls the poller's forget() before it closes the descriptor.
+        Return True for the client, False for the upstream. It may return too early. Raises Timeout after `seconds`,
+        and Disconnected. The caller calls the poller's forget() before it closes the descriptor.
         """
         raise NotImplementedError
 
-    def bell(self) -> Bell:
-        """Return a new bell, by which another conversation wakes this one. Raises OSError."""
+    def wake_event(self) -> WakeEvent:
+        """Return a new WakeEvent, by which another conversation can wake this one. Raises OSError."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -377,30 +400,33 @@ class Stream:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """End the connection and its programs now: the conversation's call raises Disconnected. From any thread."""
+        """End the connection and kill its programs now. Any thread may call this.
+
+        The call in which the conversation waits raises Disconnected.
+        """
         raise NotImplementedError
 
     def reset_at_close(self) -> None:
-        """Make close() a reset, so that a cut response that only the close delimits does not look complete."""
+        """Make close() send a reset, so that an aborted response without a length does not look complete."""
         raise NotImplementedError
 
     def kill_programs(self) -> None:
-        """Kill the programs of this connection; the conversation sees their end and reaps them."""
-        for program in list(self.programs):
+        """Kill the programs of this connection. The conversation notices their end, and reaps them."""
+        for program in list(self.own_programs or ()):
             program.signal(9)
 
     def reap_programs(self) -> None:
         """Kill and reap the programs that the conversation left behind."""
-        for program in list(self.programs):
+        for program in list(self.own_programs or ()):
             program.kill()
 
     def close(self) -> None:
-        """Close the connection, and end its programs."""
+        """Close the connection, and kill its programs."""
         raise NotImplementedError
 
 
 def reset_at_close(sock: socket.socket) -> None:
-    """Have the kernel send a reset when the socket is closed: SO_LINGER with a time of 0."""
+    """Make the kernel send a reset when the socket is closed: SO_LINGER with a time of 0."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ON_FOR_NOTHING)
     except OSError:

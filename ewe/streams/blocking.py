@@ -1,8 +1,8 @@
 """The blocking stream: each call waits in the kernel, so the conversation never pauses.
 
-Models that give each connection a process or a thread (serial, fork, prefork, thread) may simply wait. receive() is
-recv(2); while the client is silent the process or thread sleeps, and the kernel runs others. A coroutine whose
-awaits never pause runs to its end as a plain function does, and run() is all that it needs:
+In models that give each connection a process or a thread (serial, fork, prefork, thread), a call may simply wait.
+receive() is recv(2): while the client is silent, the process or thread sleeps, and the kernel runs others. A
+coroutine that never pauses runs to its end like a plain function, and run() only has to start it:
 
     run(conversation)
       └─ conversation.send(None)
@@ -11,14 +11,15 @@ awaits never pause runs to its end as a plain function does, and run() is all th
            ├─ ...
            └─ StopIteration: the conversation has ended
 
-Deadlines need no timer. The socket carries the kernel's own time limits, SO_RCVTIMEO (SLICE) and SO_SNDTIMEO
-(write_timeout), inherited from the listening socket: the common case costs one system call. A recv() that finds
-nothing in SLICE seconds returns; then receive() looks at its deadline, and next_request() at a stop.
+Deadlines need no timer. The socket has the kernel's own time limits, SO_RCVTIMEO (RECEIVE_TIMEOUT_S) and
+SO_SNDTIMEO (write_timeout), which it inherits from the listening socket. The common case therefore costs one system
+call. A recv() that gets no bytes in RECEIVE_TIMEOUT_S returns. receive() then checks its deadline, and
+next_request() checks whether the server stops.
 
-What can go wrong: finish() comes from another thread, or from a signal handler, just between the look at
-`finishing` and recv(). shutdown(SHUT_RD) wakes a recv() that already waits, and SLICE bounds one that starts later.
+Possible failures: another thread, or a signal handler, calls finish() between the check of `finishing` and recv().
+shutdown(SHUT_RD) wakes a recv() that already waits, and RECEIVE_TIMEOUT_S bounds a recv() that starts later.
 
-Read next: streams/pool.py, which waits only where that costs no thread.
+Read next: streams/pool.py, which pauses where a wait would occupy a worker.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe.streams.base import (
-    RECEIVE,
-    SENDFILE,
+    RECEIVE_BYTES,
+    SENDFILE_BYTES,
     Disconnected,
     MinRate,
     Poller,
@@ -42,20 +43,23 @@ from ewe.streams.base import (
 )
 from ewe.streams.descriptors import Waker, send_region
 from ewe.streams.poller import BlockingPoller
+from ewe.timeouts import counted_if_empty
 
 if TYPE_CHECKING:
-    from ewe.streams.bells import Bell
+    from ewe.streams.wake_events import WakeEvent
 
 T = TypeVar("T")
 
-SLICE = 1.0  # seconds after which a blocking recv() returns, so that deadlines and stops are seen
-CORK = getattr(socket, "MSG_MORE", 0)  # "more follows": head and first bytes of the file leave in one packet
+# Seconds after which a blocking recv() returns, so that ewe can check deadlines and stops
+RECEIVE_TIMEOUT_S = 1.0
+CORK = getattr(socket, "MSG_MORE", 0)  # "more follows": the head and the file's first bytes share a packet
 
 
 def run(conversation: Coroutine[Any, None, T]) -> T:
-    """Run a conversation over blocking streams to its end, and return what it returns.
+    """Run a conversation over blocking streams to its end, and return its result.
 
-    It never pauses, so one send() is enough. Raises RuntimeError if it pauses, and what the conversation raises.
+    The conversation never pauses, so one send() is enough. Raises RuntimeError if it pauses, and the conversation's
+    own exceptions.
     """
     try:
         conversation.send(None)
@@ -67,7 +71,9 @@ def run(conversation: Coroutine[Any, None, T]) -> T:
 
 
 class BlockingStream(Stream):
-    """A stream over a blocking socket that has time limits (set_timeouts)."""
+    """A stream over a blocking socket that has time limits (set_timeouts). Stream describes the methods."""
+
+    tick_s = RECEIVE_TIMEOUT_S  # the receive time limit of its socket
 
     def __init__(
         self, sock: socket.socket, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts
@@ -77,77 +83,92 @@ class BlockingStream(Stream):
         self.expires = 0.0
 
     async def next_request(self, seconds: float) -> bytes:
-        waited = 0.0
-        # Set before the look at finishing, since finish() sets finishing before it looks at idle.
+        """Wait in recv(2); return the first bytes of the next request. Return b"" if none come within `seconds`, at
+        a stop, or if lets_go(). Raises Disconnected.
+        """
+        waited_s = 0.0
+        # Set before `finishing` is read, since finish() sets `finishing` before it reads `idle`.
         self.idle = True
         try:
             while not self.finishing:
                 try:
-                    return self.socket.recv(RECEIVE)
-                except BlockingIOError:
-                    waited += SLICE
-                    if waited >= seconds:
+                    return self.socket.recv(RECEIVE_BYTES)
+                except BlockingIOError:  # no bytes within tick_s
+                    if (waited_s := waited_s + self.tick_s) >= seconds:
+                        return counted_if_empty(self, self.arrived_before_stop())
+                    if self.lets_go():
                         break
-                    continue
                 except OSError:
                     raise Disconnected from None
             return self.arrived_before_stop()
         finally:
             self.idle = False
 
+    def lets_go(self) -> bool:
+        """Return whether an idle connection ends now, because another client waits for its worker."""
+        return False
+
     def arrived_before_stop(self) -> bytes:
-        """Return the bytes that have arrived already: a request that came before a stop is still answered."""
+        """Return the bytes that have arrived already: a request that came before a stop is still answered.
+
+        Return b"" if there are none.
+        """
         try:
-            return self.socket.recv(RECEIVE, socket.MSG_DONTWAIT)
+            return self.socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except OSError:
             return b""
 
     def set_deadline(self, seconds: float) -> None:
+        """Have the receive() calls that follow raise Timeout from `seconds` after now on."""
         self.expires = time.monotonic() + seconds
 
-    async def receive(self, limit: int = RECEIVE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+        """Wait in recv(2); return at most `limit` bytes, b"" at the end. Raises Timeout at the deadline,
+        Disconnected.
+        """
         while True:
             left = self.expires - time.monotonic()
             if left <= 0:
                 raise Timeout
             try:
-                if left < SLICE:
-                    set_timeouts(self.socket, max(left, 0.001), None)
+                if left < self.tick_s:
+                    set_timeouts(self.socket, max(left, 0.001), None)  # to the kernel, 0 means no limit
                 return self.checked(self.socket.recv(limit))
             except BlockingIOError:
                 continue
             except OSError:
                 raise Disconnected from None
             finally:
-                if left < SLICE:
-                    self.restore_slice()
+                if left < self.tick_s:
+                    self.restore_receive_timeout()
 
     def checked(self, data: bytes) -> bytes:
-        """Return what recv() returned. Raises Disconnected if abort(), not the client, has made its end."""
+        """Return the bytes that recv() returned. Raises Disconnected if abort() ended it, not the client."""
         if not data and self.aborted:
             raise Disconnected
         return data
 
-    def restore_slice(self) -> None:
-        """Restore the usual SLICE after a shorter wait."""
+    def restore_receive_timeout(self) -> None:
+        """Restore the usual time limit after a shorter wait."""
         try:
-            set_timeouts(self.socket, SLICE, None)
+            set_timeouts(self.socket, self.tick_s, None)
         except OSError:
             pass  # the connection is gone; the next call raises Disconnected
 
     async def send(self, *parts: bytes) -> None:
+        """Write all parts, and wait for room in the socket's buffer. Raises Timeout, Disconnected."""
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
             sent = self.socket.send(data)
             if sent < len(data):
                 self.send_rest(memoryview(data)[sent:])
-        except BlockingIOError:
+        except BlockingIOError:  # the kernel's time limit has passed
             raise Timeout from None
         except OSError:
             raise Disconnected from None
 
     def send_rest(self, data: memoryview) -> None:
-        """Send what the kernel's time limit left unsent, at min_rate at least. Raises Timeout, OSError."""
+        """Send the bytes that the first send() did not. Raises Timeout if min_rate is not reached, and OSError."""
         pace = MinRate(self.timeouts)
         while data:
             sent = self.socket.send(data)
@@ -155,6 +176,9 @@ class BlockingStream(Stream):
             pace.check(sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Send `head`, then a part of a file with sendfile(2). Raises Timeout; Disconnected, also if the file
+        became shorter.
+        """
         self.unsent = count
         try:
             if head:
@@ -162,7 +186,7 @@ class BlockingStream(Stream):
             target = self.socket.fileno()
             pace = MinRate(self.timeouts)
             while count:
-                sent = send_region(target, file, offset, min(count, SENDFILE))
+                sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 if sent == 0:
                     raise Disconnected("the file has become shorter")
                 offset += sent
@@ -176,6 +200,7 @@ class BlockingStream(Stream):
             self.unsent = count
 
     async def linger(self) -> None:
+        """Close our sending side, then read and drop bytes until the client closes its side, LINGER_S at most."""
         try:
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
@@ -183,12 +208,17 @@ class BlockingStream(Stream):
         await self.read_off()
 
     def bound_to(self) -> str:
+        """Return the local address of the connection's socket."""
         return str(self.socket.getsockname()[0])
 
     def poller(self) -> Poller:
+        """Return a BlockingPoller: it waits in this thread."""
         return BlockingPoller(self.socket)
 
     async def either(self, descriptor: int, seconds: float) -> bool:
+        """Wait in poll(2); return whether the client's socket is ready. Raises Timeout after `seconds`;
+        Disconnected if the socket is closed.
+        """
         from select import POLLIN, poll
 
         watched = poll()
@@ -202,20 +232,24 @@ class BlockingStream(Stream):
             raise Timeout
         return any(number == client for number, _ in ready)
 
-    def bell(self) -> Bell:
-        return BlockingBell(self.poller())
+    def wake_event(self) -> WakeEvent:
+        """Return a new BlockingWakeEvent. Raises OSError if no descriptor is left."""
+        return BlockingWakeEvent(self.poller())
 
     def finish(self) -> None:
+        """Make the exchange in progress the last. If the connection is idle, end the wait in recv(2)."""
         self.finishing = self.stopping = True
         if self.idle:
             self.shutdown(socket.SHUT_RD)  # wakes recv() in any thread; bytes that arrived can still be read
 
     def abort(self) -> None:
+        """End both directions of the connection, which ends a wait in recv(2) or send(2), and kill its programs."""
         self.aborted = self.finishing = self.stopping = True
         self.shutdown(socket.SHUT_RDWR)
         self.kill_programs()
 
     def reset_at_close(self) -> None:
+        """Make close() send a reset."""
         reset_at_close(self.socket)
 
     def shutdown(self, how: int) -> None:
@@ -226,31 +260,38 @@ class BlockingStream(Stream):
             pass
 
     def close(self) -> None:
+        """Kill and reap the programs that are left, then close the socket."""
         self.reap_programs()
         self.socket.close()
 
 
-class BlockingBell:
-    """Wait with poll(2) for a Waker, and for the client's end. Raises OSError if no descriptor is left."""
+class BlockingWakeEvent:
+    """A WakeEvent that waits with poll(2) for a Waker, and for the client to leave.
+
+    Raises OSError if no descriptor is left.
+    """
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
         self.waker = Waker()
 
-    def ring(self) -> None:
+    def set(self) -> None:
+        """Wake the thread that waits. Any thread may call this."""
         self.waker.wake()
 
-    async def heard(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
+        """Wait in this thread until set() is called; return False after `seconds`. Raises Disconnected."""
         return bool(await self.poller.wait([self.waker.reader], time.monotonic(), seconds))
 
     def close(self) -> None:
+        """Close the Waker's descriptors."""
         self.waker.close()
 
 
 def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:
-    """Set the kernel's time limits of a blocking socket, in seconds; None leaves one as it is.
+    """Set the kernel's time limits of a blocking socket, in seconds; None leaves a limit unchanged.
 
-    TCP sockets inherit them from the listening socket that they are accepted from; Unix sockets do not.
+    An accepted TCP socket inherits the limits of its listening socket; an accepted Unix socket does not.
     """
     for option, seconds in ((socket.SO_RCVTIMEO, receive), (socket.SO_SNDTIMEO, send)):
         if seconds is not None:

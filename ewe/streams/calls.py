@@ -1,36 +1,38 @@
-"""Calls that may block, made by threads beside an event loop: what `await stream.call()` is under the event model.
+"""Executor threads: they make calls that may block, beside an event loop. `await stream.call()` uses them.
 
-A WSGI application, or the driver of a database, waits in the kernel as long as it likes. In most models that holds
-one thread or one process, which is what the model has them for, and the call is made in place. An event loop has
-one thread for all connections. There the call hops to another thread, and its conversation pauses:
+A WSGI application, or the driver of a database, may wait in the kernel for a long time. In most models such a call
+occupies one thread or one process, which the model has given to the connection, and the conversation's own thread
+makes the call. An event loop has one thread for all connections. There an executor thread makes the call, and the
+conversation pauses:
 
-    event loop                                        call threads, at most `call-threads`
+    event loop                                        executor threads, at most `call-threads`
     conversation ── put(call) ──▶ waiting ──popleft──▶ call.run()
          ▲ pauses                                          │
          └── step() ◀── drain() ◀── done ◀──append─────────┘
                           ▲ call_soon_threadsafe(), once for all calls that end before the loop's next round
 
-The hop is as cheap as it can be made: no Future, no Task, no lock on the way. Both queues are deques, whose append
-and popleft are atomic. What costs is waking a thread (a futex) and the interpreter's lock, which only one thread
+The change of threads is cheap: it needs no Future, no Task and no lock. Both queues are deques; their append() and
+popleft() are atomic. Two costs remain: waking a thread (a futex), and the interpreter's lock, which only one thread
 holds at a time. A thread is therefore woken only if it is needed:
 
 - All threads sleep: one is woken.
-- One is awake, and makes calls faster than one in PATIENCE seconds: it will take this call, too. To wake another
-  would only make two threads compete for the interpreter's lock.
-- No call was taken for PATIENCE seconds: the calls block. One more thread is woken, or started. If calls still wait
-  after PATIENCE seconds, the number of threads that are awake doubles (look).
+- One thread is awake, and takes calls faster than one in WAKE_AFTER_S: this thread will take the new call, too.
+  A second thread would only compete with it for the interpreter's lock.
+- No thread has taken a call for WAKE_AFTER_S: the calls block. One more thread is woken, or started. If calls
+  still wait after WAKE_AFTER_S, the number of threads that are awake doubles (wake_more).
 
-A call that nobody waits for any more (the client has left, or the deadline has passed) is dropped. A call that has
-not begun is never made. One that has begun cannot be stopped: nothing ends a thread from outside. Its result is
-forgotten, and `abandoned` is called in a thread afterwards, so that what the call has opened can be closed.
+A call is dropped when its conversation waits for it no longer: the client has left, or the deadline has passed. If
+the call has not begun, it is never made. If it has begun, it cannot be stopped: nothing ends a thread from outside.
+Its result is dropped, and a thread then calls `abandoned`, which can close the files that the call has opened.
 
-What can go wrong, and where it is prevented:
+Possible failures, and where each is prevented:
 
-- A thread finds nothing to do just when a call comes, and falls asleep. It announces its sleep first, and looks
-  once more (work).
-- Calls that never return hold all threads, and other calls wait until their deadlines. Nothing else is held: files
-  are still served.
-- A stop: close() waits for calls in progress, as the thread model does; the server's grace bounds the wait.
+- A thread finds no call, and falls asleep at the moment when a call comes. The thread announces its sleep first,
+  and looks for a call once more (work).
+- Calls that never return occupy all threads, and other calls wait until their deadlines. Requests that need no
+  executor thread, such as those for files, are still served.
+- The server stops: close() waits for calls in progress, as the thread model does. The setting `grace` bounds the
+  wait.
 
 Read next: EventStream.call() in streams/event.py; Stream.call() in streams/base.py, which is the contract.
 """
@@ -49,31 +51,35 @@ from ewe import logger
 if TYPE_CHECKING:
     import asyncio
 
-PATIENCE = 0.001  # seconds that a call may wait before another thread is woken for it
+WAKE_AFTER_S = 0.001  # seconds that a call may wait before another thread is woken for it
 
 
-class Call:
-    """One call. ended: told in the loop's thread when the call has ended. abandoned: see Stream.call()."""
+class ExecutorCall:
+    """One call of function(*arguments): an executor thread makes it, and stores `value` or `error`.
 
-    __slots__ = ("abandoned", "arguments", "dropped", "ended", "error", "function", "value")
+    resume: a function that the loop's thread calls when the call has ended, to resume the conversation; None if no
+    conversation waits. abandoned: called instead of `resume` if the call was dropped; see Stream.call().
+    """
+
+    __slots__ = ("abandoned", "arguments", "dropped", "error", "function", "resume", "value")
 
     def __init__(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        ended: Callable[[], None] | None,
+        resume: Callable[[], None] | None,
         abandoned: Callable[[], None] | None = None,
     ) -> None:
         self.function = function
         self.arguments = arguments
-        self.ended = ended
+        self.resume = resume
         self.abandoned = abandoned
-        self.dropped = False  # nobody waits for the call any more
+        self.dropped = False  # the conversation waits for the call no longer
         self.value: Any = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Make the call, unless it was dropped, and keep its outcome."""
+        """Make the call, unless it was dropped, and keep its result or its exception."""
         if self.dropped:
             return
         try:
@@ -82,50 +88,50 @@ class Call:
             self.error = error
 
     def result(self) -> Any:
-        """Return what the function returned, or raise what it raised."""
+        """Return the function's result, or raise its exception."""
         error, self.error = self.error, None
         if error is None:
             return self.value
         try:
             raise error
         finally:
-            del error  # else the traceback holds this frame, and the frame the traceback
+            del error  # otherwise the traceback refers to this frame, and the frame to the traceback
 
 
-class CallThreads:
-    """The threads of one event loop. work() runs in them, every other method in the loop's thread."""
+class ExecutorThreads:
+    """The executor threads of one event loop. work() runs in them, every other method in the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
-        """most: how many threads there may be; each is started when it is first needed."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_threads: int) -> None:
+        """max_threads: the largest number of threads. Each thread starts when it is first needed."""
         self.loop = loop
-        self.most = most
-        self.waiting: deque[Call | None] = deque()  # None: the threads end
-        self.done: deque[Call] = deque()
-        self.told = False  # the loop is going to call drain()
-        self.count = 0  # threads that were started
-        self.ended: SimpleQueue[None] = SimpleQueue()  # one entry for each thread that has ended
-        self.sleeping: list[LockType] = []
-        self.taken = 0.0  # when a thread last took a call, or was woken for one
-        self.watching = False  # the loop is going to call look()
-        self.first: Call | None = None  # the call that had waited longest at the last look
+        self.max_threads = max_threads
+        self.waiting: deque[ExecutorCall | None] = deque()  # None ends the thread that takes it
+        self.ended_calls: deque[ExecutorCall] = deque()
+        self.drain_scheduled = False  # the loop is going to call drain()
+        self.count = 0  # started threads
+        self.thread_ends: SimpleQueue[None] = SimpleQueue()  # one entry for each thread that has ended
+        self.sleeping: list[LockType] = []  # one lock for each thread that waits for a call
+        self.last_taken_at = 0.0  # time.monotonic() when a thread last took a call, or was woken for one
+        self.watching = False  # the loop is going to call wake_more()
+        self.first: ExecutorCall | None = None  # the call that had waited longest when wake_more() last ran
 
-    def put(self, call: Call) -> None:
+    def put(self, call: ExecutorCall) -> None:
         """Have a thread make a call."""
         self.waiting.append(call)
         now = time.monotonic()
-        if len(self.sleeping) == self.count or now - self.taken > PATIENCE:
-            self.taken = now  # by the thread that wakes; else each call that comes now would wake one more
+        if len(self.sleeping) == self.count or now - self.last_taken_at > WAKE_AFTER_S:
+            self.last_taken_at = now  # the woken thread will take a call; until then no other thread is woken
             self.wake()
         elif not self.watching:
             self.watching = True
-            self.loop.call_later(PATIENCE, self.look)
+            self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 
     def wake(self) -> None:
-        """Wake a thread; start one if none sleeps. Raises RuntimeError if the system gives not even one."""
+        """Wake a thread; start one if none sleeps. Raises RuntimeError if not even the first thread can start."""
         try:
             self.sleeping.pop().release()
         except IndexError:
-            if self.count < self.most:
+            if self.count < self.max_threads:
                 self.count += 1
                 try:
                     start_new_thread(self.work, ())
@@ -135,8 +141,8 @@ class CallThreads:
                         self.waiting.clear()
                         raise
 
-    def look(self) -> None:
-        """Double the number of threads that are awake, if the same call waits as at the last look."""
+    def wake_more(self) -> None:
+        """Double the number of threads that are awake, if the first call has waited since the last wake_more()."""
         self.watching = False
         try:
             first = self.waiting[0]
@@ -147,13 +153,14 @@ class CallThreads:
             for _ in range(max(1, self.count - len(self.sleeping))):
                 self.wake()
         self.first = first
-        if self.sleeping or self.count < self.most:  # else each thread that is done takes the next call
+        # If every thread is awake already, another wake_more() would change nothing.
+        if self.sleeping or self.count < self.max_threads:
             self.watching = True
-            self.loop.call_later(PATIENCE, self.look)
+            self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 
     def work(self) -> None:
         """Make calls, in a thread, until close()."""
-        waiting, done, sleeping = self.waiting, self.done, self.sleeping
+        waiting, done, sleeping = self.waiting, self.ended_calls, self.sleeping
         lock = allocate_lock()
         lock.acquire()
         while True:
@@ -161,8 +168,8 @@ class CallThreads:
                 call = waiting.popleft()
             except IndexError:
                 sleeping.append(lock)
-                # A call that came before put() could see this thread asleep: take the announcement back, unless
-                # the loop has begun to wake this thread.
+                # A call may have come before put() could see this thread in `sleeping`. Then remove the thread from
+                # `sleeping` again, unless the loop has just begun to wake it.
                 if waiting:
                     try:
                         sleeping.remove(lock)
@@ -172,47 +179,47 @@ class CallThreads:
                 lock.acquire()
                 continue
             if call is None:
-                self.ended.put(None)
+                self.thread_ends.put(None)
                 return
-            self.taken = time.monotonic()
+            self.last_taken_at = time.monotonic()
             call.run()
             done.append(call)
-            if not self.told:
-                self.told = True
+            if not self.drain_scheduled:
+                self.drain_scheduled = True
                 self.loop.call_soon_threadsafe(self.drain)
-            del call  # else what it returned would live as long as this thread sleeps
+            del call  # otherwise the call's result would stay in memory while this thread sleeps
 
     def drain(self) -> None:
         """Resume the conversations whose calls have ended."""
-        self.told = False  # first: a call that ends from now on tells the loop again
-        while self.done:
-            self.settle(self.done.popleft(), self.put)
+        self.drain_scheduled = False  # before the loop: a call that ends from now on schedules drain() again
+        while self.ended_calls:
+            self.settle(self.ended_calls.popleft(), self.put)
 
-    def settle(self, call: Call, put: Callable[[Call], None]) -> None:
-        """Tell that a call has ended, if it was waited for; else have its `abandoned` called."""
+    def settle(self, call: ExecutorCall, put: Callable[[ExecutorCall], None]) -> None:
+        """Resume the conversation of a call that has ended, or have `abandoned` called if the call was dropped."""
         if not call.dropped:
-            if call.ended is not None:
-                call.ended()
+            if call.resume is not None:
+                call.resume()
             else:
                 try:
                     call.result()
                 except BaseException:
                     logger.errors.exception("a call that was given up could not be cleaned up")
         elif call.abandoned is not None:
-            put(Call(call.abandoned, (), None))
+            put(ExecutorCall(call.abandoned, (), None))
 
     def close(self) -> None:
-        """End the threads, once their calls have ended, and clean up after those that were dropped."""
-        # First one None for each thread: a thread that announces its sleep from now on finds its own.
+        """End the threads when their calls have ended, and clean up after dropped calls."""
+        # One None for each thread comes first: a thread that adds itself to `sleeping` from now on finds it.
         self.waiting.extend([None] * self.count)
         while self.sleeping:
             self.sleeping.pop().release()
         for _ in range(self.count):
-            self.ended.get()  # a signal handler may run meanwhile: abort() bounds the wait
-        while self.done:
-            self.settle(self.done.popleft(), self.clean_up)
+            self.thread_ends.get()  # a signal handler may call abort() meanwhile, which ends the wait
+        while self.ended_calls:
+            self.settle(self.ended_calls.popleft(), self.clean_up)
 
-    def clean_up(self, call: Call) -> None:
-        """Make a call in place, now that there are no threads and no loop."""
+    def clean_up(self, call: ExecutorCall) -> None:
+        """Make a call in this thread, since the executor threads have ended."""
         call.run()
         self.settle(call, self.clean_up)

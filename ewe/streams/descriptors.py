@@ -1,6 +1,7 @@
-"""Descriptors: how many a process may have open, pipes that wake, and files that go to sockets.
+"""Descriptors: the limit on open ones, wake pipes, and sendfile(2).
 
-Not every system has eventfd(2), pipe2(2) and a sendfile(2) for all files. What stands for them is here.
+Not every system has eventfd(2), pipe2(2), and a sendfile(2) that works for all files. This module has the
+replacements.
 """
 
 from __future__ import annotations
@@ -10,47 +11,52 @@ import os
 import resource
 import sys
 
-# The system has no descriptors, buffers, memory or processes left. The server is busy: 503, not a fault (500).
+# The system has no descriptors, buffers, memory or processes left. The server is overloaded (503), not faulty
+# (500).
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
 NO_SENDFILE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-COPY = 64 * 1024  # bytes
-OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: it refuses more, although the hard limit is higher
+COPY_BYTES = 64 * 1024  # bytes read and written at once where sendfile(2) cannot be used
+OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: the system refuses more, although the hard limit is higher
 
 
 def limit() -> int | None:
-    """Return how many descriptors this process may have open; None: as many as it wants."""
+    """Return how many descriptors this process may have open; None: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def allow_all() -> None:
-    """Raise the limit as far as the system lets us: a connection takes one, an engine of X-Switch three."""
+    """Raise the limit as far as the system allows. A connection needs one descriptor, an X-Switch engine three."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for more in (hard, max(soft, OPEN_MAX)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             return
         except (ValueError, OSError):
-            pass  # a system that calls the limit "unlimited" and does not grant it
+            pass  # the system calls the hard limit "unlimited", but does not grant that
 
 
 def send_region(target: int, file: int, offset: int, count: int) -> int:
     """Send a part of a file with sendfile(2); return how many bytes were sent, 0 at the file's end. Raises OSError.
 
-    Not every file system and socket can do that (ENOTSUP and the like): then up to COPY bytes are copied. At a full
-    socket, Python returns on macOS, too, what was sent; only a call that has sent nothing raises BlockingIOError.
+    Some file systems and sockets do not support sendfile(2) (ENOTSUP and similar errors). Then up to COPY_BYTES are
+    read and written. If the socket's buffer becomes full, Python returns the number of bytes sent, also on macOS.
+    Only a call that has sent nothing raises BlockingIOError.
     """
     try:
         return os.sendfile(target, file, offset, count)
     except OSError as reason:
         if reason.errno not in NO_SENDFILE:
             raise
-    data = os.pread(file, min(count, COPY), offset)
+    data = os.pread(file, min(count, COPY_BYTES), offset)
     return os.write(target, data) if data else 0
 
 
 def nonblocking_pipe() -> tuple[int, int]:
-    """Return the reading and the writing end of a new pipe; neither is inherited, nor waits. Raises OSError."""
+    """Return the reading and the writing end of a new pipe. Raises OSError.
+
+    Both ends are non-blocking, and executed programs do not inherit them.
+    """
     if hasattr(os, "pipe2"):
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         return reader, writer
@@ -61,7 +67,7 @@ def nonblocking_pipe() -> tuple[int, int]:
 
 
 class Waker:
-    """Wakes what waits until `reader` can be read: an eventfd(2), or a pipe where the system has none."""
+    """Wakes a thread that waits until `reader` can be read. It is an eventfd(2), or a pipe on other systems."""
 
     __slots__ = ("reader", "writer")
 
@@ -77,10 +83,10 @@ class Waker:
         try:
             os.write(self.writer, ONE)
         except BlockingIOError:
-            pass  # the pipe is full, and so can be read
+            pass  # the pipe is full, so `reader` can be read already
 
     def clear(self) -> None:
-        """Read all that wake() has written."""
+        """Read and drop the bytes that wake() has written."""
         try:
             os.read(self.reader, 4096)
         except BlockingIOError:

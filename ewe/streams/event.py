@@ -1,8 +1,8 @@
 """The event loop's stream: the loop's callbacks resume the conversation directly.
 
-One thread serves every connection, so no conversation may wait in a system call. asyncio's own way would put a
-StreamReader, a Future and a Task between the socket and the conversation; each costs an object per wait and a round
-of the loop. EventStream is the asyncio.Protocol itself and resumes the coroutine from the callback:
+One thread serves every connection, so no conversation may wait in a system call. asyncio's usual design puts a
+StreamReader, a Future and a Task between the socket and the conversation. Each costs an object per wait, and a
+round of the loop. EventStream is an asyncio.Protocol itself, and resumes the coroutine from the callback:
 
     event loop                  EventStream                            conversation
     data_received(data) ──────▶ want is BYTES? step() ── send(None) ─▶ goes on after `await receive()`
@@ -12,20 +12,21 @@ of the loop. EventStream is the asyncio.Protocol itself and resumes the coroutin
     tick, 4 per second  ──────▶ check_deadline(now): past it? step(Timeout)
     connection_lost()   ──────▶ step(Disconnected), so that the conversation's finally blocks run
 
-`want` says what the paused conversation waits for; an event that it does not wait for leaves it paused. Bytes that
-come meanwhile stay in `arrived`; past HIGH bytes the stream stops reading, and TCP slows the client down.
+`want` is the event that the paused conversation waits for; any other event leaves it paused. Bytes that arrive
+meanwhile stay in `input_buffer`. After HIGH bytes the stream stops reading, and TCP slows the client down.
 
-No request sets a timer: creating and cancelling one would cost more than reading a short request. The model checks
-the deadlines of all streams every TICK seconds. Clock has the time of the last check, which costs nothing to read.
+No request sets a timer: creating and cancelling a timer would cost more than reading a short request. The model
+checks the deadlines of all streams every DEADLINE_CHECK_S. Clock keeps the time of the last check, and reading that
+attribute is cheaper than a system call.
 
-What can go wrong:
+Possible failures, and where each is prevented:
 
-- The loop finds out in send() that the client has left, but calls connection_lost() only in its next round; until
-  then is_closing() is the sign.
-- sendfile(2) writes past the transport. What the transport still buffers must go out first (drained), and the loop
-  lets no one else watch the transport's descriptor, so send_file() watches a duplicate.
-- A conversation that always finds bytes to read and room to write never pauses, and nothing else runs. After SHARE
-  bytes it goes on in the loop's next round (turn).
+- The loop finds out in send() that the client has left, but calls connection_lost() only in its next round. Until
+  then, the transport's is_closing() shows the end.
+- sendfile(2) bypasses the transport. Bytes in the transport's buffer must be sent first (drain). The loop lets
+  no other code watch the transport's descriptor, so send_file() watches a duplicate.
+- A conversation that always finds bytes to read and room to write never pauses, and no other conversation runs.
+  After TURN_BYTES it goes on in the loop's next round (turn).
 
 Read next: processors/event.py, which makes the loop, the streams and the ticks.
 """
@@ -38,16 +39,16 @@ import os
 import struct
 import termios
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from socket import AF_UNIX
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.streams.base import (
-    CALL,
-    RECEIVE,
-    SENDFILE,
-    SHARE,
+    CALL_COST_BYTES,
+    RECEIVE_BYTES,
+    SENDFILE_BYTES,
+    TURN_BYTES,
     Disconnected,
     MinRate,
     Poller,
@@ -57,98 +58,85 @@ from ewe.streams.base import (
     Want,
     reset_at_close,
 )
-from ewe.streams.calls import Call, CallThreads
-from ewe.streams.descriptor_set import HAS_EPOLL
+from ewe.streams.calls import ExecutorCall
 from ewe.streams.descriptors import send_region
-from ewe.streams.poller import HALF_CLOSED
-from ewe.streams.watcher import WATCHERS, Watcher, watcher_of
+from ewe.streams.event_poller import EventPoller, LoopWakeEvent
+from ewe.streams.watcher import EventModel, Watcher
+from ewe.timeouts import counted_if_empty
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ewe.streams.bells import Bell
+    from ewe.streams.wake_events import WakeEvent
 
 
 T = TypeVar("T")
-UNREAD = 0.01  # seconds in which the loop reads what has come
-FIRST = 1.0  # seconds that a client who has just connected has for its first request, once the server ends
+READ_ALL_S = 0.01  # seconds in which the loop will have read the bytes that have arrived
+FIRST_REQUEST_S = 1.0  # seconds for the first request of a new connection, when the server stops
 
 
 class EventStream(Stream):
-    """A stream that is an asyncio protocol. The loop calls, in this order:
+    """A Stream (which describes most methods) that is an asyncio protocol. The loop calls, in this order:
 
         connection_made, data_received*, eof_received?, connection_lost
-        and between these pause_writing, resume_writing in turn
+        and in between, alternately: pause_writing, resume_writing
 
-    admit(stream): registers the connection; False if it is refused. start(stream): makes the conversation.
-    on_lost(stream): called when the connection has ended. clock: the model sets clock.now every TICK seconds, and
-    then calls check_deadline(now). calls: the threads of this loop, for call().
+    The model sets clock.now every DEADLINE_CHECK_S, and then calls check_deadline(now).
     """
 
-    HIGH = 64 * 1024  # bytes that may wait for the conversation before reading pauses
-    watcher: Watcher | None = None  # the loop's, once the conversation has waited for another server
+    may_block = False
+    HIGH = 64 * 1024  # bytes in `input_buffer` above which the stream stops reading
+    watcher: Watcher | None = None  # the loop's; None until the conversation waits for an upstream
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        start: Callable[[Stream], Coroutine[Any, None, None]],
-        server: tuple[str, int],
-        timeouts: Timeouts,
-        admit: Callable[[EventStream], bool],
-        on_lost: Callable[[Stream], None],
-        calls: CallThreads,
-    ) -> None:
+    def __init__(self, model: EventModel, server: tuple[str, int], timeouts: Timeouts) -> None:
         super().__init__(("", 0), server, timeouts)
-        self.loop = loop
-        self.clock = clock
-        self.start = start
-        self.admit = admit
-        self.on_lost = on_lost
-        self.calls = calls
-        self.arrived = b""
-        self.ended = False  # the client has closed its sending side
-        self.lost = False
-        self.full = False  # the transport's buffer is full: wait before sending more
-        self.reading = True
-        self.handled = 0  # bytes read and sent since the conversation was last resumed
+        self.model = model
+        self.loop = model.loop
+        self.clock = model.clock
+        self.input_buffer = b""  # bytes of the client that the conversation has not received yet
+        self.client_ended = False  # the client has closed its sending side
+        self.lost = False  # the connection cannot be used any more
+        self.output_full = False  # the transport's buffer is full: wait before sending more
+        self.reading = True  # the loop reads from the socket; see HIGH
+        self.handled_bytes = 0  # bytes read and sent since the conversation was last resumed
         self.want: Want | None = None
+        # Moments of time.monotonic(): the end of the present wait, and of all receive() calls; see set_deadline()
         self.expires = 0.0
         self.receive_deadline = 0.0
         self.client_ended_at = 0.0
         self.transport: asyncio.Transport
         self.conversation: Coroutine[Any, None, None] | None = None
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin the conversation."""
+        """Start the conversation, unless admit() refuses the connection."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
         if peer:
             self.client = (peer[0], peer[1])
         elif transport.get_extra_info("socket").family == AF_UNIX:
             self.client = ("unix:", 0)
-        if self.admit(self):
-            self.conversation = self.start(self)
+        if self.model.admit(self):
+            self.conversation = self.model.converse(self)
             self.step()
 
     def data_received(self, data: bytes) -> None:
-        """Resume the conversation if it waits for bytes, else keep them; past HIGH bytes stop reading."""
+        """Resume the conversation if it waits for bytes, else keep them. Stop reading after HIGH bytes."""
         if self.want is Want.BYTES:
-            self.arrived = data
+            self.input_buffer = data
             self.step()
         else:
-            self.arrived += data
-            if len(self.arrived) > self.HIGH and self.reading:
+            self.input_buffer += data
+            if len(self.input_buffer) > self.HIGH and self.reading:
                 self.reading = False
                 self.transport.pause_reading()
             if self.want is Want.EITHER:
                 self.step()
 
     def eof_received(self) -> bool:
-        """Note that the client has closed its sending side; it may still wait for the response."""
-        self.ended = True
+        """Note that the client has closed its sending side. The client may still wait for the response."""
+        self.client_ended = True
         self.client_ended_at = self.clock.now
         if self.want is Want.BYTES or self.want is Want.EITHER:
             self.step()
@@ -156,26 +144,26 @@ class EventStream(Stream):
 
     def connection_lost(self, reason: Exception | None) -> None:
         """Throw Disconnected into a conversation that has not ended, so that its finally blocks run."""
-        self.lost = self.ended = True
+        self.lost = self.client_ended = True
         if self.want is not None:
             self.step(Disconnected())
-        self.on_lost(self)
+        self.model.connection_lost(self)
 
     def pause_writing(self) -> None:
         """Note that the transport's buffer is full."""
-        self.full = True
+        self.output_full = True
 
     def resume_writing(self) -> None:
-        """Note that the transport's buffer has drained."""
-        self.full = False
+        """Note that the transport's buffer has room again."""
+        self.output_full = False
         if self.want is Want.ROOM:
             self.step()
 
     def step(self, error: Exception | None = None) -> None:
-        """Resume the conversation until it pauses again or ends."""
+        """Resume the conversation, which runs until it pauses again or ends. error: thrown into it."""
         assert self.conversation is not None
         self.want = None
-        self.handled = 0
+        self.handled_bytes = 0
         try:
             if error is None:
                 self.conversation.send(None)
@@ -189,96 +177,106 @@ class EventStream(Stream):
             self.abort()
 
     def check_deadline(self, now: float) -> None:
-        """End a wait that is past its deadline, or a closing connection whose client does not read the rest."""
+        """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
             if self.idle and unread(self.transport.get_extra_info("socket").fileno()):
-                # Its request came while this process had no processor: the loop reads it first.
-                self.expires = now + TICK
+                # The request came while the kernel did not schedule this process: let the loop read it first.
+                self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:
-                self.transport.abort()  # the conversation ended, and the client did not read the rest
+                self.transport.abort()  # the conversation has ended, and the client has not read the last bytes
 
-    # What the conversation awaits
+    # Awaited by the conversation
 
     async def wait(self, want: Want, seconds: float) -> None:
-        """Pause until `want` has happened. Raises Timeout after `seconds` (from check_deadline()), Disconnected."""
+        """Pause until `want` has happened. Raises Disconnected; Timeout after `seconds` (see check_deadline())."""
         if self.lost:
             raise Disconnected
-        self.expires = self.clock.now + seconds + TICK
+        self.expires = self.clock.now + seconds + DEADLINE_CHECK_S
         self.want = want
         await PAUSE
 
     async def next_request(self, seconds: float) -> bytes:
-        if not self.arrived and not self.ended:
+        """Pause until the client sends; return all bytes that have come. Return b"" if none come within `seconds`,
+        or at a stop. Raises Disconnected.
+        """
+        if not self.input_buffer and not self.client_ended:
             if self.lost or (self.finishing and self.requests):
                 return b""
             self.idle = True
             if self.finishing:
-                # Not the clock's time: a loop that had no processor for a while has not set it since.
-                self.expires = time.monotonic() + min(seconds, FIRST) + TICK
+                # Not clock.now: it is old if the kernel did not schedule this process for a while.
+                self.expires = time.monotonic() + min(seconds, FIRST_REQUEST_S) + DEADLINE_CHECK_S
             else:
-                self.expires = self.clock.now + seconds + TICK
+                self.expires = self.clock.now + seconds + DEADLINE_CHECK_S
             self.want = Want.BYTES
             try:
                 await PAUSE
             except Timeout:
-                return b""
+                return counted_if_empty(self, b"")
             finally:
                 self.idle = False
-        return self.take()
+        return self.take_input()
 
-    def take(self) -> bytes:
-        """Return all bytes that have arrived, and read on."""
-        data = self.arrived
-        self.arrived = b""
+    def take_input(self) -> bytes:
+        """Return all bytes that have arrived, and resume reading."""
+        data, self.input_buffer = self.input_buffer, b""
         if not self.reading and not self.lost:
             self.reading = True
             self.transport.resume_reading()
         return data
 
     def set_deadline(self, seconds: float) -> None:
+        """Have the receive() calls that follow raise Timeout from `seconds` after now on."""
         self.receive_deadline = self.clock.now + seconds
 
-    async def receive(self, limit: int = RECEIVE) -> bytes:
-        if not self.arrived and not self.ended:
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+        """Return all bytes that have come; pause if there are none. b"": the client has closed its side. `limit` is
+        ignored. Raises Timeout at the deadline, Disconnected.
+        """
+        if not self.input_buffer and not self.client_ended:
             left = self.receive_deadline - self.clock.now
-            # The deadline may have passed before this wait: Body.more() computes it from min_rate.
-            if left + TICK < 0:
+            # The deadline may have passed already: Body.more() computes it from min_rate.
+            if left + DEADLINE_CHECK_S < 0:
                 raise Timeout
             await self.wait(Want.BYTES, left)
-        return self.take()
+        return self.take_input()
 
     async def send(self, *parts: bytes) -> None:
+        """Give all parts to the transport; pause if its buffer is full. Raises Timeout, Disconnected."""
         transport = self.transport
-        handled = self.handled
-        # An earlier write of this turn may have failed; the loop calls connection_lost() only in its next round.
+        handled = self.handled_bytes
+        # An earlier write of this round may have failed. The loop calls connection_lost() only in its next round.
         if self.lost or (handled and transport.is_closing()):
             raise Disconnected
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         transport.write(data)
-        if self.full:
-            await self.emptied()
+        if self.output_full:
+            await self.write_buffer_has_room()
             return
-        self.handled = handled = handled + CALL + len(data)
-        if handled > SHARE:
+        self.handled_bytes = handled = handled + CALL_COST_BYTES + len(data)
+        if handled > TURN_BYTES:
             await self.turn()
 
     async def share(self, size: int) -> None:
-        self.handled += CALL + size
-        if self.handled > SHARE:
+        """Count `size` bytes of work; after TURN_BYTES pause until the next round of the loop."""
+        self.handled_bytes += CALL_COST_BYTES + size
+        if self.handled_bytes > TURN_BYTES:
             await self.turn()
 
     async def turn(self) -> None:
-        """Go on in the loop's next round: every other connection that is ready comes first."""
+        """Pause until the loop's next round. Every other connection that is ready comes first."""
         self.loop.call_soon(self.happened, Want.TURN)
         await self.wait(Want.TURN, math.inf)
 
-    async def emptied(self) -> None:
-        """Wait until the buffer is not full; a client that keeps min_rate gets another write_timeout."""
+    async def write_buffer_has_room(self) -> None:
+        """Wait until the transport's buffer has room. Raises Disconnected; Timeout if the client takes no byte
+        within write_timeout, or is slower than min_rate.
+        """
         pace = MinRate(self.timeouts)
         left = self.transport.get_write_buffer_size()
-        while self.full:
+        while self.output_full:
             try:
                 await self.wait(Want.ROOM, self.timeouts.write_timeout)
             except Timeout:
@@ -288,25 +286,22 @@ class EventStream(Stream):
                 pace.check(before - left)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Send with sendfile(2), past the transport, on a duplicate of its descriptor, which the loop can watch."""
+        """Send with sendfile(2). While the socket is full, the loop watches a duplicate of its descriptor."""
         self.unsent = count
-        if self.lost:
-            raise Disconnected
         if head:
             await self.send(head)
         if not count:
             return
-        await self.drained()
+        await self.drain()
+        if self.lost or self.transport.is_closing():  # its descriptor may belong to another file soon
+            raise Disconnected
         pace = MinRate(self.timeouts)
-        try:
-            target = os.dup(self.transport.get_extra_info("socket").fileno())
-        except OSError:  # the process has no descriptor left
-            await self.send_copy(file, offset, count)
-            return
+        target = self.transport.get_extra_info("socket").fileno()
+        watched = -1
         try:
             while count:
                 try:
-                    sent = send_region(target, file, offset, min(count, SENDFILE))
+                    sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 except BlockingIOError:
                     sent = -1
                 except OSError:
@@ -317,17 +312,25 @@ class EventStream(Stream):
                     offset += sent
                     count -= sent
                 pace.check(max(sent, 0))
+                if count and watched < 0:
+                    try:
+                        target = watched = os.dup(target)  # during a wait, the loop may close its own
+                    except OSError:
+                        break  # the process has no descriptor left
                 if count:
-                    await self.room(target)
+                    await self.socket_has_room(target)
         finally:
             self.unsent = count
-            os.close(target)
+            if watched >= 0:
+                os.close(watched)
+        if count:
+            await self.send_copy(file, offset, count)
         await self.share(max(sent, 0))
 
     async def send_copy(self, file: int, offset: int, count: int) -> None:
-        """Read and send a part of a file: slower than sendfile(2), but without another descriptor."""
+        """Read and send a part of a file. This is slower than sendfile(2), but needs no other descriptor."""
         while count:
-            data = os.pread(file, min(count, RECEIVE), offset)
+            data = os.pread(file, min(count, RECEIVE_BYTES), offset)
             if not data:
                 raise Disconnected("the file has become shorter")
             await self.send(data)
@@ -335,20 +338,22 @@ class EventStream(Stream):
             count -= len(data)
             self.unsent = count
 
-    async def drained(self) -> None:
-        """Wait until the transport's buffer is empty, so that bytes written past the transport come after it."""
+    async def drain(self) -> None:
+        """Wait until the transport's buffer is empty, so that sendfile(2) sends its bytes after those."""
         if self.transport.get_write_buffer_size():
             # With a limit of 0 the loop calls resume_writing() only when the buffer is empty.
             self.transport.set_write_buffer_limits(high=0)
             try:
                 if self.transport.get_write_buffer_size():
-                    self.full = True
+                    self.output_full = True
                     await self.wait(Want.ROOM, self.timeouts.write_timeout)
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
-    async def room(self, target: int) -> None:
-        """Wait until the socket has room for more."""
+    async def socket_has_room(self, target: int) -> None:
+        """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
+        Disconnected.
+        """
         self.loop.add_writer(target, self.happened, Want.ROOM)
         try:
             await self.wait(Want.ROOM, self.timeouts.write_timeout)
@@ -362,8 +367,12 @@ class EventStream(Stream):
         seconds: float = math.inf,
         abandoned: Callable[[], None] | None = None,
     ) -> T:
-        call = Call(function, arguments, self.call_ended, abandoned)
-        self.calls.put(call)
+        """Have an executor thread call function(*arguments); pause, then return its result.
+
+        Raises its exceptions; Timeout after `seconds`, Disconnected. After these two, a thread calls `abandoned`.
+        """
+        call = ExecutorCall(function, arguments, self.call_ended, abandoned)
+        self.model.calls.put(call)
         try:
             await self.wait(Want.CALL, seconds)
         except BaseException:
@@ -373,15 +382,16 @@ class EventStream(Stream):
         return value
 
     def call_ended(self) -> None:
-        """Resume the conversation: the call that it waits for has ended."""
+        """Resume the conversation, which waits for a call that has ended."""
         self.happened(Want.CALL)
 
     def happened(self, want: Want) -> None:
-        """Resume the conversation if it waits for this."""
+        """Resume the conversation if it waits for this event."""
         if self.want is want:
             self.step()
 
     async def linger(self) -> None:
+        """Close our sending side, then read and drop bytes until the client closes its side, LINGER_S at most."""
         if self.lost:
             return
         try:
@@ -391,191 +401,71 @@ class EventStream(Stream):
         await self.read_off()
 
     def bound_to(self) -> str:
+        """Return the local address of the connection's socket."""
         name = self.transport.get_extra_info("sockname")
         return str(name[0]) if name else self.server[0]
 
     def poller(self) -> Poller:
+        """Return an EventPoller: the conversation pauses, and the loop watches the descriptors."""
         return EventPoller(self)
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        if not self.arrived and not self.ended:
+        """Pause until the client has sent or closed its side, or the upstream's socket can be read; return whether
+        it was the client. Raises Timeout after `seconds`, Disconnected.
+        """
+        if not self.input_buffer and not self.client_ended:
             await EventPoller(self).either(descriptor, seconds)
-        return bool(self.arrived) or self.ended
+        return bool(self.input_buffer) or self.client_ended
 
-    def bell(self) -> Bell:
-        return EventBell(self)
+    def wake_event(self) -> WakeEvent:
+        """Return a new LoopWakeEvent."""
+        return LoopWakeEvent(self)
 
     def finish(self) -> None:
+        """Make the exchange in progress the last, and have the loop call end_idle(). Any thread may call this."""
         self.finishing = self.stopping = True
         self.soon(self.end_idle)
 
     def end_idle(self) -> None:
-        """End the wait between requests, unless the next one is there unread, or a new client may be sending it."""
+        """End the wait between two requests, unless bytes of a request have arrived.
+
+        A client that has just connected gets FIRST_REQUEST_S for its first request.
+        """
         if not self.idle:
             return
         if not self.requests:
-            self.expires = min(self.expires, time.monotonic() + FIRST + TICK)
+            self.expires = min(self.expires, time.monotonic() + FIRST_REQUEST_S + DEADLINE_CHECK_S)
         elif unread(self.transport.get_extra_info("socket").fileno()):
-            self.loop.call_later(UNREAD, self.end_idle)
+            self.loop.call_later(READ_ALL_S, self.end_idle)
         else:
             self.happened(Want.BYTES)
 
     def abort(self) -> None:
+        """Kill the programs, and have the loop drop the connection now. Any thread may call this."""
         self.aborted = self.finishing = self.stopping = self.lost = True
         self.kill_programs()
         self.soon(self.transport.abort)
 
     def reset_at_close(self) -> None:
+        """Make close() send a reset."""
         reset_at_close(self.transport.get_extra_info("socket"))
 
     def soon(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function; this may be another thread than the loop's."""
+        """Have the loop call a function. Any thread may call this."""
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:
             pass  # the loop is closed, and the connection with it
 
     def close(self) -> None:
+        """Kill and reap the programs that are left. The transport closes the connection once its buffer is sent."""
         self.reap_programs()
         if not self.lost:
             self.transport.close()
 
 
-class EventPoller:
-    """Wait with the event loop's readers and writers; EventStream sees the client's end."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self.stream = stream
-
-    async def wait(
-        self,
-        descriptors: Sequence[int],
-        since: float,
-        seconds: float,
-        writable: int = -1,
-    ) -> list[int]:
-        stream, loop = self.stream, self.stream.loop
-        ready: list[int] = []
-
-        def possible(descriptor: int) -> None:
-            ready.append(descriptor)
-            stream.happened(Want.PROGRAM)
-
-        for descriptor in descriptors:
-            loop.add_reader(descriptor, possible, descriptor)
-        if writable >= 0:
-            loop.add_writer(writable, possible, writable)
-        expires = stream.clock.now + seconds
-        try:
-            while not ready:
-                now = stream.clock.now
-                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
-                    raise Disconnected
-                if now > expires:
-                    break
-                try:
-                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
-                except Timeout:
-                    continue
-        finally:
-            for descriptor in descriptors:
-                loop.remove_reader(descriptor)
-                if not HAS_EPOLL and (watcher := stream.watcher or WATCHERS.get(loop)) is not None:
-                    watcher.watch_again(descriptor)
-            if writable >= 0:
-                loop.remove_writer(writable)
-        return ready
-
-    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
-        stream = self.stream
-        watcher = stream.watcher or self.watcher()
-        if descriptor not in watcher.waiting:
-            watcher.watch(descriptor)
-        watcher.waiting[descriptor] = stream
-        expires = stream.clock.now + seconds
-        try:
-            while True:
-                now = stream.clock.now
-                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
-                    raise Disconnected
-                if now > expires:
-                    return False
-                try:
-                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
-                except Timeout:
-                    continue
-                return True
-        finally:
-            if descriptor in watcher.waiting:
-                watcher.waiting[descriptor] = None
-
-    async def either(self, descriptor: int, seconds: float) -> None:
-        """Wait until the client has sent bytes or ended its side, or until the descriptor can be read.
-
-        Raises as Stream.either().
-        """
-        stream = self.stream
-        watcher = stream.watcher or self.watcher()
-        if descriptor not in watcher.waiting:
-            watcher.watch(descriptor)
-        watcher.waiting[descriptor] = stream
-        try:
-            await stream.wait(Want.EITHER, seconds)
-        finally:
-            if descriptor in watcher.waiting:
-                watcher.waiting[descriptor] = None
-
-    async def share(self, size: int) -> None:
-        await self.stream.share(size)
-
-    def forget(self, descriptor: int) -> None:
-        # Another conversation may have made the loop watch it.
-        watcher = self.stream.watcher or WATCHERS.get(self.stream.loop)
-        if watcher is not None:
-            watcher.forget(descriptor)
-
-    def watcher(self) -> Watcher:
-        """Return the loop's watcher; the stream remembers it."""
-        watcher = self.stream.watcher = watcher_of(self.stream.loop)
-        return watcher
-
-    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
-        """Have the loop call function after `seconds`."""
-        self.stream.loop.call_later(seconds, function)
-
-
-class EventBell:
-    """Pause; the loop resumes the conversation in its next round, not inside the one that rings."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self.stream = stream
-        self.rung = False
-
-    def ring(self) -> None:
-        self.rung = True
-        self.stream.loop.call_soon(self.stream.happened, Want.BELL)
-
-    async def heard(self, seconds: float) -> bool:
-        stream = self.stream
-        began = stream.clock.now
-        while not self.rung:
-            now = stream.clock.now
-            if stream.ended and now > max(began, stream.client_ended_at) + HALF_CLOSED:
-                raise Disconnected
-            if now > began + seconds:
-                return False
-            try:
-                await stream.wait(Want.BELL, min(began + seconds - now, HALF_CLOSED))
-            except Timeout:
-                continue
-        return True
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Clock:
-    """The time of the loop's last tick on time.monotonic(): an attribute is cheaper to read than a clock."""
+    """The time.monotonic() of the loop's last tick. An attribute is cheaper to read than the system's clock."""
 
     __slots__ = ("now",)
 
@@ -583,23 +473,25 @@ class Clock:
         self.now = time.monotonic()
 
 
-TICK = 0.25  # seconds between two looks at the deadlines of all connections of an event loop
+DEADLINE_CHECK_S = 0.25  # seconds between two checks of the deadlines of all connections of an event loop
 
 
 class _Pause:
-    """`await PAUSE` gives control back to step(), and so to the event loop."""
+    """`await PAUSE` returns control to step(), and from there to the event loop."""
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[None, None, None]:
-        yield
+    def __await__(self) -> Any:
+        """Return an iterator that pauses the coroutine once."""
+        # It pauses once, as a generator would, with a third of its memory: each idle connection holds one.
+        return iter((None,))
 
 
 PAUSE: Awaitable[None] = _Pause()
 
 
 def unread(descriptor: int) -> int:
-    """Return how many bytes have come on a socket that were not read yet; 0 if it is closed."""
+    """Return how many unread bytes have arrived on a socket; 0 if it is closed."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
     except OSError:

@@ -1,8 +1,8 @@
-"""A flag that a signal handler or another thread raises, once, and that an event loop can wait for.
+"""A flag that a signal handler or another thread raises, once. An event loop can wait for it.
 
-Who waits adds a function to `watchers`, then looks at `raised`, since the flag may be raised in between. set()
-calls the watchers where it is called, also in a signal handler: a watcher only hands the news on, for example by
-the loop's call_soon_threadsafe(). See streams/loops.py.
+A coroutine that waits first adds a function to `watchers`, then reads `raised`, since the flag may be raised in
+between. set() calls the watchers in its own thread, perhaps in a signal handler. A watcher therefore only passes
+the news on, for example with the loop's call_soon_threadsafe(). See streams/loops.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Flag:
-    """A fact that becomes true once, such as: the processor was told to stop."""
+    """A fact that becomes true once, such as: the server wants the processor to stop."""
 
     __slots__ = ("raised", "watchers")
 

@@ -1,22 +1,33 @@
-"""Listening sockets: opening them, waiting for connections, accepting.
+"""Listening sockets: open them, wait for connections, accept.
 
     addresses ── open_sockets() ─▶ sockets ── Listener(sockets), one per process ─▶ Accepted, Accepted, ...
 
-The sockets are opened once, before the server drops its privileges and forks workers. Each process that accepts
-has its own Listener over the shared sockets: a set of descriptors (an epoll(7), or what stands for it:
-descriptor_set.py) and a wake pipe. The set has
+The server opens the sockets once, before it drops its privileges and forks workers. Each process that accepts has
+its own Listener over the shared sockets: a descriptor set (descriptor_set.py: epoll(7), or its replacement) and a
+wake pipe. The set contains
 
-- the listening sockets, with EPOLLEXCLUSIVE, so that one process wakes for a connection and not all;
+- the listening sockets, with EPOLLEXCLUSIVE, so that only one process wakes for a connection;
 - the wake pipe: a signal handler, or another thread, writes a byte to end the wait;
-- the lifeline: a pipe that the supervisor holds open. It reaches its end when the supervisor dies, however it dies;
-- what a model adds with watch(): the pool's parked connections.
+- the lifeline: a pipe whose other end the supervisor keeps open. It reaches its end when the supervisor dies, even
+  if the supervisor is killed;
+- the descriptors that a model adds with watch(): the pool's parked connections.
 
-On Linux an accepted socket blocks, and has the time limits of the listening socket. Elsewhere it does not block if
-the listening socket does not, and whether it has its time limits is each system's decision; take() sets both there.
+On Linux an accepted socket is blocking, and inherits the time limits of the listening socket. On other systems an
+accepted socket is non-blocking if the listening socket is, and only some systems pass the time limits on. There,
+take() sets both.
 
-What can go wrong: at the ceiling a model stops watching the sockets, and new connections wait in the kernel's
-backlog. Without a free descriptor accept(2) fails while the connection stays at the head of the backlog, so that
-epoll would report it again at once, and the process would spin; the listener stops accepting for PAUSE seconds.
+Several workers that hold many connections each should hold about equally many. Two habits of the kernel prevent it:
+
+- The kernel keeps the processes that wait for a socket in a list, and wakes the first one. While that process has
+  time for each client, it gets all of them.
+- A process that has woken accepts a whole burst of clients before another process runs.
+
+A listener that takes turns (takes_turns) therefore accepts one connection, goes to the end of the list, and yields
+the processor to processes that are ready to run (end_turn).
+
+Possible failures: at the connection limit a model stops watching the sockets, and new connections wait in the
+kernel's backlog. Without a free descriptor accept(2) fails, and the connection stays at the head of the backlog.
+epoll would report it again at once, in an endless loop. The listener therefore stops accepting for ACCEPT_PAUSE_S.
 
 Read next: processors/serial.py, the shortest model.
 """
@@ -25,37 +36,38 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ewe import logger
 from ewe.config.messages import Failure
 from ewe.config.setting_types import parse_address
-from ewe.streams.blocking import SLICE, TIMEVAL, set_timeouts
+from ewe.streams.blocking import RECEIVE_TIMEOUT_S, TIMEVAL, set_timeouts
 from ewe.streams.descriptor_set import EPOLLEXCLUSIVE, EPOLLIN, descriptor_set
 from ewe.streams.descriptors import EXHAUSTED, nonblocking_pipe
 
-# For asyncio's servers of Unix sockets. Python 3.13 would remove the socket's path with the server, but other
-# workers may still need the path, and the server's user may not be allowed to look for it.
+# For asyncio's servers on Unix sockets. When a server closes, Python 3.13 would remove the socket's path, but other
+# workers may still need the path, and the server's user may not be allowed to search its directory.
 KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-MAX_UNIX_PATH = (
-    107 if sys.platform == "linux" else 103
-)  # bytes, unix(7); the smaller one is that of BSD and macOS
-ACCEPTS = 16  # connections that are accepted at once, before the open connections have their turn
-PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
-COMPLAIN = 10.0  # seconds between two lines of the log about that
-# Whether Python accepts with accept4(2): the new socket then blocks, although the listening socket does not.
-# Systems that have this call have the constant, too.
+# Bytes, unix(7). BSD and macOS have the smaller limit.
+MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
+ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
+ACCEPT_PAUSE_S = 0.1  # seconds without accepting when the system has no descriptor or memory left
+LOG_EVERY_S = 10.0  # seconds between two log lines about a failed accept(2)
+let_others_run = getattr(os, "sched_yield", lambda: None)  # not every Python has it
+# Whether Python uses accept4(2). The new socket then is blocking, although the listening socket is not. Systems
+# with accept4(2) have the constant SOCK_NONBLOCK, too.
 ACCEPTED_BLOCK = hasattr(socket, "SOCK_NONBLOCK")
 
 
 class Forks:
-    """Counts the forks between the first process and this one: a Listener sees by it that it was inherited."""
+    """Counts the forks between the first process and this one, so that a Listener notices that it is inherited."""
 
     count = 0
 
@@ -69,7 +81,7 @@ os.register_at_fork(after_in_child=forked)
 
 
 class StartError(Failure):
-    """The server cannot start; the text is one line that says why and what to do."""
+    """The server cannot start. The text is one line: the reason, and the remedy."""
 
 
 class Accepted:
@@ -97,16 +109,16 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
                 if sock.family != socket.AF_UNIX:
                     # Accepted sockets inherit these options, which saves three system calls per connection.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    set_timeouts(sock, SLICE, write_timeout)
+                    set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
                 sockets.append(sock)
-    except (OSError, UnicodeError) as reason:  # a host label over 63 characters is a UnicodeError
+    except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
         raise StartError(explain(address, reason)) from None
     return sockets
 
 
 def open_address(address: str) -> Iterator[socket.socket]:
-    """Yield a bound socket for each network address that an address of the settings stands for. Raises OSError."""
+    """Yield a bound socket for each network address to which a configured address resolves. Raises OSError."""
     family, host, number = parse_address(address)
     if family == "unix":
         yield open_unix(host)
@@ -128,9 +140,10 @@ def open_address(address: str) -> Iterator[socket.socket]:
 
 
 def try_address(address: str) -> str:
-    """Return a note on what open_sockets() would meet, "" if nothing; without listening or changing a name.
+    """Check whether open_sockets() could open an address; return a note about a doubt, or "".
 
-    Raises StartError if open_sockets() would fail. An address in use is only a note.
+    The check does not listen, and creates or removes no file. Raises StartError if open_sockets() would fail,
+    except for an address in use, which gives a note.
     """
     family, host, _ = parse_address(address)
     if family == "fd":
@@ -164,7 +177,7 @@ def try_unix(path: str) -> str:
 
 
 def open_unix(path: str) -> socket.socket:
-    """Bind a Unix socket, and remove first what a dead server has left there. Raises OSError."""
+    """Bind a Unix socket. Remove first a socket that a dead server has left behind. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
@@ -174,7 +187,7 @@ def open_unix(path: str) -> socket.socket:
                 except ConnectionRefusedError:
                     os.unlink(path)
         sock.bind(path)
-        os.chmod(path, 0o666)  # a proxy runs as another user; the directory says who may connect
+        os.chmod(path, 0o666)  # a proxy runs as another user; the permissions of the directory limit access
     except OSError:
         sock.close()
         raise
@@ -182,7 +195,7 @@ def open_unix(path: str) -> socket.socket:
 
 
 def explain(address: str, reason: OSError | UnicodeError) -> str:
-    """Return one line that says why an address cannot be opened, and what to do."""
+    """Return one line: the reason why an address cannot be opened, and the remedy."""
     if isinstance(reason, UnicodeError):
         return f"{address}: the host is malformed"
     if reason.errno == errno.EADDRINUSE:
@@ -219,24 +232,34 @@ def url(sock: socket.socket, scheme: str) -> str:
 
 
 class Listener:
-    """What a processor accepts connections from: all listening sockets of the server, for one process.
+    """All listening sockets of the server, from which the processor of one process accepts connections.
 
     The simplest processor is `for accepted in listener: ...`. The loop ends after close(); wake() ends a wait
-    early. A signal handler or another thread may call both. Several threads may have such a loop, and a forked
-    child may go on with it. lifeline: a descriptor that reaches its end when the supervisor dies.
+    early. A signal handler or another thread may call both. Several threads may run such a loop, and a forked child
+    may continue it. lifeline: a descriptor that reaches its end when the supervisor dies.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket], lifeline: int = -1) -> None:
-        """sockets: bound and listening; they stay the caller's."""
+    def __init__(
+        self, sockets: Sequence[socket.socket], lifeline: int = -1, takes_turns: bool = False
+    ) -> None:
+        """sockets: bound and listening. The listener does not close them.
+
+        takes_turns: other processes accept from the same sockets, and each holds many connections.
+        """
         self.sockets = {sock.fileno(): sock for sock in sockets}
         self.names = {number: server_name(sock) for number, sock in self.sockets.items()}
         self.lifeline = lifeline
+        self.takes_turns = takes_turns
+        self.accepts_at_once = 1 if takes_turns else ACCEPTS_AT_ONCE
         self.closed = False
+        self.backlog_poll: select.poll | None = None  # of the listening sockets alone
+        # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
+        # 0.0: no limit
         self.accept_from = self.complain_from = 0.0
         self.open()
 
     def open(self) -> None:
-        """Open the set of descriptors and the wake pipe; each process that accepts needs its own."""
+        """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
         self.forks = Forks.count
         self.watched = descriptor_set()
         self.wake_reader, self.wake_writer = nonblocking_pipe()
@@ -246,13 +269,13 @@ class Listener:
         self.accepting = False
 
     def open_in_child(self) -> None:
-        """Replace the parent's set and wake pipe by our own; signals end the waits of this process."""
+        """Replace the parent's set and wake pipe by new ones, so that signals end the waits of this process."""
         self.close_waiting()
         self.open()
         try:
             signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         except ValueError:
-            pass  # not in this thread
+            pass  # only the main thread may set the descriptor
 
     def __iter__(self) -> Iterator[Accepted]:
         """Yield connections until close()."""
@@ -260,36 +283,39 @@ class Listener:
             accepted = self.accept()
             if accepted is not None:
                 yield accepted
-        self.wake()  # pass the wake-up on: another thread may wait too
+        self.wake()  # another thread may wait, too
 
-    def accept(self, room: bool = True) -> Accepted | None:
-        """Return the next connection; None if a signal or wake() ended the wait: the caller looks and calls again.
+    def accept(self, room: bool = True, seconds: float = -1) -> Accepted | None:
+        """Return the next connection, or None if a signal, wake() or the time ended the wait.
 
-        room: False at a processor's ceiling: accept nothing, so that new connections wait in the backlog.
+        room: False at the processor's connection limit; then nothing is accepted, and new connections wait in the
+        backlog. seconds: the longest wait; -1: no limit.
         """
-        accepted, _ = self.wait(-1, 1 if room else 0)
+        accepted, _ = self.wait(seconds, 1 if room else 0)
         return accepted[0] if accepted else None
 
-    def wait(self, seconds: float, most: int) -> tuple[list[Accepted], list[int]]:
-        """Wait for connections, and for the descriptors that watch() was told of.
+    def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:
+        """Wait for connections, and for the descriptors that watch() has added.
 
-        seconds: at most so long; -1: without a limit. Return up to `most` connections of each listening socket, and
-        the watched descriptors that are ready.
+        seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections of each listening socket
+        (0: they wait in the backlog), and the watched descriptors that are ready.
         """
         if self.forks != Forks.count:
             self.open_in_child()
         now = time.monotonic() if self.accept_from else 0.0
         if now < self.accept_from:
-            most = 0
+            max_accepts = 0
             seconds = self.accept_from - now
         elif self.accept_from:
             self.accept_from = 0.0
-        self.watch_sockets(most > 0 and not self.closed)
+        self.watch_sockets(max_accepts > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
         for number, _ in self.watched.poll(seconds):
             if number in self.sockets:
-                self.take(number, most, accepted)
+                self.accept_from_socket(number, max_accepts, accepted)
+                if self.takes_turns and accepted:
+                    self.end_turn(number)
             elif number == self.wake_reader:
                 try:
                     os.read(self.wake_reader, 4096)
@@ -303,25 +329,25 @@ class Listener:
         return accepted, others
 
     def leave_lifeline(self) -> None:
-        """Stop watching the lifeline: its end would end each further wait at once, and a drain would spin."""
+        """Stop watching the lifeline: its end would end each further wait at once, and drain() would poll."""
         try:
             self.watched.unregister(self.lifeline)
         except FileNotFoundError:
             pass  # another thread has done it
 
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
-        """Have wait() return a descriptor when one of the epoll(7) events has come; any thread may call this.
+        """Have wait() return a descriptor when one of these epoll(7) events happens; any thread may call this.
 
-        again: the descriptor was watched before, with EPOLLONESHOT, and is still known. Raises OSError.
+        again: the descriptor was watched before, with EPOLLONESHOT, and is still in the set. Raises OSError.
         """
         (self.watched.modify if again else self.watched.register)(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
-        """Forget a watched descriptor. Raises OSError."""
+        """Stop watching a descriptor. Raises OSError."""
         self.watched.unregister(descriptor)
 
     def watch_sockets(self, wanted: bool) -> None:
-        """Watch the listening sockets, or stop watching: connections then wait in the backlog."""
+        """Watch the listening sockets, or stop watching them: connections then wait in the backlog."""
         if wanted is not self.accepting:
             self.accepting = wanted
             for number in self.sockets:
@@ -333,17 +359,31 @@ class Listener:
                 except (FileExistsError, FileNotFoundError):
                     pass  # another thread has done it
 
-    def take(self, number: int, most: int, accepted: list[Accepted]) -> None:
-        """Accept up to `most` connections of one socket."""
+    def end_turn(self, number: int) -> None:
+        """Let other processes accept the next connections of a listening socket: go to the end of the list."""
+        try:
+            self.watched.unregister(number)
+            self.watched.register(number, EPOLLIN | EPOLLEXCLUSIVE)
+            if not self.accepting:  # another thread has stopped watching the sockets meanwhile
+                self.watched.unregister(number)
+        except (FileExistsError, FileNotFoundError):
+            pass  # another thread has done it
+        let_others_run()
+
+    def accept_from_socket(self, number: int, max_accepts: int, accepted: list[Accepted]) -> None:
+        """Accept up to `max_accepts` connections of one listening socket, and append them to `accepted`.
+
+        number: its descriptor. If the process is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
+        """
         listening = self.sockets[number]
-        for _ in range(most):
+        for _ in range(max_accepts):
             try:
                 sock, client = listening.accept()
             except BlockingIOError:
                 return  # another process has accepted the connection
             except OSError as reason:
                 if reason.errno in EXHAUSTED:
-                    self.accept_from = time.monotonic() + PAUSE
+                    self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
                     self.complain(reason)
                 return
             if not ACCEPTED_BLOCK:
@@ -353,14 +393,20 @@ class Listener:
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
 
     def complain(self, reason: OSError) -> None:
-        """Log that nothing can be accepted, once in COMPLAIN seconds."""
+        """Log that accept(2) fails, at most once in LOG_EVERY_S."""
         now = time.monotonic()
         if now >= self.complain_from:
-            self.complain_from = now + COMPLAIN
+            self.complain_from = now + LOG_EVERY_S
             logger.errors.error(f"cannot accept: {reason.strerror}; new connections wait until it can")
 
+    def has_waiting(self) -> bool:
+        """Return whether a client waits to be accepted."""
+        if self.backlog_poll is None:
+            self.backlog_poll = poll_of(self.sockets)
+        return bool(self.backlog_poll.poll(0))
+
     def wake(self) -> None:
-        """End the wait in progress, if this process waits at all."""
+        """End the wait in progress. If no thread waits, end the next wait."""
         if self.wake_writer < 0:
             return
         try:
@@ -374,7 +420,7 @@ class Listener:
         self.wake()
 
     def leave(self) -> None:
-        """Close all that is the parent's, in a forked child that holds one conversation and accepts nothing."""
+        """Close the inherited sockets, set and pipe, in a forked child that runs one conversation."""
         self.closed = True
         for sock in self.sockets.values():
             sock.close()
@@ -389,8 +435,16 @@ class Listener:
         self.watched.close()
 
 
+def poll_of(sockets: Iterable[int]) -> select.poll:
+    """Return a poll object of listening sockets. Its poll(0) returns those where a client waits."""
+    found = select.poll()
+    for number in sockets:
+        found.register(number, select.POLLIN)
+    return found
+
+
 def adopt_settings(sock: socket.socket, listening: socket.socket) -> None:
-    """Have an accepted socket block, with the options that its listening socket was given for it."""
+    """Make an accepted socket blocking, and copy the options of its listening socket to it."""
     sock.setblocking(True)
     if listening.family == socket.AF_UNIX:
         return
@@ -401,10 +455,10 @@ def adopt_settings(sock: socket.socket, listening: socket.socket) -> None:
                 socket.SOL_SOCKET, option, listening.getsockopt(socket.SOL_SOCKET, option, TIMEVAL.size)
             )
     except OSError:
-        pass  # the client has left already; its conversation finds out
+        pass  # the client has left already; the conversation will notice it
 
 
 def server_name(sock: socket.socket) -> tuple[str, int]:
-    """Return the (address, port) that a socket listens on; ("localhost", 80) for a Unix socket."""
+    """Return the (address, port) on which a socket listens; ("localhost", 80) for a Unix socket."""
     name = sock.getsockname()
     return ("localhost", 80) if sock.family == socket.AF_UNIX else (name[0], name[1])

@@ -1,30 +1,31 @@
 """Loops: how a conversation works together with coroutines of asyncio, under every model.
 
-An application of asyncio (ASGI) awaits asyncio's futures, so it runs as a Task of an event loop. A conversation
-awaits its stream, and its model resumes it. Neither can await what the other one awaits. They meet at a Meeting:
+An asyncio application (ASGI) awaits asyncio's futures, so it runs as a Task of an event loop. A conversation awaits
+its stream, and its model resumes it. Neither can await the other's objects. A CallChannel connects the two:
 
-    the application, on a loop                Meeting              the conversation, under any model
+    the application, on a loop              CallChannel            the conversation, under any model
     post(item)  ───────────────────────────▶  items  ───────────▶  await take()
     function(*arguments)  ◀────────────────────────────────────────  call(function, *arguments)
 
-Which loop, and what a meeting costs, is the model's decision:
+The model decides which loop is used, and so the cost of a channel:
 
-- **asyncio, X-Switch**: the model's own loop, in the same thread. post() resumes the conversation directly, as
-  the loop's callbacks do, and call() is a call. From Python 3.12 on, the application starts in place, and an answer
-  that never waits costs no round of the loop. Python 3.11 starts every Task in the loop's next round.
+- **asyncio, X-Switch**: the model's own loop, in the same thread. post() resumes the conversation directly, like
+  the loop's callbacks, and call() calls the function directly. From Python 3.12 on, the application starts at once,
+  and an answer that never waits costs no round of the loop. Python 3.11 starts every Task in the loop's next round.
 - **serial, fork, prefork, thread, pool**: one loop for each process, in a separate thread (LoopThread). The
-  conversation waits in poll(2) for a Waker and for its client's end; two changes of thread for each answer.
+  conversation waits in poll(2) for a Waker, and for its client to leave. Each answer costs two changes of thread.
 
-Why one loop for a process, and not one for each thread? What an application opens when it starts (a pool of
-database connections, a queue, a background task) belongs to the loop on which it was opened, and all requests use
-it. A second loop could not. A loop that runs only while a request is answered would stop the background tasks.
+Why one loop for each process, and not one for each thread? When an application starts, it may open a pool of
+database connections, a queue or a background task. These belong to the loop on which they were opened, and all
+requests use them. A second loop could not use them. A loop that ran only while a request is answered would stop the
+background tasks.
 
-What can go wrong: a fork copies the loop's memory, but not its thread. LoopThread.of_this_process() therefore
-compares the number of the process, and a child starts another loop. Signals are blocked in the loop's thread,
-since Python handles them in the main thread. A resumed conversation may find that it was woken for an item that it
-has taken already, so take() looks again.
+Possible failures: a fork copies the loop's memory, but not its thread. LoopThread.of_this_process() therefore
+compares process ids, and a child starts another loop. The loop's thread blocks all signals, since Python handles
+them in the main thread. A conversation may be woken for an item that it has taken already, so take() checks `items`
+again.
 
-Read next: gateway/asgi.py, which speaks ASGI over a meeting.
+Read next: gateway/asgi.py, which speaks ASGI over a channel.
 """
 
 from __future__ import annotations
@@ -44,97 +45,106 @@ from typing import Any, Protocol, TypeVar
 
 from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
 from ewe.streams.descriptors import Waker
-from ewe.streams.event import EventPoller, EventStream
+from ewe.streams.event_poller import EventPoller, PausingStream
 from ewe.streams.flag import Flag
-from ewe.streams.poller import HALF_CLOSED
+from ewe.streams.poller import HALF_CLOSED_S
 
 T = TypeVar("T")
 
 # A signal that arrives just before a thread begins to wait does not interrupt the wait, and its handler runs only
-# afterwards. Waits for what a handler may change are therefore at most this long.
+# afterwards. A wait for a flag that a handler may raise is therefore at most this long.
 LOOK_S = 1.0
-# What rooms above, which may not import asyncio, use of it
+# For packages above this one, which may not import asyncio themselves.
 Cancelled = asyncio.CancelledError
 Event = asyncio.Event
 get_running_loop = asyncio.get_running_loop
 
 
-class Meeting(Protocol):
+class CallChannel(Protocol):
     """Connects one conversation with one coroutine of a loop."""
 
     loop: asyncio.AbstractEventLoop
     items: deque[Any]
 
     def post(self, item: Any) -> None:
-        """Give the conversation an item; on the loop. The conversation may go on before post() returns."""
+        """Give the conversation an item, from the coroutine. The conversation may run before post() returns."""
         ...
 
     def post_soon(self, item: Any) -> None:
-        """Give the conversation an item; on the loop. The conversation goes on after the coroutine has paused."""
+        """Give the conversation an item, from the coroutine. The conversation runs after the coroutine pauses."""
         ...
 
     async def take(self, seconds: float) -> Any:
-        """Return the next item; in the conversation. Raises Timeout after `seconds`, Disconnected."""
+        """Return the next item to the conversation. Raises Timeout after `seconds`, Disconnected."""
         ...
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call a function; in the conversation."""
+        """Have the loop call a function. The conversation calls this."""
         ...
 
     def close(self) -> None:
-        """End the meeting; in the conversation."""
+        """End the channel. The conversation calls this."""
         ...
 
 
-class EventMeeting:
-    """A meeting in one thread: the conversation's loop is the coroutine's, too."""
+class SameLoopChannel:
+    """A channel in one thread: the same loop runs the conversation and the coroutine."""
 
     __slots__ = ("items", "loop", "stream")
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: PausingStream) -> None:
         self.stream = stream
         self.loop = stream.loop
         self.items: deque[Any] = deque()
 
     def post(self, item: Any) -> None:
+        """Give the conversation an item. If it waits in take(), it runs before post() returns."""
         self.items.append(item)
         self.stream.happened(Want.PROGRAM)
 
     def post_soon(self, item: Any) -> None:
+        """Give the conversation an item. If it waits in take(), it runs in the loop's next round."""
         self.items.append(item)
         if len(self.items) == 1:
             self.loop.call_soon(self.stream.happened, Want.PROGRAM)
 
     async def take(self, seconds: float) -> Any:
+        """Return the next item; pause until the coroutine has posted one.
+
+        Raises Timeout after `seconds`; Disconnected if the client leaves, or HALF_CLOSED_S after it has closed its
+        sending side.
+        """
         if not self.items:
             stream, clock = self.stream, self.stream.clock
             began = clock.now
             while not self.items:
-                if stream.ended and clock.now > max(began, stream.client_ended_at) + HALF_CLOSED:
+                if stream.client_ended and clock.now > max(began, stream.client_ended_at) + HALF_CLOSED_S:
                     raise Disconnected
                 left = began + seconds - clock.now
                 if left < 0:
                     raise Timeout
                 try:
-                    await stream.wait(Want.PROGRAM, min(left, HALF_CLOSED))
+                    await stream.wait(Want.PROGRAM, min(left, HALF_CLOSED_S))
                 except Timeout:
                     continue
         return self.items.popleft()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call the function now: the conversation runs in the thread of the loop."""
         function(*arguments)
 
     def close(self) -> None:
+        """Do nothing: the channel has no descriptor."""
         pass
 
 
-class ThreadMeeting:
-    """A meeting of two threads: the conversation may block, and the loop has a separate thread."""
+class CrossThreadChannel:
+    """A channel of two threads: the conversation may block, and the loop has a separate thread."""
 
-    __slots__ = ("bell", "items", "loop", "open", "poller")
+    __slots__ = ("items", "loop", "open", "poller", "waker")
 
-    # Those of meetings that have ended. One that rings late only makes take() look once more.
-    bells: deque[Waker] = deque()
+    # The Wakers of ended channels, for reuse. A late wake() only makes take() check `items` once more.
+    wakers: deque[Waker] = deque()
 
     def __init__(self, poller: Poller, loop: asyncio.AbstractEventLoop) -> None:
         self.poller = poller
@@ -142,55 +152,63 @@ class ThreadMeeting:
         self.items: deque[Any] = deque()
         self.open = True
         try:
-            self.bell = self.bells.pop()
+            self.waker = self.wakers.pop()
         except IndexError:
-            self.bell = Waker()
+            self.waker = Waker()
 
     def post(self, item: Any) -> None:
+        """Give the conversation an item, and wake its thread. After close(), the item is lost."""
         self.items.append(item)
+        # The Waker of a closed channel may already belong to another channel.
         if self.open:
-            self.bell.wake()
+            self.waker.wake()
 
     post_soon = post
 
     async def take(self, seconds: float) -> Any:
+        """Return the next item; wait until the loop's thread has posted one. Raises Timeout after `seconds`,
+        Disconnected.
+        """
         while not self.items:
-            if not await self.poller.wait((self.bell.reader,), time.monotonic(), seconds):
+            ready = await self.poller.wait((self.waker.reader,), since=time.monotonic(), seconds=seconds)
+            if not ready:
                 raise Timeout
-            self.bell.clear()
+            self.waker.clear()
         return self.items.popleft()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have the loop call the function in its thread; do nothing if the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             pass  # the loop is closed: the process ends
 
     def close(self) -> None:
+        """Give the Waker back for the next channel."""
         if self.open:
             self.open = False
-            self.bells.append(self.bell)
+            self.wakers.append(self.waker)
 
 
-def meet(io: Stream, choice: str) -> Meeting:
-    """Return a meeting for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
+def open_channel(io: Stream, choice: str) -> CallChannel:
+    """Return a new channel for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
     poller = io.poller()
     if isinstance(poller, EventPoller):
-        return EventMeeting(poller.stream)
-    return ThreadMeeting(poller, LoopThread.of_this_process(choice).loop)
+        return SameLoopChannel(poller.stream)
+    return CrossThreadChannel(poller, LoopThread.of_this_process(choice).loop)
 
 
 def start_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], context: Context
 ) -> asyncio.Task[T]:
-    """Run a coroutine as a Task, on the running loop. From Python 3.12 on it runs in place to its first wait."""
+    """Run a coroutine as a Task, on the running loop. From Python 3.12 on it runs to its first wait at once."""
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, context=context, eager_start=True)
     return loop.create_task(work, context=context)
 
 
 class LoopThread:
-    """An event loop in a separate thread; the loop of all applications of this process."""
+    """An event loop in a separate thread. It runs all applications of this process."""
 
     current: LoopThread | None = None
     starting = threading.Lock()
@@ -203,7 +221,7 @@ class LoopThread:
 
     @classmethod
     def of_this_process(cls, choice: str) -> LoopThread:
-        """Return this process's loop; start it if there is none."""
+        """Return this process's loop; start one if there is none."""
         found = cls.current
         if found is None or found.process != os.getpid():
             with cls.starting:
@@ -214,7 +232,7 @@ class LoopThread:
 
     @classmethod
     def existing(cls) -> LoopThread | None:
-        """Return this process's loop, None if it was not started."""
+        """Return this process's loop; None if no loop was started."""
         found = cls.current
         return found if found is not None and found.process == os.getpid() else None
 
@@ -225,7 +243,7 @@ class LoopThread:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, from another thread, and return what it returns."""
+        """Run a coroutine on the loop, from another thread, and return its result."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         while not future.done():
             wait((future,), LOOK_S)
@@ -240,7 +258,7 @@ class LoopThread:
 
 
 async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
-    """Wait until an event is set; return False if `seconds` pass, or if `given_up` is raised, before it is."""
+    """Wait until `event` is set. Return False if `seconds` pass, or `given_up` is raised, before that."""
     if event.is_set():
         return True
     task = asyncio.ensure_future(event.wait())
@@ -250,7 +268,7 @@ async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
 
 
 async def unless(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
-    """Run a coroutine to its end, or until `given_up` is raised; then it is cancelled. Raises what it raises."""
+    """Run a coroutine to its end; cancel it if `given_up` is raised first. Raises the coroutine's exceptions."""
     task = asyncio.ensure_future(work)
     await settle(task, math.inf, given_up)
     if task.done():
@@ -262,29 +280,29 @@ async def unless(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
 async def settle(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> None:
     """Wait until a task has ended, `seconds` have passed, or `given_up` is raised."""
     loop = asyncio.get_running_loop()
-    told = loop.create_future()
+    asked_to_stop = loop.create_future()
 
     def tell() -> None:
-        loop.call_soon_threadsafe(resolve, told)
+        loop.call_soon_threadsafe(resolve, asked_to_stop)
 
     expires = time.monotonic() + seconds
     given_up.watchers.append(tell)
     try:
         while not given_up.raised and not task.done() and (left := expires - time.monotonic()) > 0:
-            both = (task, told)
+            both = (task, asked_to_stop)
             await asyncio.wait(both, timeout=min(left, LOOK_S), return_when=asyncio.FIRST_COMPLETED)
     finally:
         given_up.watchers.remove(tell)
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Give a future its result, unless it has one."""
+    """Give a future the result None, unless it is done."""
     if not future.done():
         future.set_result(None)
 
 
 def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
-    """Return the function that makes the loop of a choice (auto, uvloop, asyncio), and the loop's name.
+    """Return the function that makes a loop, and the loop's name. choice: auto, uvloop or asyncio.
 
     Raises ImportError if the choice is uvloop and uvloop is not installed.
     """

@@ -1,29 +1,32 @@
-"""Parking while another server works: how the pool's conversations wait for it without holding a worker.
+"""Parking while an upstream works: the pool's conversations wait for it without a worker.
 
-A proxied request spends most of its time waiting for the server behind ewe. A worker of the pool must not wait with
-it: five slow requests would stop a pool of five. The conversation therefore parks, and two things may resume it:
+A proxied request spends most of its time waiting for the upstream. A worker of the pool must not wait as well: five
+slow requests would stop a pool of five. The conversation therefore parks, and two events may resume it:
 
-    main thread's epoll ──▶ the client's socket: it has left        ──▶ the conversation is queued
-                        ──▶ the other server's socket: it can be read ──▶ ParkedPoll.ring() ──▶ queued
+    main thread's epoll ──▶ the client's socket: the client has left ──▶ the conversation is queued
+                        ──▶ the upstream's socket: it can be read    ──▶ ParkedPoll.set() ──▶ queued
 
-ParkedPoll is a bell (bells.py) that epoll rings. The client's socket is watched as for any parked conversation; the
-other one is watched in addition (OtherSockets), with EPOLLONESHOT, and stays known to epoll between two waits.
+ParkedPoll is a WakeEvent (wake_events.py) that the main thread sets when epoll reports the upstream's socket. epoll
+watches the client's socket as for any parked conversation. It watches the upstream's socket in addition
+(OtherSockets), with EPOLLONESHOT, and knows that descriptor also between two waits.
 
-A server on the same machine answers within a millisecond, and parking costs two system calls and a change of
-threads. The first wait of a request therefore looks for EAGER seconds in place. Only then does it park.
+An upstream on the same machine answers within a millisecond, and parking costs two system calls and a change of
+threads. A wait of a request therefore polls the socket for POLL_FIRST_S in the worker, and parks only then. After
+the first wait of the request that was longer, its other waits park at once.
 
-Programs still hold their worker (Stream.poller()): a pool bounds how many of them run at once.
+Programs still occupy their worker (Stream.poller()), so a pool limits how many programs run at once.
 
-What can go wrong: the client's event resumes the conversation, with another worker, while the first worker still
-parks it. The first worker must not have the other socket watched for a wait that is over: it would take the place
-of the next wait's. `over` prevents that. A conversation that goes on also takes `wake` away. A ring that is too
-late wakes nobody, and one that is too early is looked at again: every wait may return too early.
+Possible failures: an event of the client resumes the conversation, in another worker, while the first worker still
+parks it. The first worker must not register the upstream's socket for a wait that is over, since its entry would
+replace that of the next wait. `is_over` prevents this. A conversation that goes on also removes `wake`, so a late
+set() wakes no conversation. A wake-up that comes too early does no harm: the caller of every wait checks again.
 
 Read next: processors/pool_parking.py, which calls park() and ready().
 """
 
 from __future__ import annotations
 
+import math
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
@@ -40,122 +43,145 @@ from ewe.streams.descriptor_set import (
     GONE,
     look_at,
 )
-from ewe.streams.poller import HALF_CLOSED, BlockingPoller
+from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 
 if TYPE_CHECKING:
     import socket
 
     from ewe.streams.listener import Listener
 
-EAGER = 0.002  # seconds
+# Seconds that a worker polls an upstream's socket before the conversation parks. An upstream on the same machine
+# usually answers within this time; longer, the worker would be missing to other clients.
+POLL_FIRST_S = 0.002
 
 
 class ParkedPoll:
-    """A bell that the main thread's epoll rings. client_events, mask: of epoll(7); descriptor: -1 for none."""
+    """A WakeEvent that the main thread sets when epoll reports a descriptor.
 
-    __slots__ = ("client_events", "descriptor", "lock", "mask", "over", "rung", "wake")
+    client_events, mask: events of epoll(7), for the client's socket and for `descriptor`. descriptor: -1 for none.
+    """
+
+    __slots__ = ("client_events", "descriptor", "is_over", "is_set", "lock", "mask", "wake")
 
     def __init__(self, client_events: int, descriptor: int = -1, mask: int = 0) -> None:
         self.client_events = client_events
         self.descriptor = descriptor
         self.mask = mask
-        self.rung = False
-        self.wake: Callable[[], None] | None = None
-        self.over = False  # the conversation has gone on
-        self.lock = allocate_lock()  # for `over`: held while epoll is told to watch the descriptor
+        self.is_set = False
+        self.wake: Callable[[], None] | None = None  # resumes the parked conversation
+        self.is_over = False  # the conversation has gone on
+        self.lock = allocate_lock()  # protects `is_over` while the descriptor is registered with epoll
 
-    def ring(self) -> None:
-        self.rung = True
+    def set(self) -> None:
+        """Resume the conversation, if it is parked already. Any thread may call this."""
+        self.is_set = True
         if (wake := self.wake) is not None:
             wake()
 
     def events(self) -> int:
+        """Return the epoll(7) events of the client's socket that resume the conversation, too."""
         return self.client_events
 
     def park(self, resume: Callable[[], None], watch: Callable[[ParkedPoll], None]) -> None:
+        """Note that the conversation is parked: set() then calls resume(). If the event is set, call resume() now.
+
+        watch: a function that has epoll watch `descriptor`; it is called if there is one.
+        """
         self.wake = resume
         if self.descriptor >= 0:
             watch(self)
-        if self.rung:  # checked last: it may ring at any point
+        if self.is_set:  # checked last: another thread may call set() at any point
             resume()
 
-    async def heard(self, seconds: float) -> bool:
-        raise NotImplementedError  # PoolPoller.wait() waits
+    async def wait(self, seconds: float) -> bool:
+        """Raise NotImplementedError: PoolPoller.wait() waits instead."""
+        raise NotImplementedError  # PoolPoller.wait() waits instead
 
     def close(self) -> None:
         """Note that the conversation goes on, perhaps while a worker still parks it."""
         with self.lock:
-            self.over = True
+            self.is_over = True
         self.wake = None
 
 
 class OtherSockets:
-    """The sockets of other servers that the listener's epoll watches, and the bell of each."""
+    """The upstreams' sockets that the listener's epoll watches, and the ParkedPoll of each."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.bells: dict[int, ParkedPoll] = {}
+        self.polls: dict[int, ParkedPoll] = {}
 
-    def watch(self, bell: ParkedPoll) -> None:
-        """Have epoll ring the bell of a conversation that is parked, unless it has gone on; from any thread."""
-        descriptor, events = bell.descriptor, bell.mask | EPOLLONESHOT
+    def watch(self, poll: ParkedPoll) -> None:
+        """Have epoll watch the upstream of a parked conversation, unless the conversation has gone on.
+
+        Any thread may call this.
+        """
+        descriptor, events = poll.descriptor, poll.mask | EPOLLONESHOT
         try:
-            with bell.lock:
-                if bell.over:  # the client's event came first
+            with poll.lock:
+                if poll.is_over:  # the client's event came first
                     return
-                self.bells[descriptor] = bell
+                self.polls[descriptor] = poll
                 try:
                     self.listener.watch(descriptor, events, True)
                 except FileNotFoundError:
                     self.listener.watch(descriptor, events)
-        except OSError:  # let the conversation find out
-            bell.ring()
+        except OSError:  # resume the conversation: its next call meets the error
+            poll.set()
 
     def ready(self, descriptor: int) -> None:
-        """Ring the bell of a socket that epoll has reported, if it still has one."""
-        bell = self.bells.pop(descriptor, None)
-        if bell is not None:
-            bell.ring()
+        """Resume the conversation that waits for a socket which epoll has reported, if one still waits."""
+        poll = self.polls.pop(descriptor, None)
+        if poll is not None:
+            poll.set()
 
 
 class PoolPoller(BlockingPoller):
-    """Wait for one descriptor, parked."""
+    """A poller that parks the conversation while it waits for one descriptor."""
 
     def __init__(self, client: socket.socket) -> None:
         super().__init__(client)
-        self.eager = True
+        self.polls_first = True  # each wait so far was shorter than POLL_FIRST_S
 
     async def wait(
         self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
     ) -> list[int]:
+        """Pause until the one descriptor can be read, or written if it is `writable`; return it in a list.
+
+        Return [] after `seconds`. descriptors, writable: they may name one descriptor only; -1: none. since: the
+        time.monotonic() of the upstream's last output. Raises Disconnected when the client has left, or when it has
+        closed its sending side and the upstream has been silent for HALF_CLOSED_S.
+
+        An upstream often answers soon. The first POLL_FIRST_S are therefore waited in this thread, as long as each
+        wait of the request was that short: parking costs more than such a wait.
+        """
         descriptor = descriptors[0] if descriptors else writable
         assert all(each == descriptor for each in descriptors) and writable in (-1, descriptor)
-        now = time.monotonic()
-        expires = now + seconds
-        if self.eager and descriptor >= 0:
-            self.eager = False
+        expires = time.monotonic() + seconds
+        if self.polls_first and descriptor >= 0:
             watched = poll()
             watched.register(descriptor, (POLLIN if descriptors else 0) | (POLLOUT if writable >= 0 else 0))
-            if watched.poll(min(EAGER, seconds) * 1000):
-                self.eager = True
+            if watched.poll(min(POLL_FIRST_S, seconds) * 1000):
                 return [descriptor]
-            now = time.monotonic()
+            self.polls_first = False
         mask = (EPOLLIN if descriptors else 0) | (EPOLLOUT if writable >= 0 else 0)
         while True:
             ended_at = self.client_ended_at
-            gone_at = expires if ended_at is None else max(ended_at, since) + HALF_CLOSED
+            # A client that has closed its sending side counts as gone once the upstream was silent for
+            # HALF_CLOSED_S.
+            silent_until = math.inf if ended_at is None else max(ended_at, since) + HALF_CLOSED_S
             client_events = EPOLLONESHOT if ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
             parked = ParkedPoll(client_events, descriptor, mask)
             try:
-                await Wait(Want.PROGRAM, min(expires, gone_at), parked)
+                await Wait(Want.PROGRAM, min(expires, silent_until), parked)
             except Timeout:
                 pass
             finally:
                 parked.close()
-            if parked.rung:
+            if parked.is_set:
                 return [descriptor]
             now = time.monotonic()
-            if ended_at is not None and now >= gone_at:
+            if now >= silent_until:
                 raise Disconnected
             if now >= expires:
                 return []

@@ -1,25 +1,25 @@
-"""Pollers: how a conversation waits for a program or for another server, under every model.
+"""Pollers: how a conversation waits for a program or for an upstream, under every model.
 
-A feature that runs a program waits for the program's pipes; a gateway to another server waits for that server's
-socket. Neither is the client's connection, so the stream's own receive() and send() do not help. How to wait is
-again the model's decision, and so each stream has a poller beside its calls for the client:
+A feature that runs a program waits for the program's pipes. A gateway to an upstream waits for the upstream's
+socket. Neither is the client's connection, so the stream's receive() and send() cannot wait for them. The model
+decides how to wait, and so each stream has a poller beside its calls for the client:
 
     feature ── await io.poller().wait([pipe, ...], ...) ──┬── BlockingPoller   poll(2) here; the thread waits
                                                           └── EventPoller      pause; the loop's reader resumes
 
-The pool uses the BlockingPoller: a program holds its worker, as it does in the thread model.
+The pool uses the BlockingPoller for programs: a program occupies its worker, as in the thread model.
 
-All pollers watch the client too. A client that disconnects ends the wait with Disconnected, so that its program
-can be ended. A client that only closes its sending side may still read the answer (`printf ... | nc -N`), or may
-have left: from the outside both look alike. Such a client is believed to be there as long as the program writes
-something every HALF_CLOSED seconds.
+All pollers watch the client, too. If the client disconnects, the wait raises Disconnected, so that the program can
+be ended. A client that only closes its sending side may still read the response (`printf ... | nc -N`), or it may
+have left; the server cannot tell these cases apart. ewe keeps such a client's program running as long as the
+program writes at least every HALF_CLOSED_S.
 
-What can go wrong: a descriptor that is closed while a poller watches it. Its number is given to the next file that
-is opened, and the poller would wake the wrong conversation. wait() therefore watches only until it returns.
-readable() watches on (it saves an event loop system calls in each wait): its caller must call forget() before it
+Possible failures: a descriptor is closed while a poller watches it. The next file that is opened gets its number,
+and the poller would wake the wrong conversation. wait() therefore watches only until it returns. readable() goes on
+watching, which saves an event loop system calls in each wait. Its caller must therefore call forget() before it
 closes the descriptor.
 
-Read next: EventPoller in event.py; gateway/programs.py, gateway/upstream.py.
+Read next: event_poller.py; gateway/programs.py, gateway/upstream.py.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ import time
 from collections.abc import Callable, Sequence
 
 from ewe.streams.base import Disconnected
-from ewe.streams.descriptor_set import CLOSING, ENDED, GONE, OPEN, SENDS, side_after
+from ewe.streams.descriptor_set import CLOSING, ENDED, GONE, OPEN, UNREAD, side_after
 
-# Seconds that a program may stay silent once the client has closed its sending side. The event loop checks this
-# once in as many seconds, so there it may be twice as long.
-HALF_CLOSED = 2.0
+# Seconds that a program may stay silent after the client has closed its sending side. After them the wait raises
+# Disconnected, since the client has probably left. The event loop checks this only every HALF_CLOSED_S. There, the
+# program may be silent for twice as long.
+HALF_CLOSED_S = 2.0
 
 
 class BlockingPoller:
-    """Wait with poll(2), for the program and for the client's end at once."""
+    """A poller that waits with poll(2), for the program and for the client to leave."""
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
@@ -50,6 +51,16 @@ class BlockingPoller:
         seconds: float,
         writable: int = -1,
     ) -> list[int]:
+        """Wait in poll(2) until a descriptor can be read, or `writable` can be written (-1: none); return the ready
+        ones.
+
+        Return [] after `seconds`. since: the time.monotonic() of the program's last output. Raises Disconnected
+        when the client has left, or when it has closed its sending side and the program has been silent for
+        HALF_CLOSED_S.
+
+        An event of the client is checked once and then no longer watched; otherwise poll(2) would report it again
+        at once, and this loop would never sleep.
+        """
         import select
 
         watched = select.poll()
@@ -66,39 +77,42 @@ class BlockingPoller:
         now = time.monotonic()
         expires = now + seconds
         while True:
-            gone_at = None if self.client_ended_at is None else max(self.client_ended_at, since) + HALF_CLOSED
-            until = expires if gone_at is None else min(expires, gone_at)
+            silent_until = (
+                None if self.client_ended_at is None else max(self.client_ended_at, since) + HALF_CLOSED_S
+            )
+            until = expires if silent_until is None else min(expires, silent_until)
             events = dict(watched.poll(max(until - now, 0) * 1000))
             about_client = events.pop(client, 0)
             side = (
                 side_after(client, about_client, self.client_ended_at is not None) if about_client else OPEN
             )
             now = time.monotonic()
-            if side == GONE or (gone_at is not None and now >= gone_at):
+            if side == GONE or (silent_until is not None and now >= silent_until):
                 raise Disconnected
             if events:
                 return list(events)
-            if side == ENDED:  # it may have left, or may still read
+            if side == ENDED:  # the client may have left, or may still read
                 self.client_ended_at = now
-            if side in (ENDED, SENDS):
+            if side in (ENDED, UNREAD):
                 watched.modify(client, 0)
             elif now >= expires:
                 return []
 
     async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        """Wait in poll(2) until a descriptor can be read; return False after `seconds`. Raises Disconnected."""
         return bool(await self.wait((descriptor,), since, seconds))
 
     def forget(self, descriptor: int) -> None:
         """Do nothing: poll(2) watches nothing between two waits."""
 
     async def share(self, size: int) -> None:
-        """Do nothing: the program holds this thread, and no other conversation waits for the thread."""
+        """Do nothing: no other conversation waits for this thread."""
 
-    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
-        """Wait in this thread, then call function."""
+    def after(self, seconds: float, exit_descriptor: int, function: Callable[[], None]) -> None:
+        """Wait in this thread until the program has exited, `seconds` at most; then call `function`."""
         from select import POLLIN, poll
 
         watched = poll()
-        watched.register(exited, POLLIN)
+        watched.register(exit_descriptor, POLLIN)
         watched.poll(seconds * 1000)
         function()

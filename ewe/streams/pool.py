@@ -1,6 +1,6 @@
-"""The pool's stream: where its worker would wait for the client, the conversation is parked instead.
+"""The pool's stream: where a worker would wait for the client, the conversation pauses and is parked.
 
-A pool has few threads and many connections. A worker that waits in recv(2) for a slow client is lost to all others:
+A pool has few threads and many connections. A worker that waits in recv(2) for a slow client cannot serve others:
 five silent clients stop a pool of five. This stream therefore tries each call without blocking, and pauses where
 the call would wait:
 
@@ -9,15 +9,15 @@ the call would wait:
        │ parks the connection with the main thread's epoll, and takes the next conversation from the queue
     main thread: epoll says "readable" ─▶ queue ─▶ any worker: conversation.send(None) ─▶ recv(2) again
 
-A Wait says what the conversation waits for and until when; processors/pool_parking.py does the parking. A
-conversation may thus begin in one thread and end in another, but two threads never run it at once: it is parked, or
-queued, or with one worker.
+A Wait contains the event that the conversation waits for, and the deadline. processors/pool_parking.py parks it. A
+conversation may therefore begin in one thread and end in another. Two threads never run it at once: it is parked,
+or queued, or one worker runs it.
 
 With parking = idle only next_request() pauses, and the other calls are those of the blocking stream.
 
-What can go wrong: a client that sends one byte at a time is ready again before the main thread checks its deadline.
-receive() therefore compares the clock itself. A client as fast as the server is always ready. With parking = always
-the conversation therefore goes to the end of the queue after SHARE bytes (turn).
+Possible failures: a client that sends one byte at a time is ready again before the main thread checks its deadline.
+receive() therefore checks the deadline itself. A client as fast as the server is always ready. With parking =
+always, the conversation therefore goes to the end of the queue after TURN_BYTES (turn).
 
 Read next: processors/pool.py.
 """
@@ -32,10 +32,10 @@ from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
 from ewe.streams.base import (
-    CALL,
-    RECEIVE,
-    SENDFILE,
-    SHARE,
+    CALL_COST_BYTES,
+    RECEIVE_BYTES,
+    SENDFILE_BYTES,
+    TURN_BYTES,
     Disconnected,
     MinRate,
     Poller,
@@ -48,16 +48,18 @@ from ewe.streams.blocking import BlockingStream
 from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, GONE, look_at
 from ewe.streams.descriptors import send_region
 from ewe.streams.parking import ParkedPoll, PoolPoller
-from ewe.streams.poller import HALF_CLOSED
+from ewe.streams.poller import HALF_CLOSED_S
+from ewe.timeouts import counted_if_empty
 
 if TYPE_CHECKING:
-    from ewe.streams.bells import Bell
+    from ewe.streams.wake_events import WakeEvent
 
 
 class PoolStream(BlockingStream):
     """A stream whose conversation pauses where a worker of the pool would wait for the client.
 
-    parks_always: it pauses in every wait for the client (parking = always), not only between requests (idle).
+    parks_always: the conversation pauses in every wait for the client (parking = always), not only between requests
+    (parking = idle).
     """
 
     def __init__(
@@ -68,42 +70,59 @@ class PoolStream(BlockingStream):
         timeouts: Timeouts,
         parks_always: bool,
     ) -> None:
+        """sock: the client's. With parks_always, its calls fail instead of waiting, so that the conversation can
+        pause.
+        """
         super().__init__(sock, client, server, timeouts)
         self.parks_always = parks_always
-        # Bytes, and CALL for each call, since the last turn(). Parking does not reset the count.
-        self.handled = 0
+        # Bytes, and CALL_COST_BYTES for each call, since the last turn(). Parking does not reset the count.
+        self.handled_bytes = 0
         if parks_always:
             sock.setblocking(False)
 
+    @property
+    def may_block(self) -> bool:  # type: ignore[override]
+        """A call may wait in the kernel."""
+        return not self.parks_always
+
     async def next_request(self, seconds: float) -> bytes:
+        """Pause until the client sends; return the first bytes. The connection is parked meanwhile.
+
+        Return b"" if none come within `seconds`, or at a stop. Raises Disconnected.
+        """
         self.idle = True
         try:
             if self.finishing:
                 return self.arrived_before_stop()
-            # Wait before the first recv(): the main thread starts conversations, and must not run a request.
+            # Pause before the first recv(): the main thread runs the conversation to this point, and must not
+            # answer a request.
             wait = Wait(Want.BYTES, time.monotonic() + seconds)
             while True:
                 await wait
                 try:
-                    return self.socket.recv(RECEIVE)
+                    return self.socket.recv(RECEIVE_BYTES)
                 except BlockingIOError:
                     continue
                 except OSError:
                     raise Disconnected from None
         except Timeout:
-            # The request may have come while this process had no processor: epoll then reports only the time.
-            return self.arrived_before_stop()
+            # The request may have come before epoll could report it: the kernel did not schedule this process.
+            return counted_if_empty(self, self.arrived_before_stop())
         finally:
             self.idle = False
 
-    async def receive(self, limit: int = RECEIVE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+        """Return the next bytes, at most `limit`; with parking = always, pause while there are none.
+
+        b"": the client has closed its sending side. Raises Timeout at the deadline, Disconnected.
+        """
         if not self.parks_always:
             return await super().receive(limit)
         while True:
             try:
                 return self.checked(self.socket.recv(limit))
             except BlockingIOError:
-                # Each byte of a slow client wakes the main thread, which queues the conversation before it checks
+                # Each byte of a slow client makes the main thread queue the conversation before it checks
                 # deadlines.
                 if time.monotonic() > self.expires:
                     raise Timeout from None
@@ -112,6 +131,9 @@ class PoolStream(BlockingStream):
                 raise Disconnected from None
 
     async def send(self, *parts: bytes) -> None:
+        """Write all parts; with parking = always, pause while the socket's buffer is full. Raises Timeout,
+        Disconnected.
+        """
         if not self.parks_always:
             return await super().send(*parts)
         data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
@@ -120,21 +142,26 @@ class PoolStream(BlockingStream):
             try:
                 sent = self.socket.send(data)
             except BlockingIOError:
-                pace = await self.room(pace)
+                pace = await self.socket_has_room(pace)
                 continue
             except OSError:
                 raise Disconnected from None
             data = data[sent:]
             if pace is not None:
                 pace.check(sent)
-            self.handled += CALL + sent
-            if self.handled > SHARE:
+            self.handled_bytes += CALL_COST_BYTES + sent
+            if self.handled_bytes > TURN_BYTES:
                 await self.turn()
 
     def upstream_poller(self) -> Poller:
+        """Return a PoolPoller, whose waits occupy no worker; without parking = always, a BlockingPoller."""
         return PoolPoller(self.socket) if self.parks_always else super().upstream_poller()
 
     async def either(self, descriptor: int, seconds: float) -> bool:
+        """Pause until the client or the upstream's socket is ready; return True for the client.
+
+        Raises Timeout after `seconds`, Disconnected.
+        """
         if not self.parks_always:
             return await super().either(descriptor, seconds)
         expires = time.monotonic() + seconds
@@ -146,26 +173,28 @@ class PoolStream(BlockingStream):
                 await Wait(Want.EITHER, expires, parked)
             finally:
                 parked.close()
-            if client.poll(0):  # its receive() will not wait
+            if client.poll(0):  # receive() will not wait
                 return True
-            if parked.rung:
+            if parked.is_set:
                 return False
 
-    def bell(self) -> Bell:
-        return PoolBell(self) if self.parks_always else super().bell()
+    def wake_event(self) -> WakeEvent:
+        """Return a new PoolWakeEvent; without parking = always, a BlockingWakeEvent. Raises OSError."""
+        return PoolWakeEvent(self) if self.parks_always else super().wake_event()
 
     async def share(self, size: int) -> None:
-        self.handled += CALL + size
-        if self.handled > SHARE and self.parks_always:
+        """Count `size` bytes of work; after TURN_BYTES go to the end of the queue, with parking = always."""
+        self.handled_bytes += CALL_COST_BYTES + size
+        if self.handled_bytes > TURN_BYTES and self.parks_always:
             await self.turn()
 
     async def turn(self) -> None:
-        """Go to the end of the queue: every conversation that is ready now comes first."""
-        self.handled = 0
+        """Go to the end of the queue. Every conversation that is ready now comes first."""
+        self.handled_bytes = 0
         await Wait(Want.TURN, math.inf)
 
-    async def room(self, pace: MinRate | None) -> MinRate:
-        """Wait until the client has read something, and return `pace`, or a new MinRate if it is None.
+    async def socket_has_room(self, pace: MinRate | None) -> MinRate:
+        """Wait until the client has read some bytes. Return `pace`, or a new MinRate if `pace` is None.
 
         Raises Timeout if the client reads nothing for write_timeout, or is slower than min_rate.
         """
@@ -175,6 +204,11 @@ class PoolStream(BlockingStream):
         return pace
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Send `head`, then a part of a file with sendfile(2); with parking = always, pause while the buffer is
+        full.
+
+        Raises Timeout; Disconnected, also if the file has become shorter.
+        """
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
         self.unsent = count
@@ -183,9 +217,9 @@ class PoolStream(BlockingStream):
         pace = MinRate(self.timeouts)
         while count:
             try:
-                sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE))
+                sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE_BYTES))
             except BlockingIOError:
-                await self.room(pace)
+                await self.socket_has_room(pace)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -198,51 +232,62 @@ class PoolStream(BlockingStream):
             await self.share(sent)
 
 
-class PoolBell:
-    """Park; the bell queues the conversation, and any worker resumes it. See ParkedBell."""
+class PoolWakeEvent:
+    """A WakeEvent that parks the conversation. set() queues it, and any worker resumes it. See ParkedWakeEvent."""
 
     def __init__(self, stream: PoolStream) -> None:
         self.stream = stream
-        self.rung = False
-        self.wake: Callable[[], None] | None = None
+        self.is_set = False
+        self.wake: Callable[[], None] | None = None  # queues the parked conversation
         self.client_ended_at: float | None = None
 
-    def ring(self) -> None:
-        self.rung = True
+    def set(self) -> None:
+        """Queue the conversation, if it is parked already. Any thread may call this."""
+        self.is_set = True
         if self.wake is not None:
             self.wake()
 
-    async def heard(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
+        """Pause until set() is called; return False after `seconds`.
+
+        Raises Disconnected if the client leaves, or HALF_CLOSED_S after it has closed its sending side.
+        """
         expires = time.monotonic() + seconds
-        while not self.rung:
+        while not self.is_set:
             now = time.monotonic()
-            gone_at = None if self.client_ended_at is None else self.client_ended_at + HALF_CLOSED
-            if gone_at is not None and now >= gone_at:
+            # How long a client that has closed its sending side is waited for: it may have left.
+            client_until = math.inf if self.client_ended_at is None else self.client_ended_at + HALF_CLOSED_S
+            if now >= client_until:
                 raise Disconnected
             if now >= expires:
                 return False
-            self.wake = None  # the last wait's
+            self.wake = None  # set by the last wait
             try:
-                await Wait(Want.BELL, expires if gone_at is None else min(expires, gone_at), self)
+                await Wait(Want.WAKE_EVENT, min(expires, client_until), self)
             except Timeout:
                 continue
-            if not self.rung:
+            if not self.is_set:  # then an event of the client's socket has resumed the conversation
                 self.look_at_client()
         return True
 
     def look_at_client(self) -> None:
-        """Find out what the client did: it has left, or closed its sending side. Raises Disconnected."""
+        """Check whether the client has left, or has only closed its sending side. Raises Disconnected."""
         if look_at(self.stream.socket.fileno(), self.client_ended_at is not None) == GONE:
             raise Disconnected
         self.client_ended_at = time.monotonic()
 
     def events(self) -> int:
+        """Return the epoll(7) events of the client's socket that resume the conversation, too."""
         return EPOLLONESHOT if self.client_ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
 
     def park(self, resume: Callable[[], None], watch: Callable[[Any], None]) -> None:
+        """Note that the conversation is parked: set() then calls resume(). If the event is set, call resume() now.
+
+        watch: not needed, since no further descriptor is watched.
+        """
         self.wake = resume
-        if self.rung:  # checked last: it may ring at any point
+        if self.is_set:  # checked last: another thread may call set() at any point
             resume()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the event has no descriptor."""

@@ -1,22 +1,22 @@
 """Watchers: the descriptors that an event loop watches for its conversations, also between two waits.
 
-A gateway waits for the same server again and again. To add the server's socket to the loop for each wait, and to
-remove it afterwards, would cost system calls each time. A Watcher therefore adds a descriptor once, and remembers
-which conversation waits for it at the moment:
+A gateway waits for the same upstream again and again. Adding the upstream's socket to the loop for each wait, and
+removing it afterwards, would cost system calls each time. A Watcher therefore adds a descriptor once, and records
+which conversation waits for it at present:
 
     EventPoller.readable() ─▶ waiting[descriptor] = stream ─▶ the conversation pauses
     event loop: readable   ─▶ ready(descriptor) ─▶ stream.step()       while a conversation waits
                                                 └▶ forget(descriptor)  while none does
 
-What can go wrong: a descriptor is closed while it is watched, and its number is given to the next file that is
-opened. Who closes one calls the poller's forget() first.
+Possible failures: a descriptor is closed while it is watched, and the next file that is opened gets its number.
+Code that closes a watched descriptor must therefore call the poller's forget() first.
 
-Read next: EventPoller in event.py.
+Read next: event_poller.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from ewe.streams.base import Want
@@ -26,8 +26,28 @@ if TYPE_CHECKING:
     import asyncio
 
 
+class EventModel(Protocol):
+    """The parts of the event model (processors/event.py) that its streams use. calls: the executor threads."""
+
+    loop: Any
+    clock: Any
+    calls: Any
+
+    def admit(self, stream: Any) -> bool:
+        """Register a connection; return False if it is refused."""
+        ...
+
+    def converse(self, stream: Any) -> Any:
+        """Return the conversation over a stream."""
+        ...
+
+    def connection_lost(self, stream: Any) -> None:
+        """Release a stream, since its connection has ended."""
+        ...
+
+
 class Paused(Protocol):
-    """A stream whose conversation may have paused, as a Watcher knows it (EventStream)."""
+    """The part of an EventStream that a Watcher uses: a stream whose conversation may have paused."""
 
     want: Want | None
 
@@ -36,9 +56,9 @@ class Paused(Protocol):
 
 
 class Watcher:
-    """The descriptors that an event loop watches also between two waits.
+    """The descriptors that an event loop watches, also between two waits.
 
-    waiting: the stream whose conversation waits for a descriptor, None while none does.
+    waiting: descriptor -> the stream whose conversation waits for it; None while no conversation waits.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,16 +66,16 @@ class Watcher:
         self.waiting: dict[int, Paused | None] = {}
 
     def watch(self, descriptor: int) -> None:
-        """Begin to watch: whether the descriptor can be read, or its other end has closed it."""
+        """Begin to watch whether a descriptor can be read, or whether its other end is closed."""
         self.loop.add_reader(descriptor, self.ready, descriptor)
 
     def ready(self, descriptor: int) -> None:
-        """Wake the conversation whose descriptor can be read."""
+        """Resume the conversation that waits for a descriptor, which can be read now."""
         stream = self.waiting.get(descriptor)
         if stream is not None:
             if stream.want is Want.PROGRAM or stream.want is Want.EITHER:
                 stream.step()
-        else:  # the loop would call again and again for bytes that no conversation reads
+        else:  # the loop would call ready() again and again for bytes that no conversation reads
             self.forget(descriptor)
 
     def forget(self, descriptor: int) -> None:
@@ -68,11 +88,11 @@ class Watcher:
                 pass  # the garbage collector has just closed the socket, and the kernel has forgotten it
 
     def unwatch(self, descriptor: int) -> None:
-        """Take a descriptor from what is watched. Raises OSError if the kernel does not know it."""
+        """Remove a descriptor from the loop or its epoll. Raises OSError if the kernel does not know it."""
         self.loop.remove_reader(descriptor)
 
     def watch_again(self, descriptor: int) -> None:
-        """Watch a known descriptor after another reader took its place: a loop has one for each descriptor."""
+        """Watch a descriptor again after another reader has replaced this one: a loop has one per descriptor."""
         if descriptor in self.waiting:
             self.watch(descriptor)
 
@@ -80,7 +100,7 @@ class Watcher:
 class EpollWatcher(Watcher):
     """A Watcher with one epoll(7), which the loop watches.
 
-    To add a descriptor to the loop itself and to remove it costs uvloop seven system calls; here it costs two.
+    Adding a descriptor to uvloop itself and removing it costs seven system calls. Here it costs two.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -89,23 +109,25 @@ class EpollWatcher(Watcher):
         loop.add_reader(self.epoll.fileno(), self.ready_ones)
 
     def watch(self, descriptor: int) -> None:
+        """Begin to watch whether a descriptor can be read. Raises OSError."""
         self.epoll.register(descriptor, EPOLLIN)
 
     def ready_ones(self) -> None:
-        """Wake the conversations whose descriptors can be read."""
+        """Resume the conversations whose descriptors can be read."""
         for descriptor, _ in self.epoll.poll(0):
             self.ready(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
+        """Remove a descriptor from the epoll. Raises OSError if the kernel does not know it."""
         self.epoll.unregister(descriptor)
 
 
-# One for each loop that needs one; it ends with its loop.
+# The Watcher of each loop that needs one. It is garbage-collected with its loop.
 WATCHERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Watcher] = WeakKeyDictionary()
 
 
 def watcher_of(loop: asyncio.AbstractEventLoop) -> Watcher:
-    """Return a loop's watcher, which is made when it is first needed."""
+    """Return a loop's watcher; make it when it is first needed."""
     watcher = WATCHERS.get(loop)
     if watcher is None:
         watcher = WATCHERS[loop] = (EpollWatcher if HAS_EPOLL else Watcher)(loop)

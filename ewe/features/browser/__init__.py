@@ -1,19 +1,19 @@
-"""The browser of a database: a read-only site over its tables, for people and for programs.
+"""The database browser: a read-only site over the tables of a database, for people and for programs.
 
-    URL ──urls──▶ View ──statements──▶ SQL + parameters ──the demon──▶ rows ──pages──▶ HTML
+    URL ──urls──▶ View ──statements──▶ SQL + parameters ─the daemon──▶ rows ──pages──▶ HTML
                     ▲                     ▲
                     └── schema: only names of tables and columns that exist
 
-A visitor's text reaches SQL in two ways only. Names of tables and columns are looked up in the schema, and the
-schema's own spelling is quoted. Values are bound as parameters. The SQL editor is the one exception: there a
-visitor writes a whole statement, which the demon runs on a read-only connection with limits for time and rows.
+A visitor's text enters SQL in only two ways. Names of tables and columns are looked up in the schema, and the
+schema's own spelling is quoted. Values are bound as parameters. The SQL editor is the only exception: there a
+visitor writes a whole statement, which the daemon runs on a read-only connection with limits for time and rows.
 
     schema.py       tables, columns and keys of a database, from its catalogue; quoting
-    urls.py         what a URL asks for, and the URL of everything
+    urls.py         parses URLs into views, and makes the URL of each page
     statements.py   the SQL for a page of rows, a count, the most frequent values, one row, a change of a row
     pages.py        rows to HTML
-    style.py        how it looks
-    feature.py      the feature: asks the demon, and chooses the status when something fails
+    style.py        the style sheet
+    feature.py      the feature: asks the daemon, and chooses the status after a failure
 
 Read next: urls.py.
 """

@@ -1,12 +1,12 @@
-"""The feature: which page a path names, what must be asked for it, and the status when something fails.
+"""The feature: chooses the page for a path, asks the daemon for its data, and chooses the status after a failure.
 
-Who may see it: every client that reaches the server. ewe listens on loopback unless told otherwise, and there it
-refuses what a page of another site has sent a visitor for (ewe.gateway.own_names). A database that browser-hidden
-names does not exist here.
+Every client that reaches the server may see the pages. By default, ewe listens only on loopback, and there it
+refuses requests that a page of another site has caused (ewe.gateway.own_names). The browser does not show a
+database that browser-hidden names.
 
-A form changes only tables that browser-edit names, and only if the demon lets ewe change the database. A form on
-another site must not be able to send one in a visitor's name: browsers say where a form comes from, in
-Sec-Fetch-Site and in Origin, and ewe refuses what comes from elsewhere.
+A form changes only the tables that browser-edit names, and only if the daemon allows ewe to change the database. A
+page of another site must not be able to send a form in a visitor's name. Browsers send the origin of a form in
+Sec-Fetch-Site and in Origin, and ewe refuses forms of other sites.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Answer, Known, Listing, Place, Rows
+from ewe.features.browser.pages import Known, PageTrail, Rows, StatementResult, TableListing
 from ewe.features.browser.schema import Schema, Table, quote
-from ewe.features.browser.statements import Statement
+from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
+from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected
 from ewe.http.conditional import outcome
 from ewe.http.messages import Request, Response
@@ -46,10 +47,10 @@ FIELDS = (
     ("X-Content-Type-Options", "nosniff"),
 )
 EXPORTS = {"csv": ("CSV", "text/csv; charset=utf-8"), "json": ("JSON", "application/json")}
-MOST_FORM = 1 << 20  # bytes
+MAX_FORM_BYTES = 1 << 20  # of the form that changes a row: its values come in one piece
 EDITS = ("insert", "edit", "delete")
 READS = ("GET", "HEAD")
-# What a visitor reads for each kind of error: title and text. The database's own words are for the log.
+# The title and the text for visitors, for each kind of error. The database's own message goes to the log.
 WORDS = {
     "UNAVAILABLE": (
         "The database does not answer",
@@ -69,7 +70,7 @@ REFUSED_FILTER = "The database does not understand this: a value may not fit the
 
 
 class Browser:
-    """Answers below one path with pages on the site's databases."""
+    """Answers below one path with pages about the site's databases."""
 
     def __init__(self, config: Config, databases: Databases) -> None:
         self.base = (config.browser or "").rstrip("/") + "/"
@@ -85,24 +86,24 @@ class Browser:
             self.saved.setdefault(database, {})[name] = sql
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer below the base; None elsewhere. Raises HTTPError, Disconnected."""
+        """Return the response for a path below the base; None for other paths. Raises HTTPError, Disconnected."""
         path = request.path
         if not path.startswith(self.base):
             return moved(self.base) if path == self.base[:-1] else None
         if (refused := misdirected(request, io, self.hosts)) is not None:
             return refused
         parts = path[len(self.base) :].split("/")
-        place = Place(self.base, parts[0] if parts[0] in self.names else "")
+        trail = PageTrail(self.base, parts[0] if parts[0] in self.names else "")
         try:
             return await self.answer(request, parts, io)
         except BadRequest as error:
-            return self.problem(place, 400, "This address cannot be understood", error.cause)
+            return self.problem(trail, 400, "This address cannot be understood", error.cause)
         except HTTPError as error:
             if error.status != 404:
                 raise
-            return self.problem(place, 404, "There is no such page", error.cause)
+            return self.problem(trail, 404, "There is no such page", error.cause)
         except DatabaseError as error:
-            return self.failed(place, error)
+            return self.failed(trail, error)
 
     async def answer(self, request: Request, parts: list[str], io: Stream) -> Response:
         """Return the answer for the parts of a path. Raises HTTPError, DatabaseError."""
@@ -123,19 +124,19 @@ class Browser:
                 return moved(f"{self.base}{urls.encode_name(names[0])}/")
             return self.reply(request, await self.databases(io))
         database = self.known(names[0])
-        place = Place(self.base, database)
+        trail = PageTrail(self.base, database)
         if suffix and suffix not in EXPORTS:
             raise HTTPError(404, f"There is no “.{suffix}” of this: only .csv and .json.")
         if len(parts) == 2:
             if not last:
-                return await self.database(request, place, io)
+                return await self.database(request, trail, io)
             if last == "-sql":
-                return await self.sql(request, place, suffix, io)
-            return await self.table(request, place, names[1], suffix, io)
+                return await self.sql(request, trail, suffix, io)
+            return await self.table(request, trail, names[1], suffix, io)
         if len(parts) == 3 and directories[1] == "-saved":
-            return await self.saved_query(request, place, names[2], suffix, io)
+            return await self.saved_query(request, trail, names[2], suffix, io)
         if len(parts) == 3 and (last == "row" or is_edit):
-            return await self.row(request, place, names[1], last, suffix, io)
+            return await self.row(request, trail, names[1], last, suffix, io)
         raise HTTPError(404, "The address has too many parts.")
 
     def known(self, name: str) -> str:
@@ -145,7 +146,10 @@ class Browser:
         return name
 
     def reply(self, request: Request, text: str, status: int = 200, cause: str = "") -> Response:
-        """Return a page, or 304 if the client has this one."""
+        """Return a page, or a 304 if the client has the same page already.
+
+        text: the page. cause: the reason of another status than 200, for the error log; "" writes no line.
+        """
         body = text.encode("utf-8", "replace")
         if status != 200:
             return Response(status, FIELDS, body, cause=cause)
@@ -156,20 +160,25 @@ class Browser:
         return Response(200, fields, body)
 
     def problem(
-        self, place: Place, status: int, title: str, text: str, cause: str = "", detail: str = ""
+        self, trail: PageTrail, status: int, title: str, text: str, cause: str = "", detail: str = ""
     ) -> Response:
-        """Return a page for what went wrong."""
-        page = pages.problem_page(place, title, text, detail).encode("utf-8", "replace")
+        """Return an error page. title, text, detail: shown to the visitor. cause: for the error log; "": title and
+        text.
+        """
+        page = pages.problem_page(trail, title, text, detail).encode("utf-8", "replace")
         return Response(
             status, (*FIELDS, *(RETRY if status == 503 else ())), page, cause=cause or f"{title}: {text}"
         )
 
-    def failed(self, place: Place, error: DatabaseError, text: str = "", status: int = 0) -> Response:
-        """Return the page of an error of a database. text, status: in place of the usual ones."""
+    def failed(self, trail: PageTrail, error: DatabaseError, text: str = "", status: int = 0) -> Response:
+        """Return the page for an error of a database.
+
+        text, status: replace those of the error; "" and 0: the usual ones.
+        """
         title, usual = WORDS[error.kind]
         detail = str(error) if self.development else ""
         return self.problem(
-            place, status or error.status, title, text or usual, f"{error.kind}: {error}", detail
+            trail, status or error.status, title, text or usual, f"{error.kind}: {error}", detail
         )
 
     # -----------------------------------------------------------------------------------------------------
@@ -181,42 +190,47 @@ class Browser:
         for name in self.names:
             try:
                 schema = await self.asking.schema(name, io)
-            except DatabaseError:  # the demon's log has it
+            except DatabaseError:  # the daemon's log contains the reason
                 known.append(Known(name, None, {}))
             else:
                 known.append(Known(name, schema, {}))
-        return pages.databases_page(Place(self.base), known)
+        return pages.databases_page(PageTrail(self.base), known)
 
-    async def database(self, request: Request, place: Place, io: Stream) -> Response:
+    async def database(self, request: Request, trail: PageTrail, io: Stream) -> Response:
         """Return the page of one database."""
-        schema = await self.asking.schema(place.database, io)
-        known = await self.asking.counts_of(place.database, schema, io)
+        schema = await self.asking.schema(trail.database, io)
+        known = await self.asking.counts_of(trail.database, schema, io)
         first = next(iter(schema.tables), "")
         sql = f"SELECT *\nFROM {quote(first)}\nLIMIT 20" if first else "SELECT 1"
-        saved = self.saved.get(place.database, {})
-        return self.reply(request, pages.database_page(place, known, saved, self.editor, sql))
+        saved = self.saved.get(trail.database, {})
+        return self.reply(request, pages.database_page(trail, known, saved, self.editor, sql))
 
-    async def table(self, request: Request, place: Place, name: str, suffix: str, io: Stream) -> Response:
-        """Return the rows of a table: a page of them, or all of them as a file."""
-        schema, table = await self.table_named(place, name, io)
-        place = place._replace(table=name)
+    async def table(self, request: Request, trail: PageTrail, name: str, suffix: str, io: Stream) -> Response:
+        """Return the rows of a table: a page of them, or all of them as a file.
+
+        name: of the table. suffix: "csv" or "json" for a file; "" for a page. Raises HTTPError, DatabaseError.
+        """
+        schema, table = await self.table_named(trail, name, io)
+        trail = trail._replace(table=name)
         view = urls.view_of(table, request.query)
         try:
             if suffix:
                 statement = statements.rows_of(schema, table, view.first(), limit=False)
-                return await self.export(place, statement, name, suffix, io, EXPORT_S)
+                return await self.export(trail, statement, name, suffix, io, EXPORT_S)
             return self.reply(
-                request, pages.table_page(place, await self.listing(place, schema, table, view, io))
+                request, pages.table_page(trail, await self.listing(trail, schema, table, view, io))
             )
         except DatabaseError as error:
-            self.asking.schemas.pop(place.database, None)
+            self.asking.schemas.pop(trail.database, None)
             if error.kind == "STATEMENT" and view != View():
-                return self.failed(place, error, REFUSED_FILTER, 400)
+                return self.failed(trail, error, REFUSED_FILTER, 400)
             raise
 
-    async def listing(self, place: Place, schema: Schema, table: Table, view: View, io: Stream) -> Listing:
-        """Return all that the page of a table shows. Raises DatabaseError."""
-        asking, database = self.asking, place.database
+    async def listing(
+        self, trail: PageTrail, schema: Schema, table: Table, view: View, io: Stream
+    ) -> TableListing:
+        """Return the data for the page of a table. Raises DatabaseError."""
+        asking, database = self.asking, trail.database
         statement = statements.rows_of(schema, table, view)
         rows = await asking.rows(database, statement, io, view.size)
         if view.before:
@@ -237,21 +251,26 @@ class Browser:
                 wanted.append((key, values))
         labels = await asking.labels(database, schema, wanted, io)
         editable = (database, table.name) in self.editable and not table.is_view
-        return Listing(schema, table, view, rows, total, facets, labels, statement, editable, self.editor)
+        return TableListing(
+            schema, table, view, rows, total, facets, labels, statement, editable, self.editor
+        )
 
-    async def table_named(self, place: Place, name: str, io: Stream) -> tuple[Schema, Table]:
-        """Return the schema and a table of it. Raises HTTPError, DatabaseError."""
-        schema = await self.asking.schema(place.database, io)
+    async def table_named(self, trail: PageTrail, name: str, io: Stream) -> tuple[Schema, Table]:
+        """Return the schema, and the table with this name. Raises HTTPError, DatabaseError."""
+        schema = await self.asking.schema(trail.database, io)
         if name not in schema.tables:
-            raise HTTPError(404, f"The database {place.database} has no table “{name[:60]}”.")
+            raise HTTPError(404, f"The database {trail.database} has no table “{name[:60]}”.")
         return schema, schema.tables[name]
 
     async def export(
-        self, place: Place, statement: Statement, name: str, suffix: str, io: Stream, seconds: float
+        self, trail: PageTrail, statement: BoundStatement, name: str, suffix: str, io: Stream, seconds: float
     ) -> Response:
-        """Return all rows of a statement as a file, which is sent as the rows come. Raises DatabaseError."""
+        """Return all rows of a statement as a file, which is sent as the rows come. Raises DatabaseError.
+
+        name: of the file. suffix: "csv" or "json". seconds: the time limit of the statement.
+        """
         layout, kind = EXPORTS[suffix]
-        result = await self.asking.ask(place.database, statement, io, layout=layout, seconds=seconds)
+        result = await self.asking.ask(trail.database, statement, io, layout=layout, seconds=seconds)
         file = "".join(each if each.isascii() and (each.isalnum() or each in "-_") else "_" for each in name)
         fields = (
             ("Content-Type", kind),
@@ -264,128 +283,154 @@ class Browser:
         )
         return Response(200, fields, result)
 
-    async def sql(self, request: Request, place: Place, suffix: str, io: Stream) -> Response:
-        """Return the page of the SQL editor, with the result of a statement if there is one."""
+    async def sql(self, request: Request, trail: PageTrail, suffix: str, io: Stream) -> Response:
+        """Return the page of the SQL editor, with the result of a statement if there is one.
+
+        suffix: "csv" or "json" for the rows alone; "" for the page. Raises HTTPError(404) if the editor is off.
+        """
         if not self.editor:
             raise HTTPError(404, "The SQL editor is off here (browser-sql).")
-        said = dict(urls.parameters_of(request.query))
-        sql = said.get("sql", "").replace("\r\n", "\n").strip()
-        return await self.run_sql(request, place, sql, said, "", suffix, io)
+        fields = dict(urls.parameters_of(request.query))
+        sql = fields.get("sql", "").replace("\r\n", "\n").strip()
+        return await self.run_sql(request, trail, sql, fields, "", suffix, io)
 
     async def saved_query(
-        self, request: Request, place: Place, name: str, suffix: str, io: Stream
+        self, request: Request, trail: PageTrail, name: str, suffix: str, io: Stream
     ) -> Response:
-        """Return the page of a saved query."""
-        sql = self.saved.get(place.database, {}).get(name)
+        """Return the page of a saved query. suffix: "csv" or "json" for the rows alone; "" for the page.
+
+        Raises HTTPError(404) for an unknown name.
+        """
+        sql = self.saved.get(trail.database, {}).get(name)
         if sql is None:
-            raise HTTPError(404, f"The database {place.database} has no saved query “{name[:60]}”.")
-        said = dict(urls.parameters_of(request.query))
-        return await self.run_sql(request, place, sql, said, name, suffix, io)
+            raise HTTPError(404, f"The database {trail.database} has no saved query “{name[:60]}”.")
+        fields = dict(urls.parameters_of(request.query))
+        return await self.run_sql(request, trail, sql, fields, name, suffix, io)
 
     async def run_sql(
         self,
         request: Request,
-        place: Place,
+        trail: PageTrail,
         sql: str,
-        said: dict[str, str],
-        name: str,
+        fields: dict[str, str],
+        query_name: str,
         suffix: str,
         io: Stream,
     ) -> Response:
-        """Run a statement that a visitor wrote, or a saved query (name), and return its page or its rows."""
-        given = {each: said.get(f":{each}", "") for each in statements.parameters_in(sql)}
+        """Run a visitor's statement or a saved query, and return its page, or its rows as a file.
+
+        sql: the statement; "" shows the page without a result. fields: of the URL; ":id" is the value of the
+        parameter :id, and explain=1 asks for the plan of a visitor's statement. query_name: of the saved query; ""
+        for a visitor's own statement. suffix: "csv" or "json" for a file; "" for the page. Raises DatabaseError for
+        a failure that the statement has not caused.
+        """
+        is_visitors = not query_name
+        given = {each: fields.get(f":{each}", "") for each in statements.parameters_in(sql)}
         parameters: dict[str, Value] = {each: number_or_text(value) for each, value in given.items()}
         if suffix:
             try:
                 return await self.export(
-                    place, Statement(sql, parameters), name or place.database, suffix, io, SQL_S
+                    trail, BoundStatement(sql, parameters), query_name or trail.database, suffix, io, SQL_S
                 )
             except DatabaseError as error:
-                if error.kind == "STATEMENT" and not name:
-                    return self.problem(place, 400, "The database refuses this statement", str(error))
+                # Only a visitor who has written the statement can mend it, and may read the database's own message.
+                if error.kind == "STATEMENT" and is_visitors:
+                    return self.problem(trail, 400, "The database refuses this statement", str(error))
                 raise
-        answer, status, cause = Answer(), 200, ""
+        answer, status, cause = StatementResult(), 200, ""
         if sql:
+            explain = is_visitors and fields.get("explain") == "1"
             answer, status, cause = await self.answer_to(
-                place, sql, parameters, said.get("explain") == "1" and not name, not name, io
+                trail, sql, parameters, io, explain=explain, is_visitors=is_visitors
             )
-        page = pages.sql_page(place, sql, given, answer, title=name, editor=not name)
+        page = pages.sql_page(trail, sql, given, answer, title=query_name, editor=is_visitors)
         return self.reply(request, page, status, cause)
 
     async def answer_to(
         self,
-        place: Place,
+        trail: PageTrail,
         sql: str,
         parameters: dict[str, Value],
+        io: Stream,
+        *,
         explain: bool,
         is_visitors: bool,
-        io: Stream,
-    ) -> tuple[Answer, int, str]:
-        """Return what came of a statement, the status, and the cause of a failure for the log.
+    ) -> tuple[StatementResult, int, str]:
+        """Run a statement; return its StatementResult, the status, and the cause of a failure for the log.
 
-        Raises DatabaseError for what is not the statement's fault.
+        The cause is "" without a failure. explain: run the statement that asks for the plan. is_visitors: a visitor
+        has written the statement, and may read the database's message about it. Raises DatabaseError for a failure
+        that the statement has not caused.
         """
-        schema = await self.asking.schema(place.database, io)
+        schema = await self.asking.schema(trail.database, io)
         began = time.perf_counter()
-        run = Statement(schema.dialect.explain + sql if explain else sql, parameters)
+        run = BoundStatement(schema.dialect.explain + sql if explain else sql, parameters)
         try:
-            rows = await self.asking.rows(place.database, run, io, SQL_ROWS, SQL_S)
+            rows = await self.asking.rows(trail.database, run, io, SQL_ROWS, SQL_S)
         except DatabaseError as error:
             cause = f"{error.kind}: {error}"
             if error.kind == "TIMEOUT":
-                return Answer(error=f"This took longer than {SQL_S:g} s, and was cancelled."), 504, cause
+                return (
+                    StatementResult(error=f"This took longer than {SQL_S:g} s, and was cancelled."),
+                    504,
+                    cause,
+                )
             if error.kind == "STATEMENT":
                 words = str(error) if is_visitors or self.development else "The database refuses this query."
-                return Answer(error=words), 400, cause
+                return StatementResult(error=words), 400, cause
             raise
         took_ms = (time.perf_counter() - began) * 1000
-        return Answer(rows, "", explain, took_ms), 200, ""
+        return StatementResult(rows, "", explain, took_ms), 200, ""
 
     # -----------------------------------------------------------------------------------------------------
     # One row
 
     async def row(
-        self, request: Request, place: Place, name: str, action: str, suffix: str, io: Stream
+        self, request: Request, trail: PageTrail, name: str, action: str, suffix: str, io: Stream
     ) -> Response:
-        """Return the page of one row, or the form that changes it, or what came of the form."""
-        schema, table = await self.table_named(place, name, io)
-        place = place._replace(table=name)
-        editable = (place.database, name) in self.editable and not table.is_view
+        """Return the page of one row, or the form that changes it, or the result of the form.
+
+        name: of the table. action: the last segment of the path: row, insert, edit or delete. suffix: "json" for
+        the row as data, else "".
+        """
+        schema, table = await self.table_named(trail, name, io)
+        trail = trail._replace(table=name)
+        editable = (trail.database, name) in self.editable and not table.is_view
         if action in EDITS and not editable:
             raise HTTPError(404, f"There are no forms for the table {name} (browser-edit).")
         if action == "insert":
-            return await self.insert(request, place, schema, table, io)
+            return await self.insert(request, trail, schema, table, io)
         key = key_of(table, request.query)
         statement = statements.row_of(schema, table, key)
         try:
             if suffix:
-                return await self.export(place, statement, name, suffix, io, ROWS_S)
-            rows = await self.asking.rows(place.database, statement, io, 1)
+                return await self.export(trail, statement, name, suffix, io, ROWS_S)
+            rows = await self.asking.rows(trail.database, statement, io, 1)
         except DatabaseError as error:
             if error.kind == "STATEMENT":
-                return self.failed(place, error, REFUSED_FILTER, 400)
+                return self.failed(trail, error, REFUSED_FILTER, 400)
             raise
         if not rows.rows:
             raise HTTPError(404, f"The table {name} has no such row.")
         if action == "row":
             return self.reply(
-                request, await self.row_text(place, schema, table, rows, statement, editable, io)
+                request, await self.row_text(trail, schema, table, rows, statement, editable, io)
             )
         row = dict(zip(rows.columns, rows.rows[0], strict=True))
         change = self.edit if action == "edit" else self.delete
-        return await change(request, place, schema, table, key, row, io)
+        return await change(request, trail, schema, table, key, row, io)
 
     async def row_text(
         self,
-        place: Place,
+        trail: PageTrail,
         schema: Schema,
         table: Table,
         rows: Rows,
-        statement: Statement,
+        statement: BoundStatement,
         editable: bool,
         io: Stream,
     ) -> str:
-        """Return the page of one row, with the rows that lead to it."""
+        """Return the page of one row, with the rows that refer to it."""
         row = dict(zip(rows.columns, rows.rows[0], strict=True))
         referring: list[tuple[Any, int | None]] = []
         for each in schema.referring.get(table.name, ()):
@@ -395,47 +440,47 @@ class Browser:
             view = View()
             for column, value in zip(each.columns, values, strict=True):
                 view = view.filtered(column, "eq", pages.plain(value))
-            count = await self.asking.count(place.database, schema, schema.tables[each.table], view, io)
+            count = await self.asking.count(trail.database, schema, schema.tables[each.table], view, io)
             referring.append((each, count))
         wanted = [(each, [row[each.columns[0]]]) for each in table.foreign if len(each.columns) == 1]
-        labels = await self.asking.labels(place.database, schema, wanted, io)
+        labels = await self.asking.labels(trail.database, schema, wanted, io)
         return pages.row_page(
-            place, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
+            trail, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
         )
 
     async def insert(
-        self, request: Request, place: Place, schema: Schema, table: Table, io: Stream
+        self, request: Request, trail: PageTrail, schema: Schema, table: Table, io: Stream
     ) -> Response:
-        """Show the form for a new row, or insert what it has sent."""
+        """Show the form for a new row, or insert the row that the form has sent."""
         if request.method != "POST":
-            return self.reply(request, pages.edit_page(place, table, None))
+            return self.reply(request, pages.edit_page(trail, table, None))
         given = await form_of(request)
         values: dict[str, str | None] = {}
         for column in table.columns.values():
             text = given.get("v." + column.name)
-            # An empty field leaves the choice to the database, except where only a text can be meant
-            if text is not None and (text or (column.not_null and not column.filled and not column.key)):
+            # For an empty field the database chooses the value, unless the column can only contain text
+            if text is not None and (text or (column.not_null and not column.filled_by and not column.key)):
                 values[column.name] = text
         statement = statements.insert_of(schema, table, values)
 
         def again(words: str) -> str:
-            return pages.edit_page(place, table, None, words, given)
+            return pages.edit_page(trail, table, None, words, given)
 
-        return await self.change(place, statement, place.of_table(), again, io)
+        return await self.change(trail, statement, trail.of_table(), again, io)
 
     async def edit(
-        self, request: Request, place: Place, schema: Schema, table: Table, key: list[Value], row: dict[str, Value],
-        io: Stream,
+        self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
+        row: dict[str, Value], io: Stream,
     ) -> Response:  # fmt: skip
-        """Show the form to change a row, or change the columns whose value is another than before."""
+        """Show the form to change a row, or change the columns whose values differ from before."""
         if request.method != "POST":
-            return self.reply(request, pages.edit_page(place, table, row))
+            return self.reply(request, pages.edit_page(trail, table, row))
         given = await form_of(request)
         changed: dict[str, str | None] = {}
         for name, column in table.columns.items():
             text = given.get("v." + name)
             before = row.get(name)
-            if text is None or column.filled == "computed" or isinstance(before, bytes):
+            if text is None or column.filled_by == "computed" or isinstance(before, bytes):
                 continue
             value = None if f"null.{name}" in given and not (before is None and text) else text
             if value is None:
@@ -444,7 +489,7 @@ class Browser:
             elif before is None or value != pages.plain(before).replace("\r\n", "\n"):
                 changed[name] = value
         if not changed:
-            return see_other(place.of_row(table.name, key))
+            return see_other(trail.of_row(table.name, key))
         after = [
             number_or_same(changed.get(name, value), value)
             for name, value in zip(table.key, key, strict=True)
@@ -452,30 +497,38 @@ class Browser:
         statement = statements.update_of(schema, table, key, changed)
 
         def again(words: str) -> str:
-            return pages.edit_page(place, table, row, words, given)
+            return pages.edit_page(trail, table, row, words, given)
 
-        return await self.change(place, statement, place.of_row(table.name, after), again, io)
+        return await self.change(trail, statement, trail.of_row(table.name, after), again, io)
 
     async def delete(
-        self, request: Request, place: Place, schema: Schema, table: Table, key: list[Value], row: dict[str, Value],
-        io: Stream,
+        self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
+        row: dict[str, Value], io: Stream,
     ) -> Response:  # fmt: skip
-        """Ask whether to delete a row, or delete it."""
+        """Ask for a confirmation to delete a row, or delete it."""
         if request.method != "POST":
-            return self.reply(request, pages.delete_page(place, table, row))
+            return self.reply(request, pages.delete_page(trail, table, row))
         await form_of(request)
 
         def again(words: str) -> str:
-            return pages.delete_page(place, table, row, words)
+            return pages.delete_page(trail, table, row, words)
 
-        return await self.change(place, statements.delete_of(schema, table, key), place.of_table(), again, io)
+        return await self.change(trail, statements.delete_of(schema, table, key), trail.of_table(), again, io)
 
     async def change(
-        self, place: Place, statement: Statement, target: str, again: Callable[[str], str], io: Stream
+        self,
+        trail: PageTrail,
+        statement: BoundStatement,
+        target: str,
+        again: Callable[[str], str],
+        io: Stream,
     ) -> Response:
-        """Have a change run, and lead the client to a page that can be reloaded; or show the form again."""
+        """Run a statement that changes a row; redirect the client to `target`, a page that can be reloaded.
+
+        again: returns the page of the form with a message, for a change that the database refuses.
+        """
         try:
-            await self.asking.change(place.database, statement, io)
+            await self.asking.change(trail.database, statement, io)
         except DatabaseError as error:
             if error.kind != "STATEMENT":
                 raise
@@ -486,17 +539,17 @@ class Browser:
 
 
 def moved(target: str) -> Response:
-    """Return the way to the same place with a slash at its end."""
+    """Return the redirect to the same path with a slash at its end."""
     return Response(308, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
 def see_other(target: str) -> Response:
-    """Return the way to a page after a form: it is fetched by GET, so a reload sends nothing again."""
+    """Return the redirect to a page after a form. The browser uses GET, so a reload sends no form."""
     return Response(303, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
 def key_of(table: Table, query: str | None) -> list[Value]:
-    """Return the key that a query names. Raises BadRequest, HTTPError."""
+    """Return the key of a row in a query. Raises BadRequest, HTTPError."""
     if not table.key:
         raise HTTPError(404, f"The rows of {table.name} have no key, so a row has no page.")
     values = [value for name, value in urls.parameters_of(query) if name == "key"]
@@ -506,7 +559,7 @@ def key_of(table: Table, query: str | None) -> list[Value]:
 
 
 def value_of_key(text: str) -> Value:
-    """Return the value that pages.key_text() has made a text of. Raises BadRequest."""
+    """Return the value of a text that pages.key_text() has written. Raises BadRequest."""
     if not text.startswith("["):
         if "\0" in text:
             raise BadRequest("A key cannot hold the character NUL.")
@@ -524,23 +577,15 @@ def number_or_text(text: str) -> Value:
 
 
 def number_or_same(text: Value, before: Value) -> Value:
-    """Return a part of a key after a change: a whole number stays one."""
+    """Return a part of a key after a change: an integer stays an integer."""
     if isinstance(text, str) and isinstance(before, int) and statements.WHOLE.fullmatch(text):
         return int(text)
     return text
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a page of this site has sent. Raises HTTPError."""
-    refuse_other_sites(request)
-    kind = request.values.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
-        raise HTTPError(415, f"a form of the type {kind[:60]!r}")
-    data = bytearray()
-    while piece := await request.body.receive():
-        data += piece
-        if len(data) > MOST_FORM:
-            raise HTTPError(413, f"a form of more than {MOST_FORM} bytes")
+    """Return the fields of a form that a page of this site has sent. Raises HTTPError, BadRequest."""
+    data = await form_data(request, MAX_FORM_BYTES)
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
@@ -549,19 +594,3 @@ async def form_of(request: Request) -> dict[str, str]:
     if any("\0" in value for value in fields.values()):
         raise BadRequest("A field cannot hold the character NUL.")
     return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
-
-
-def refuse_other_sites(request: Request) -> None:
-    """Refuse a form of another site. Raises HTTPError.
-
-    Every browser says in one of two fields where a form comes from. A program that sends neither is no browser, and
-    carries no visitor's rights.
-    """
-    site = request.values.get("sec-fetch-site")
-    origin = request.values.get("origin")
-    if site is not None:
-        allowed = site in ("same-origin", "none")
-    else:
-        allowed = origin is None or origin.partition("://")[2] == request.host
-    if not allowed:
-        raise HTTPError(403, f"a form of another site: Sec-Fetch-Site {site}, Origin {origin}")

@@ -11,41 +11,36 @@ from typing import NamedTuple
 
 from ewe.database.protocol import Value
 from ewe.features.browser.schema import Column, ForeignKey, Schema, Table
-from ewe.features.browser.statements import FACET_VALUES, Statement, place_in
+from ewe.features.browser.statements import FACET_VALUES, BoundStatement, cursor_in
 from ewe.features.browser.style import STYLE
-from ewe.features.browser.urls import OPERATORS, View, encode_name, place_text, query_of
-from ewe.http.error_pages import html_escape
+from ewe.features.browser.urls import OPERATORS, View, cursor_text, encode_name, query_of
+from ewe.http.error_pages import html_document, html_escape
 
-LONGEST_CELL = 300  # characters of a value on a page of rows
-LONG = 40  # characters that stand on one line
-# Characters that cannot be seen, or that change the direction of what follows, are shown as others
+MAX_CELL_CHARS = 300  # characters of a value on a page of rows
+ONE_LINE_CHARS = 40  # characters that are kept on one line
+# Invisible characters, and characters that change the direction of the text, are replaced by visible ones
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
 CONTROLS |= dict.fromkeys((0x85, 0x2028, *range(0x2029, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-<nav class="crumbs" aria-label="Path">{crumbs}</nav>
+BODY = """<nav class="crumbs" aria-label="Path">{crumbs}</nav>
 <main>
-{body}
-</main>
-</html>
-"""
+{content}
+</main>"""
 
 
 class Rows(NamedTuple):
-    """Rows that a page shows. cut: there are more. large: they were cut because they are large, not many."""
+    """The rows on a page. has_more: more rows exist. large: rows were left out because of their size."""
 
     columns: list[str]
     rows: list[list[Value]]
-    cut: bool
+    has_more: bool
     large: bool = False
 
 
-class Place(NamedTuple):
-    """Where a page is. base: the path of all databases. database, table: names, "" above them."""
+class PageTrail(NamedTuple):
+    """The position of a page in the site.
+
+    base: the path of the page of all databases. database, table: names; "" for a page above them.
+    """
 
     base: str
     database: str = ""
@@ -56,7 +51,7 @@ class Place(NamedTuple):
         return f"{self.base}{encode_name(self.database)}/"
 
     def of_table(self, name: str = "") -> str:
-        """Return the path of a table of the database; without a name, of this one."""
+        """Return the path of a table of the database. name: "" for this table."""
         return self.of_database() + encode_name(name or self.table)
 
     def of_row(self, table: str, key: Iterable[Value], action: str = "row") -> str:
@@ -64,16 +59,20 @@ class Place(NamedTuple):
         return f"{self.of_table(table)}/{action}{query_of(('key', key_text(value)) for value in key)}"
 
 
-def page(place: Place, title: str, body: Iterable[str], last: str = "") -> str:
-    """Return a whole page. last: the last word of the path, if it is no name of a database or table."""
-    links = [f'<a href="{html_escape(place.base)}">databases</a>']
-    if place.database:
-        links.append(f'<a href="{html_escape(place.of_database())}">{shown(place.database)}</a>')
-    if place.table:
-        links.append(f'<a href="{html_escape(place.of_table())}">{shown(place.table)}</a>')
+def page(trail: PageTrail, title: str, body: Iterable[str], last: str = "") -> str:
+    """Return a whole page.
+
+    last: the last word of the breadcrumbs, if it is not the name of a database or table; "": that name.
+    """
+    links = [f'<a href="{html_escape(trail.base)}">databases</a>']
+    if trail.database:
+        links.append(f'<a href="{html_escape(trail.of_database())}">{shown(trail.database)}</a>')
+    if trail.table:
+        links.append(f'<a href="{html_escape(trail.of_table())}">{shown(trail.table)}</a>')
     if last:
         links.append(shown(last))
-    return PAGE.format(title=shown(title), style=STYLE, crumbs=" / ".join(links), body="\n".join(body))
+    html = BODY.format(crumbs=" / ".join(links), content="\n".join(body))
+    return html_document(shown(title), STYLE, html)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -81,15 +80,15 @@ def page(place: Place, title: str, body: Iterable[str], last: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text as HTML that shows it."""
+    """Return a text as visible HTML."""
     return html_escape(text if text.isprintable() else text.translate(CONTROLS))
 
 
 def cell(value: Value) -> str:
-    """Return a value as the content of a cell: short, on a page with many."""
+    """Return a value as the contents of a cell, shortened for a page with many rows."""
     if type(value) is str:
-        if len(value) > LONGEST_CELL:
-            return f"{shown(value[:LONGEST_CELL])}<i>… {len(value):,} characters</i>"
+        if len(value) > MAX_CELL_CHARS:
+            return f"{shown(value[:MAX_CELL_CHARS])}<i>… {len(value):,} characters</i>"
         return shown(value)
     if value is None:
         return "<i>NULL</i>"
@@ -99,17 +98,17 @@ def cell(value: Value) -> str:
 
 
 def key_text(value: Value) -> str:
-    """Return a part of a key as a parameter of a URL: a text as it is, any other value as JSON in brackets."""
-    return value if isinstance(value, str) and not value.startswith("[") else place_text([value])
+    """Return a part of a key as a parameter of a URL: a text unchanged, any other value as JSON in brackets."""
+    return value if isinstance(value, str) and not value.startswith("[") else cursor_text([value])
 
 
 def plain(value: Value) -> str:
-    """Return a value as text, to compare it with what a filter says and to edit it."""
+    """Return a value as text, for the comparison with a filter and for editing."""
     return "" if value is None else str(value)
 
 
 def number(count: int | None, word: str = "row") -> str:
-    """Return a count with its word; None: it took too long to count."""
+    """Return a count with its noun. None means that counting took too long."""
     if count is None:
         return f"many {word}s"
     return f"{count:,} {word}{'' if count == 1 else 's'}"
@@ -120,18 +119,18 @@ def number(count: int | None, word: str = "row") -> str:
 
 
 class Known(NamedTuple):
-    """A database on the page of all. schema: None if it is not available. counts: rows by table."""
+    """A database on the page of all databases. schema: None if it is not available. counts: table -> rows."""
 
     name: str
     schema: Schema | None
     counts: dict[str, int]
 
 
-def databases_page(place: Place, known: Iterable[Known]) -> str:
+def databases_page(trail: PageTrail, known: Iterable[Known]) -> str:
     """Return the page of all databases."""
     cards = []
     for each in known:
-        where = Place(place.base, each.name)
+        where = PageTrail(trail.base, each.name)
         about = "The database does not answer." if each.schema is None else tables_in_words(each.schema)
         title = "" if each.schema is None else each.schema.dialect.title
         cards.append(
@@ -142,11 +141,11 @@ def databases_page(place: Place, known: Iterable[Known]) -> str:
     body += (
         ['<ul class="cards">', *cards, "</ul>"] if cards else ["<p>No database is open for browsing here."]
     )
-    return page(place, "Databases", body)
+    return page(trail, "Databases", body)
 
 
 def tables_in_words(schema: Schema) -> str:
-    """Return how many tables a database has, and the names of the first."""
+    """Return the number of tables of a database, and the names of the first ones."""
     names = list(schema.tables)
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return (
@@ -156,36 +155,36 @@ def tables_in_words(schema: Schema) -> str:
     )
 
 
-def database_page(place: Place, known: Known, saved: dict[str, str], editor: bool, sql: str) -> str:
+def database_page(trail: PageTrail, known: Known, saved: dict[str, str], editor: bool, sql: str) -> str:
     """Return the page of a database. saved: statements by name. editor: show a field for SQL, with `sql` in it."""
     schema = known.schema
     assert schema is not None
     tables = [table for table in schema.tables.values() if not table.is_view]
     views = [table for table in schema.tables.values() if table.is_view]
     body = [
-        f"<h1>{shown(place.database)}<small>{schema.dialect.title}, {number(len(tables), 'table')}</small></h1>"
+        f"<h1>{shown(trail.database)}<small>{schema.dialect.title}, {number(len(tables), 'table')}</small></h1>"
     ]
     for title, some in (("", tables), ("Views", views)):
         if some:
             body += [f"<h2>{title}</h2>"] if title else []
-            body += ['<ul class="cards">', *(table_card(place, each, known.counts) for each in some), "</ul>"]
+            body += ['<ul class="cards">', *(table_card(trail, each, known.counts) for each in some), "</ul>"]
     if saved:
         body += ["<h2>Saved queries</h2>", '<ul class="cards">']
         for name, statement in saved.items():
-            url = html_escape(f"{place.of_database()}-saved/{encode_name(name)}")
+            url = html_escape(f"{trail.of_database()}-saved/{encode_name(name)}")
             body.append(f'<li><h2><a href="{url}">{shown(name)}</a></h2><p>{shown(statement)}')
         body.append("</ul>")
     if editor:
-        body += ["<h2>SQL</h2>", editor_form(place, sql, {})]
-    return page(place, place.database, body)
+        body += ["<h2>SQL</h2>", editor_form(trail, sql, {})]
+    return page(trail, trail.database, body)
 
 
-def table_card(place: Place, table: Table, counts: dict[str, int]) -> str:
-    """Return the card of a table: its name, how many rows, its columns."""
+def table_card(trail: PageTrail, table: Table, counts: dict[str, int]) -> str:
+    """Return the card of a table: its name, the number of rows, its columns."""
     count = "" if table.is_view else number(counts.get(table.name))
     columns = shown(", ".join(table.columns))
     return (
-        f'<li><h2><a href="{html_escape(place.of_table(table.name))}">{shown(table.name)}</a>'
+        f'<li><h2><a href="{html_escape(trail.of_table(table.name))}">{shown(table.name)}</a>'
         f"<small>{count}</small></h2><p>{columns}"
     )
 
@@ -195,17 +194,17 @@ def table_card(place: Place, table: Table, counts: dict[str, int]) -> str:
 
 
 class Facet(NamedTuple):
-    """The most frequent values of a column, each with how often it occurs; None: counting took too long."""
+    """The most frequent values of a column, each with its count; None: counting took too long."""
 
     column: str
     values: list[tuple[Value, int]] | None
 
 
-class Listing(NamedTuple):
-    """All that the page of a table shows.
+class TableListing(NamedTuple):
+    """The data for the page of a table.
 
-    labels: by column, what people call the rows that its values lead to. editable: there are forms. editor: there
-    is a page for SQL.
+    labels: column -> value -> the label of the row to which the value refers. editable: the page has forms. editor:
+    the SQL editor exists.
     """
 
     schema: Schema
@@ -215,15 +214,15 @@ class Listing(NamedTuple):
     total: int | None
     facets: list[Facet]
     labels: dict[str, dict[Value, str]]
-    statement: Statement
+    statement: BoundStatement
     editable: bool
     editor: bool
 
 
-def table_page(place: Place, listing: Listing) -> str:
+def table_page(trail: PageTrail, listing: TableListing) -> str:
     """Return the page of a table's rows."""
     table, view = listing.table, listing.view
-    url = html_escape(place.of_table())
+    url = html_escape(trail.of_table())
     chosen = " match" if view.filters or view.search else ""
     body = [f"<h1>{shown(table.name)}<small>{number(listing.total)}{chosen}</small></h1>"]
     if view.filters or view.search:
@@ -231,20 +230,20 @@ def table_page(place: Place, listing: Listing) -> str:
     body += [filter_form(url, table, view), facets(url, listing)]
     above, below = (paging_links(url, listing, label) for label in ("Pages", "Pages, below the rows"))
     if listing.rows.rows:
-        body += [above, rows_table(place, listing), below]
+        body += [above, rows_table(trail, listing), below]
     else:
         body.append("<p>No row matches." if chosen else "<p>There are no rows.")
     if listing.rows.large:
         body.append(
             '<p class="problem">These rows are large, so the page ends early. The next page goes on.</p>'
         )
-    body += [exports(url, view, listing), sql_details(place, listing.statement, listing.editor)]
-    body.append(columns_details(place, table))
-    return page(place, f"{table.name}: {place.database}", body)
+    body += [exports(url, view, listing), sql_details(trail, listing.statement, listing.editor)]
+    body.append(columns_details(trail, table))
+    return page(trail, f"{table.name}: {trail.database}", body)
 
 
 def chips(url: str, view: View) -> str:
-    """Return the filters in use, each as a link to the page without it."""
+    """Return the filters in use, each as a link to the page without it. url: the path of the page."""
     items = []
     for each in view.filters:
         words = f"{each.column} {OPERATORS[each.op][0].replace(' (a, b, …)', '')} {each.value}".rstrip()
@@ -256,7 +255,7 @@ def chips(url: str, view: View) -> str:
 
 
 def filter_form(url: str, table: Table, view: View) -> str:
-    """Return the form to search and to filter: a row for each filter in use, and an empty one."""
+    """Return the form to search and to filter, with a line for each filter in use, and an empty line."""
     kind = "full-text search" if table.search else "search"
     parts = [
         f'<form action="{url}"><fieldset class="filters">',
@@ -290,8 +289,8 @@ def options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
     )
 
 
-def facets(url: str, listing: Listing) -> str:
-    """Return the most frequent values of the columns in question, and links to those of the others."""
+def facets(url: str, listing: TableListing) -> str:
+    """Return the most frequent values of the requested columns, and links to those of other columns."""
     view = listing.view
     boxes = "".join(facet_box(url, listing, each) for each in listing.facets)
     others = [name for name in listing.table.columns if name not in view.facets]
@@ -303,8 +302,11 @@ def facets(url: str, listing: Listing) -> str:
     return (f'<div class="facets">{boxes}</div>' if boxes else "") + (choice if others else "")
 
 
-def facet_box(url: str, listing: Listing, facet: Facet) -> str:
-    """Return the most frequent values of a column, each as a link that filters by it, or stops to."""
+def facet_box(url: str, listing: TableListing, facet: Facet) -> str:
+    """Return the most frequent values of a column. Each is a link that adds or removes the filter for it.
+
+    url: the path of the page. A facet is a column with its most frequent values, and the number of rows for each.
+    """
     view = listing.view
     less = html_escape(view.with_facets(name for name in view.facets if name != facet.column).query())
     head = f'<section class="facet"><h2>{shown(facet.column)} <a href="{url}{less}" title="Remove">×</a></h2>'
@@ -331,10 +333,10 @@ def facet_box(url: str, listing: Listing, facet: Facet) -> str:
     return f"{head}<ol>{''.join(items)}</ol>{more}</section>"
 
 
-def paging_links(url: str, listing: Listing, label: str) -> str:
-    """Return the links to the first, the previous and the next page, as far as there are any.
+def paging_links(url: str, listing: TableListing, label: str) -> str:
+    """Return the links to the first, the previous and the next page, if these exist.
 
-    label: of the landmark, which no other on the page has.
+    label: the name of this landmark, unique on the page.
     """
     links = [
         f'<a href="{url}{html_escape(view.query())}" rel="{relation}">{words}</a>'
@@ -343,11 +345,11 @@ def paging_links(url: str, listing: Listing, label: str) -> str:
     return f'<nav class="links paging" aria-label="{label}">{"".join(links)}</nav>' if links else ""
 
 
-def neighbours(listing: Listing) -> Iterator[tuple[str, str, View]]:
-    """Yield the relation, the words and the view of each page that a page leads to."""
-    table, view, (columns, rows, cut, _) = listing.table, listing.view, listing.rows
-    has_previous = cut if view.before else bool(view.after or view.offset)
-    has_next = cut or bool(view.before)
+def neighbours(listing: TableListing) -> Iterator[tuple[str, str, View]]:
+    """Yield the relation, the text and the view of each page to which a page links."""
+    table, view, (columns, rows, has_more, _) = listing.table, listing.view, listing.rows
+    has_previous = has_more if view.before else bool(view.after or view.offset)
+    has_next = has_more or bool(view.before)
     if has_previous:
         yield "first", "⇤ First", view.first()
     if not rows:
@@ -360,64 +362,74 @@ def neighbours(listing: Listing) -> Iterator[tuple[str, str, View]]:
             yield "next", "Next →", View(**{**changed, "offset": view.offset + len(rows)})
         return
     if has_previous:
-        yield "prev", "← Previous", View(**{**changed, "before": place_in(table, view, columns, rows[0])})
+        yield "prev", "← Previous", View(**{**changed, "before": cursor_in(table, view, columns, rows[0])})
     if has_next:
-        yield "next", "Next →", View(**{**changed, "after": place_in(table, view, columns, rows[-1])})
+        yield "next", "Next →", View(**{**changed, "after": cursor_in(table, view, columns, rows[-1])})
 
 
-def rows_table(place: Place, listing: Listing) -> str:
-    """Return the table of rows. This is where a page's time goes, so each column has its formatter once."""
+def rows_table(trail: PageTrail, listing: TableListing) -> str:
+    """Return the table of rows. It takes most of a page's time, so each column's formatter is made only once."""
     table, view, (columns, rows, _, _) = listing.table, listing.view, listing.rows
-    url = html_escape(place.of_table())
+    url = html_escape(trail.of_table())
     heads = "".join(head(url, table, view, name) for name in columns)
-    formatters = [formatter(place, listing, name) for name in columns]
-    marks = [mark_of(is_number(table, name), rows, at) for at, name in enumerate(columns)]
-    parts = []
-    row_link = link_to_rows(place, table, columns)
+    formatters = [formatter(trail, listing, name) for name in columns]
+    classes = [class_attribute(is_number(table, name), rows, index) for index, name in enumerate(columns)]
+    lines = []
+    row_link = link_to_rows(trail, table, columns)
     for row in rows:
-        parts.append("<tr>")
-        for value, format_, mark in zip(row, formatters, marks, strict=True):
-            parts.append(f"<td{mark}>{format_(value)}")
+        cells = [
+            f"<td{attribute}>{format_(value)}"
+            for value, format_, attribute in zip(row, formatters, classes, strict=True)
+        ]
         if row_link is not None:
-            at, link = row_link
-            parts[at - len(row)] = (
-                f'<td{marks[at]}><a href="{link(row)}">{cell(row[at]) or "<i>empty</i>"}</a>'
-            )
-        parts.append("\n")
+            index, link = row_link
+            text = cell(row[index]) or "<i>empty</i>"
+            cells[index] = f'<td{classes[index]}><a href="{link(row)}">{text}</a>'
+        lines.append(f"<tr>{''.join(cells)}\n")
     return (
-        f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n<tbody>\n{"".join(parts)}'
+        f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n<tbody>\n{"".join(lines)}'
         "</tbody></table></div>"
     )
 
 
 def is_number(table: Table, name: str) -> bool:
-    """Return whether a column holds numbers that people compare, which stand to the right."""
+    """Return whether a column contains numbers that people compare; these are aligned to the right."""
     return name not in table.columns or table.columns[name].is_number
 
 
-def mark_of(is_number: bool, rows: Sequence[Sequence[Value]], at: int) -> str:
-    """Return the class of the cells of a column: n for numbers, w where a text is long enough to be wrapped."""
+def class_attribute(is_number: bool, rows: Sequence[Sequence[Value]], index: int) -> str:
+    """Return the attribute `class` of a column's cells: n for numbers, w if a text is long enough to be wrapped.
+
+    index: of the column in each row. Return "" for other columns.
+    """
     if is_number:
         return ' class="n"'
-    values = (row[at] for row in rows)
-    return ' class="w"' if any(isinstance(value, str) and len(value) > LONG for value in values) else ""
+    values = (row[index] for row in rows)
+    return (
+        ' class="w"'
+        if any(isinstance(value, str) and len(value) > ONE_LINE_CHARS for value in values)
+        else ""
+    )
 
 
 def link_to_rows(
-    place: Place, table: Table, columns: Sequence[str]
+    trail: PageTrail, table: Table, columns: Sequence[str]
 ) -> tuple[int, Callable[[Sequence[Value]], str]] | None:
-    """Return which column leads to the row, and what makes the link; None if a row has no key."""
+    """Return the index of the column with the link to the row, and the function that makes a row's link.
+
+    None if the table has no key.
+    """
     if not table.key:
         return None
-    at = [columns.index(name) for name in table.key]
-    path = html_escape(place.of_table())
+    key_indexes = [columns.index(name) for name in table.key]
+    path = html_escape(trail.of_table())
 
     def link(row: Sequence[Value]) -> str:
-        if len(at) == 1 and type(key := row[at[0]]) is int:  # nearly every row
+        if len(key_indexes) == 1 and type(key := row[key_indexes[0]]) is int:  # the usual case
             return f"{path}/row?key=%5B{key}%5D"
-        return path + "/row" + html_escape(query_of(("key", key_text(row[place])) for place in at))
+        return path + "/row" + html_escape(query_of(("key", key_text(row[index])) for index in key_indexes))
 
-    return at[0], link
+    return key_indexes[0], link
 
 
 def head(url: str, table: Table, view: View, name: str) -> str:
@@ -433,8 +445,8 @@ def head(url: str, table: Table, view: View, name: str) -> str:
     return f'<th scope="col"{state}{mark}><a href="{url}{link}">{shown(name)}{arrow}</a><small>{kind}</small>'
 
 
-def formatter(place: Place, listing: Listing, name: str) -> Callable[[Value], str]:
-    """Return what makes a cell of a column: for a foreign key, a link to the other row."""
+def formatter(trail: PageTrail, listing: TableListing, name: str) -> Callable[[Value], str]:
+    """Return the function that formats the cells of a column. It makes a foreign key a link to the other row."""
     key = listing.table.foreign_key(name)
     if key is None:
         return cell
@@ -444,24 +456,24 @@ def formatter(place: Place, listing: Listing, name: str) -> Callable[[Value], st
         if value is None:
             return cell(value)
         label = f" <small>{shown(labels[value][:60])}</small>" if value in labels else ""
-        url = html_escape(link_to_other(place, listing.schema, key, [value]))
+        url = html_escape(link_to_other(trail, listing.schema, key, [value]))
         return f'<a href="{url}">{cell(value)}</a>{label}'
 
     return linked
 
 
-def link_to_other(place: Place, schema: Schema, key: ForeignKey, values: Sequence[Value]) -> str:
+def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Sequence[Value]) -> str:
     """Return the URL of the row that a foreign key leads to."""
     other = schema.tables[key.other]
     if key.others == other.key:
-        return place.of_row(other.name, values)
+        return trail.of_row(other.name, values)
     view = View()
     for name, value in zip(key.others, values, strict=True):
         view = view.filtered(name, "eq", plain(value))
-    return place.of_table(other.name) + view.query()
+    return trail.of_table(other.name) + view.query()
 
 
-def exports(url: str, view: View, listing: Listing) -> str:
+def exports(url: str, view: View, listing: TableListing) -> str:
     """Return the links to all rows of the view as files, and to the form for a new row."""
     query = html_escape(View(**{**view.first().__dict__, "facets": (), "size": View.size}).query())
     links = [f'<a href="{url}.csv{query}">CSV</a>', f'<a href="{url}.json{query}">JSON</a>']
@@ -470,26 +482,28 @@ def exports(url: str, view: View, listing: Listing) -> str:
     return f'<nav class="links" aria-label="Export"><span>All of these rows as</span>{"".join(links)}</nav>'
 
 
-def columns_details(place: Place, table: Table) -> str:
+def columns_details(trail: PageTrail, table: Table) -> str:
     """Return the columns with their types and keys."""
-    rows = "".join(column_row(place, table, column) for column in table.columns.values())
+    rows = "".join(column_row(trail, table, column) for column in table.columns.values())
     heads = "".join(f'<th scope="col">{name}' for name in ("Column", "Type", "", "Key"))
     inner = f'<div class="scroll"><table><thead><tr>{heads}</thead><tbody>{rows}</tbody></table></div>'
     index = f"<p>The full-text index is {shown(table.search)}.</p>" if table.search else ""
     return f"<details><summary>{number(len(table.columns), 'column')}</summary>{inner}{index}</details>"
 
 
-def column_row(place: Place, table: Table, column: Column) -> str:
+def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     """Return the row of a column: name, type, constraints, keys."""
     facts = ["not null"] if column.not_null else []
     facts += (
-        [f"default {column.filled}" if column.filled != "computed" else "computed"] if column.filled else []
+        [f"default {column.filled_by}" if column.filled_by != "computed" else "computed"]
+        if column.filled_by
+        else []
     )
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
             there = key.others[key.columns.index(column.name)]
-            url = html_escape(place.of_table(key.other))
+            url = html_escape(trail.of_table(key.other))
             keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(there)}')
     cells = (shown(column.name), shown(column.type), shown(", ".join(facts)), "<br>".join(keys))
     return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
@@ -499,31 +513,31 @@ def column_row(place: Place, table: Table, column: Column) -> str:
 # SQL
 
 
-def sql_details(place: Place, statement: Statement, editor: bool) -> str:
+def sql_details(trail: PageTrail, statement: BoundStatement, editor: bool) -> str:
     """Return the SQL that was run, with links to edit and to explain it."""
-    return f"<details><summary>SQL</summary>{sql_block(statement)}{sql_links(place, statement, editor)}</details>"
+    return f"<details><summary>SQL</summary>{sql_block(statement)}{sql_links(trail, statement, editor)}</details>"
 
 
-def sql_block(statement: Statement) -> str:
+def sql_block(statement: BoundStatement) -> str:
     """Return a statement with the values of its parameters."""
     values = "".join(f"\n-- :{name} = {value!r}" for name, value in statement.parameters.items())
     return f"<pre>{shown(statement.sql + values)}</pre>"
 
 
-def sql_links(place: Place, statement: Statement, editor: bool) -> str:
+def sql_links(trail: PageTrail, statement: BoundStatement, editor: bool) -> str:
     """Return the links from a statement of ours to the editor."""
     if not editor:
         return ""
     asked = [("sql", statement.sql)]
     asked += [(f":{name}", plain(value)) for name, value in statement.parameters.items()]
-    url = html_escape(place.of_database() + "-sql")
+    url = html_escape(trail.of_database() + "-sql")
     edit, explain = html_escape(query_of(asked)), html_escape(query_of([*asked, ("explain", "1")]))
     return f'<p class="links"><a href="{url}{edit}">Edit the SQL</a><a href="{url}{explain}">Explain</a></p>'
 
 
-def editor_form(place: Place, sql: str, parameters: dict[str, str]) -> str:
+def editor_form(trail: PageTrail, sql: str, parameters: dict[str, str]) -> str:
     """Return the form for a statement. parameters: a field for each."""
-    url = html_escape(place.of_database() + "-sql")
+    url = html_escape(trail.of_database() + "-sql")
     lines = min(max(sql.count("\n") + 2, 5), 25)
     fields = "".join(
         f'<label>:{shown(name)} <input name=":{html_escape(name)}" value="{shown(value)}"></label>'
@@ -537,8 +551,8 @@ def editor_form(place: Place, sql: str, parameters: dict[str, str]) -> str:
     )
 
 
-class Answer(NamedTuple):
-    """What came of a statement: rows, or the words of an error. explained: the rows are its plan."""
+class StatementResult(NamedTuple):
+    """The result of a statement: rows, or the text of an error. explained: the rows are the query plan."""
 
     rows: Rows | None = None
     error: str = ""
@@ -547,17 +561,19 @@ class Answer(NamedTuple):
 
 
 def sql_page(
-    place: Place,
+    trail: PageTrail,
     sql: str,
     parameters: dict[str, str],
-    answer: Answer,
+    answer: StatementResult,
     *,
     title: str = "",
     editor: bool = True,
 ) -> str:
-    """Return the page of a statement and its result. title: of a saved query. editor: it may be edited."""
+    """Return the page of a statement and its result. title: of a saved query; "" for a visitor's own. editor: it
+    may be edited.
+    """
     body = [f"<h1>{shown(title or 'SQL')}</h1>"]
-    body.append(editor_form(place, sql, parameters) if editor else saved_form(place, title, sql, parameters))
+    body.append(editor_form(trail, sql, parameters) if editor else saved_form(trail, title, sql, parameters))
     if answer.error:
         body.append(f'<div class="problem" role="alert">{shown(answer.error)}</div>')
     rows = answer.rows
@@ -570,17 +586,17 @@ def sql_page(
         asked = query_of(
             [("sql", sql)] * editor + [(f":{name}", value) for name, value in parameters.items()]
         )
-        path = place.of_database() + ("-sql" if editor else f"-saved/{encode_name(title)}")
+        path = trail.of_database() + ("-sql" if editor else f"-saved/{encode_name(title)}")
         body.append(
             f'<nav class="links"><span>All rows as</span><a href="{html_escape(path + ".csv" + asked)}">CSV</a>'
             f'<a href="{html_escape(path + ".json" + asked)}">JSON</a></nav>'
         )
-    return page(place, f"{title or 'SQL'}: {place.database}", body, title or "SQL")
+    return page(trail, f"{title or 'SQL'}: {trail.database}", body, title or "SQL")
 
 
-def saved_form(place: Place, name: str, sql: str, parameters: dict[str, str]) -> str:
+def saved_form(trail: PageTrail, name: str, sql: str, parameters: dict[str, str]) -> str:
     """Return the form of a saved query: its parameters; the statement is only shown."""
-    url = html_escape(f"{place.of_database()}-saved/{encode_name(name)}")
+    url = html_escape(f"{trail.of_database()}-saved/{encode_name(name)}")
     fields = "".join(
         f'<label>:{shown(each)} <input name=":{html_escape(each)}" value="{shown(value)}"></label>'
         for each, value in parameters.items()
@@ -589,14 +605,14 @@ def saved_form(place: Place, name: str, sql: str, parameters: dict[str, str]) ->
     return f"<pre>{shown(sql)}</pre>{form}"
 
 
-def result_words(rows: Rows, answer: Answer) -> str:
+def result_words(rows: Rows, answer: StatementResult) -> str:
     """Return how much of a result there is, and how long it took."""
     took = f" in {answer.took_ms:,.1f} ms"
     if answer.explained:
         return f"The plan of the database,{took}."
     if rows.large:
         return f"The first {number(len(rows.rows))}{took}; the rows are large, and the page ends here."
-    if rows.cut:
+    if rows.has_more:
         return f"The first {number(len(rows.rows))}{took}; there are more."
     return f"{number(len(rows.rows))}{took}."
 
@@ -615,14 +631,15 @@ def plan(rows: Rows) -> str:
 
 def plain_table(rows: Rows) -> str:
     """Return the table of a result that belongs to no table of the schema."""
-    marks = [
-        mark_of(all(isinstance(row[at], int | float) for row in rows.rows), rows.rows, at)
-        for at in range(len(rows.columns))
+    classes = [
+        class_attribute(all(isinstance(row[index], int | float) for row in rows.rows), rows.rows, index)
+        for index in range(len(rows.columns))
     ]
-    named = zip(marks, rows.columns, strict=True)
-    heads = "".join(f'<th scope="col"{mark}>{shown(name)}' for mark, name in named)
+    named = zip(classes, rows.columns, strict=True)
+    heads = "".join(f'<th scope="col"{attribute}>{shown(name)}' for attribute, name in named)
     lines = [
-        "<tr>" + "".join(f"<td{mark}>{cell(value)}" for mark, value in zip(marks, row, strict=True))
+        "<tr>"
+        + "".join(f"<td{attribute}>{cell(value)}" for attribute, value in zip(classes, row, strict=True))
         for row in rows.rows
     ]
     return (
@@ -636,27 +653,27 @@ def plain_table(rows: Rows) -> str:
 
 
 def row_page(
-    place: Place,
+    trail: PageTrail,
     schema: Schema,
     table: Table,
     rows: Rows,
     referring: list[tuple[ForeignKey, int | None]],
     labels: dict[str, dict[Value, str]],
-    statement: Statement,
+    statement: BoundStatement,
     *,
     editable: bool,
     editor: bool,
 ) -> str:
-    """Return the page of one row: its values, the rows that they lead to, and those that lead to it."""
+    """Return the page of one row: its values, the rows to which it refers, and the rows that refer to it."""
     row = dict(zip(rows.columns, rows.rows[0], strict=True))
     key = [row[name] for name in table.key]
     title = plain(row[table.label]) if table.label else ", ".join(map(plain, key))
     body = [f"<h1>{shown(title[:200])}<small>{shown(table.name)}</small></h1>"]
     if editable:
-        edit, delete = (html_escape(place.of_row(table.name, key, action)) for action in ("edit", "delete"))
+        edit, delete = (html_escape(trail.of_row(table.name, key, action)) for action in ("edit", "delete"))
         body.append(f'<p class="links"><a href="{edit}">Edit</a><a href="{delete}">Delete</a></p>')
     lines = [
-        f'<tr><th scope="row">{shown(name)}<td class="text">{value_of(place, schema, table, row, name, labels)}'
+        f'<tr><th scope="row">{shown(name)}<td class="text">{value_of(trail, schema, table, row, name, labels)}'
         for name in rows.columns
     ]
     body.append(f'<div class="scroll"><table><tbody>\n{chr(10).join(lines)}\n</tbody></table></div>')
@@ -666,18 +683,18 @@ def row_page(
             view = View()
             for here, there in zip(each.columns, each.others, strict=True):
                 view = view.filtered(here, "eq", plain(row[there]))
-            url = html_escape(place.of_table(each.table) + view.query())
+            url = html_escape(trail.of_table(each.table) + view.query())
             by = shown(", ".join(each.columns))
             body.append(
                 f'<li><h2><a href="{url}">{shown(each.table)}</a><small>{number(count)}</small></h2><p>by {by}'
             )
         body.append("</ul>")
-    body.append(sql_details(place, statement, editor))
-    return page(place, f"{title[:80]}: {table.name}", body, ", ".join(map(plain, key))[:60])
+    body.append(sql_details(trail, statement, editor))
+    return page(trail, f"{title[:80]}: {table.name}", body, ", ".join(map(plain, key))[:60])
 
 
 def value_of(
-    place: Place,
+    trail: PageTrail,
     schema: Schema,
     table: Table,
     row: dict[str, Value],
@@ -693,22 +710,26 @@ def value_of(
     if key is None or any(row[each] is None for each in key.columns):
         return text
     label = f" <small>{shown(labels[name][value])}</small>" if value in labels.get(name, {}) else ""
-    url = html_escape(link_to_other(place, schema, key, [row[each] for each in key.columns]))
+    url = html_escape(link_to_other(trail, schema, key, [row[each] for each in key.columns]))
     return f'<a href="{url}">{text}</a>{label}'
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Forms, and what went wrong
+# Forms and error pages
 
 
 def edit_page(
-    place: Place,
+    trail: PageTrail,
     table: Table,
     row: dict[str, Value] | None,
     problem: str = "",
     given: dict[str, str] | None = None,
 ) -> str:
-    """Return the form for a new row (row: None) or to change one. given: what the visitor has sent already."""
+    """Return the form for a new row (row: None) or to change one.
+
+    problem: why the database has refused the change; "": it was not asked. given: what the visitor has sent
+    already; None: nothing.
+    """
     title = "Insert a row" if row is None else "Edit the row"
     body = [f"<h1>{title}<small>{shown(table.name)}</small></h1>"]
     if problem:
@@ -716,15 +737,19 @@ def edit_page(
     body.append('<form method="post"><div class="form">')
     for column in table.columns.values():
         value = row[column.name] if row is not None else None
-        if column.filled == "computed" or column.is_bytes or isinstance(value, bytes):
+        if column.filled_by == "computed" or column.is_bytes or isinstance(value, bytes):
             continue
         body.append(field_of(column, value, row is not None, given))
     body.append('</div><p class="links"><button>Save</button></p></form>')
-    return page(place, f"{title}: {table.name}", body, title)
+    return page(trail, f"{title}: {table.name}", body, title)
 
 
 def field_of(column: Column, value: Value, is_edit: bool, given: dict[str, str] | None) -> str:
-    """Return the field of one column, with a box for NULL where a row may have none."""
+    """Return the field of one column in a form, with a checkbox for NULL if the column may be NULL.
+
+    value: of the row. is_edit: the form changes a row; otherwise it adds one. given: the fields that the visitor
+    has sent, if the form is shown again.
+    """
     name = html_escape(column.name)
     text = (given or {}).get("v." + column.name, plain(value))
     is_null = ("null." + column.name) in given if given is not None else is_edit and value is None
@@ -734,8 +759,8 @@ def field_of(column: Column, value: Value, is_edit: bool, given: dict[str, str] 
     else:
         field = f'<input name="v.{name}" id="f-{name}" value="{html_escape(text)}">'
     hints = [column.type.lower()] if column.type else []
-    if not is_edit and (column.filled or column.key):
-        hints.append(f"empty: {column.filled}" if column.filled else "empty: the database chooses")
+    if not is_edit and (column.filled_by or column.key):
+        hints.append(f"empty: {column.filled_by}" if column.filled_by else "empty: the database chooses")
     null = ""
     if is_edit and not column.not_null and not column.key:
         checked = " checked" if is_null else ""
@@ -744,20 +769,22 @@ def field_of(column: Column, value: Value, is_edit: bool, given: dict[str, str] 
     return f'<label for="f-{name}">{shown(column.name)}</label><span class="field">{field}{hint}</span>'
 
 
-def delete_page(place: Place, table: Table, row: dict[str, Value], problem: str = "") -> str:
-    """Return the page that asks whether to delete a row."""
+def delete_page(trail: PageTrail, table: Table, row: dict[str, Value], problem: str = "") -> str:
+    """Return the page that asks whether to delete a row. problem: why the database has refused it; "": it was not
+    asked.
+    """
     lines = [f'<tr><th scope="row">{shown(name)}<td>{cell(value)}' for name, value in row.items()]
     body = [f"<h1>Delete this row?<small>{shown(table.name)}</small></h1>"]
     if problem:
         body.append(f'<div class="problem" role="alert">{shown(problem)}</div>')
     body.append(f'<div class="scroll"><table><tbody>{"".join(lines)}</tbody></table></div>')
     body.append('<form method="post"><p class="links"><button class="danger">Delete</button></p></form>')
-    return page(place, f"Delete: {table.name}", body, "Delete")
+    return page(trail, f"Delete: {table.name}", body, "Delete")
 
 
-def problem_page(place: Place, title: str, text: str, detail: str = "") -> str:
-    """Return a page for what went wrong. detail: the database's own words, for those who may read them."""
+def problem_page(trail: PageTrail, title: str, text: str, detail: str = "") -> str:
+    """Return an error page. detail: the database's own message, for visitors who may read it; "" for others."""
     body = [f"<h1>{shown(title)}</h1>", f"<p>{shown(text)}</p>"]
     if detail:
         body.append(f'<div class="problem">{shown(detail)}</div>')
-    return page(place, title, body)
+    return page(trail, title, body)

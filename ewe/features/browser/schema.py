@@ -3,10 +3,10 @@
 SQLite has its catalogue in sqlite_schema and in functions such as pragma_table_xinfo(); PostgreSQL has
 information_schema and pg_catalog. Each statement below returns rows of one form:
 
-    column   table, kind, column, type, not null, place in the primary key, where the value comes from
+    column   table, kind, column, type, not null, position in the primary key, origin of the value
     key      table, number, column, other table, other column
 
-From then on, both databases are the same to the browser. `Dialect` holds what still differs.
+The other modules therefore treat both databases in the same way. `Dialect` contains the remaining differences.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ ROW_IDS = ("rowid", "_rowid_", "oid")
 
 
 class Dialect(NamedTuple):
-    """What differs between the databases.
+    """The differences between the databases.
 
-    columns, keys: statements that read the schema. tables: the same without views: SQLite tells no columns at all
-    if those of one view cannot be found. like: the operator of a search that ignores case. as_text: turns a column
-    into text. nulls_first: NULL is less than every value. explain: before a statement to explain it.
+    columns, keys: statements that read the schema. tables: like `columns`, without views, since SQLite returns no
+    columns at all if the columns of one view cannot be found. like: the operator of a search that ignores case.
+    as_text: converts a column to text. nulls_first: NULL is less than every value. explain: the words before a
+    statement to explain it.
     """
 
     name: str
@@ -63,7 +64,7 @@ WHERE t.schema = 'main' AND t.type = 'table' ORDER BY t.name, k.id, k.seq""",
     nulls_first=True,
     explain="EXPLAIN QUERY PLAN ",
 )
-# What the account may not read is left out: a link to it could only fail
+# Tables that the account may not read are left out: a link to such a table would only fail
 POSTGRESQL_COLUMNS = """
 SELECT r.relname, CASE r.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'view' ELSE 'table' END, a.attname,
   format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 1 ELSE 0 END,
@@ -96,13 +97,17 @@ DIALECTS = (SQLITE, POSTGRESQL)
 
 
 class Column(NamedTuple):
-    """A column. key: its place in the primary key from 1, 0: none. filled: what fills it if an insert does not."""
+    """A column. key: its position in the primary key, from 1; 0: it is not in the key.
+
+    filled_by: where the value comes from if an insert gives none: the text of a default, or "computed"; "": from
+    nowhere.
+    """
 
     name: str
     type: str
     not_null: bool
     key: int
-    filled: str
+    filled_by: str
 
     @property
     def is_number(self) -> bool:
@@ -116,12 +121,12 @@ class Column(NamedTuple):
 
     @property
     def is_bytes(self) -> bool:
-        """Return whether the declared type is bytes, which no field of a form can hold."""
+        """Return whether the declared type is bytes, which a field of a form cannot contain."""
         return any(part in self.type.upper() for part in ("BLOB", "BYTEA"))
 
 
 class ForeignKey(NamedTuple):
-    """Columns of a table whose values are those of other columns in a row of another table."""
+    """Columns of a table that refer to a row of another table by the values of its columns."""
 
     table: str
     columns: tuple[str, ...]
@@ -130,9 +135,9 @@ class ForeignKey(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table or a view. key: the columns that name a row, which may be SQLite's row id; (): none do.
+    """A table or a view. key: the columns that identify a row, perhaps SQLite's row id; () if none do.
 
-    search: the full-text index (FTS) over this table, "" without one. sql: of a virtual table.
+    search: the full-text index (FTS) over this table; "" if there is none. sql: the definition of a virtual table.
     """
 
     name: str
@@ -145,24 +150,24 @@ class Table(NamedTuple):
 
     @property
     def row_id(self) -> str:
-        """Return the name of SQLite's row id if it is the key; "" if the key is among the columns."""
+        """Return the name of SQLite's row id if it is the key; "" if the key consists of ordinary columns."""
         return self.key[0] if len(self.key) == 1 and self.key[0] not in self.columns else ""
 
     @property
     def label(self) -> str:
-        """Return the column that tells people which row this is; "" if none does."""
+        """Return the column with a label of the row for people; "" if there is none."""
         lower = {name.lower(): name for name in self.columns}
         named = next((lower[each] for each in LABELS if each in lower), "")
         others = [name for name in self.columns if name not in self.key]
         return named or (others[0] if len(others) == 1 else "")
 
     def foreign_key(self, column: str) -> ForeignKey | None:
-        """Return the foreign key of this column alone; None without one."""
+        """Return the foreign key that consists only of this column; None if there is none."""
         return next((each for each in self.foreign if each.columns == (column,)), None)
 
 
 class Schema(NamedTuple):
-    """The tables of a database, by name. referring: by table, the foreign keys of others that lead to it."""
+    """The tables of a database, by name. referring: table -> the foreign keys of other tables that refer to it."""
 
     dialect: Dialect
     tables: dict[str, Table]
@@ -172,11 +177,11 @@ class Schema(NamedTuple):
 def schema_of(
     dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
 ) -> Schema:
-    """Return the schema that the rows of a dialect's two statements tell of."""
+    """Return the schema, from the rows of a dialect's two statements."""
     kinds: dict[str, tuple[str, bool]] = {}
     found: dict[str, dict[str, Column]] = {}
-    for table, kind, name, type_, not_null, key, filled, without_row_id in columns:
-        column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled or ""))
+    for table, kind, name, type_, not_null, key, filled_by, without_row_id in columns:
+        column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled_by or ""))
         found.setdefault(str(table), {})[column.name] = column
         kinds[str(table)] = (str(kind), bool(without_row_id))
     foreign = foreign_keys(keys, found)
@@ -198,7 +203,7 @@ def schema_of(
 def foreign_keys(
     rows: Iterable[Sequence[Value]], tables: dict[str, dict[str, Column]]
 ) -> dict[str, list[ForeignKey]]:
-    """Return the foreign keys of each table. One that leads to a table that does not exist is left out."""
+    """Return the foreign keys of each table. A key that refers to a missing table is left out."""
     pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for table, number, column, other, other_column in rows:
         name = next((each for each in tables if each.lower() == str(other).lower()), "")
@@ -208,7 +213,7 @@ def foreign_keys(
     found: dict[str, list[ForeignKey]] = {}
     for (table, _, other), columns in pairs.items():
         there = tuple(to for _, to in columns)
-        if "" in there:  # REFERENCES other, without columns: its primary key
+        if "" in there:  # REFERENCES other, without columns, means its primary key
             there = key_of(tables[other], False)
         here = tuple(column for column, _ in columns)
         if len(here) == len(there):
@@ -217,7 +222,7 @@ def foreign_keys(
 
 
 def key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
-    """Return the columns that name a row: the primary key, else SQLite's row id, else none."""
+    """Return the columns that identify a row: the primary key, else SQLite's row id, else none."""
     primary = sorted((column.key, name) for name, column in columns.items() if column.key)
     if primary:
         return tuple(name for _, name in primary)
@@ -232,11 +237,11 @@ def is_index(sql: str) -> bool:
 
 
 def index_over(table: str, virtual: dict[str, str]) -> str:
-    """Return the full-text index whose content is this table; "" without one."""
+    """Return the full-text index over this table; "" if there is none."""
     for name, sql in virtual.items():
-        said = "".join(sql.lower().split())
+        text = "".join(sql.lower().split())
         quoted = (f"content={mark}{table.lower()}{mark}" for mark in ("'", '"', ""))
-        if is_index(sql) and any(each + end in said for each in quoted for end in (",", ")")):
+        if is_index(sql) and any(each + end in text for each in quoted for end in (",", ")")):
             return name
     return ""
 

@@ -1,4 +1,4 @@
-"""The settings of the browser, besides its path (`browser`)."""
+"""The settings of the browser, except its path (`browser`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SQL = Setting(True, BOOL, "whether visitors may write SQL there, which only read
               group="databases", key="browser-sql", after="browser-hidden")
 QUERY = Setting((), SAVED_QUERIES, "a saved query of the browser: log/slowest=SELECT ...; a :name in it becomes a"
                 " field; may be repeated", group="databases", key="browser-query", after="browser-sql")
-EDIT = Setting((), TABLES, "a table whose rows visitors may insert, edit and delete: shop.goods; only with a demon"
+EDIT = Setting((), TABLES, "a table whose rows visitors may insert, edit and delete: shop.goods; only with a daemon"
                " (dbd) whose database has write = true; may be repeated",
                group="databases", key="browser-edit", after="browser-query")
 # fmt: on

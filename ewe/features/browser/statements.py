@@ -1,10 +1,11 @@
-"""Statements: the SQL for what a URL asks for. Names come from the schema, values are parameters.
+"""Statements: the SQL for the requests of the browser. Names come from the schema, values are parameters.
 
-The functions are pure. They give a Statement, which the demon runs and the page shows.
+The functions are pure. They return a BoundStatement, which the daemon runs and the page shows.
 
-The order of a page's rows must be total, or rows would be shown twice or never: after the sorted column comes the
-key. The next page begins after (value, key) of the last row. Both databases compare such pairs, as in
-("bytes", "id") > (:a0, :a1), but a comparison with NULL is neither true nor false, so NULLs need a case each.
+The order of a page's rows must be total, or some rows would be shown twice or never. Rows are therefore sorted by
+the sorted column, and then by the key. The next page begins after (value, key) of the last row. Both databases
+compare such pairs, as in ("bytes", "id") > (:a0, :a1). A comparison with NULL is neither true nor false, so NULLs
+are separate cases.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ewe.database.protocol import Value
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, Table, quote
 from ewe.features.browser.urls import BadRequest, Filter, View
 
-FACET_VALUES = 20
+FACET_VALUES = 20  # the most frequent values of a column that a page shows
 WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
 COMPARISONS = {"eq": "=", "ne": "<>", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-# What a statement may hold that is no parameter: strings, names, comments, casts; then a parameter
+# The parts of a statement that are not parameters (strings, names, comments, casts), and then a parameter
 PARAMETER = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \[[^\]]*\] | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
       | (?<![\w:]):(?P<name>[A-Za-z_]\w*)""",
@@ -29,23 +30,23 @@ PARAMETER = re.compile(
 )
 
 
-class Statement(NamedTuple):
+class BoundStatement(NamedTuple):
     """SQL and the values of its parameters, by name."""
 
     sql: str
     parameters: dict[str, Value]
 
 
-def rows_of(schema: Schema, table: Table, view: View, *, limit: bool = True) -> Statement:
-    """Return the statement for a page of rows. It asks for one more row, which tells that a page follows.
+def rows_of(schema: Schema, table: Table, view: View, *, limit: bool = True) -> BoundStatement:
+    """Return the statement for a page of rows. It asks for one more row, which shows that another page follows.
 
-    limit: False for all rows, as an export has them: without SQLite's row id, which is no column.
+    limit: False for all rows, for an export: without SQLite's row id, which is not a column.
     """
     parameters: dict[str, Value] = {}
     conditions = conditions_of(schema, table, view, parameters)
     backwards = bool(view.before)
-    if limit and (place := view.before or view.after):
-        conditions.append(beyond(schema, table, view, place, backwards, parameters))
+    if limit and (cursor := view.before or view.after):
+        conditions.append(beyond(schema, table, view, cursor, backwards, parameters))
     columns = columns_of(table) if limit else "*"
     lines = [f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]
     if order := order_of(table, view, backwards):
@@ -53,45 +54,45 @@ def rows_of(schema: Schema, table: Table, view: View, *, limit: bool = True) -> 
     if limit:
         offset = f" OFFSET {view.offset}" if view.offset and not table.key else ""
         lines.append(f"LIMIT {view.size + 1}{offset}")
-    return Statement("\n".join(lines), parameters)
+    return BoundStatement("\n".join(lines), parameters)
 
 
-def count_of(schema: Schema, table: Table, view: View) -> Statement:
+def count_of(schema: Schema, table: Table, view: View) -> BoundStatement:
     """Return the statement that counts the rows of a view."""
     parameters: dict[str, Value] = {}
     conditions = conditions_of(schema, table, view, parameters)
-    return Statement(
+    return BoundStatement(
         "\n".join(["SELECT COUNT(*)", f"FROM {quote(table.name)}", *where(conditions)]), parameters
     )
 
 
-def counts_of(tables: Iterable[Table]) -> Statement:
-    """Return the statement that counts the rows of several tables: one row with a column for each."""
+def counts_of(tables: Iterable[Table]) -> BoundStatement:
+    """Return the statement that counts the rows of several tables. The result is one row with a column for each."""
     counts = ", ".join(f"(SELECT COUNT(*) FROM {quote(table.name)})" for table in tables)
-    return Statement(f"SELECT {counts}", {})
+    return BoundStatement(f"SELECT {counts}", {})
 
 
-def facet_of(schema: Schema, table: Table, view: View, column: str) -> Statement:
-    """Return the statement for the most frequent values of a column, and for one more."""
+def facet_of(schema: Schema, table: Table, view: View, column: str) -> BoundStatement:
+    """Return the statement for the most frequent values of a column, with one value more than the page shows."""
     parameters: dict[str, Value] = {}
     conditions = conditions_of(schema, table, view, parameters)
     name = quote(column)
     lines = [f"SELECT {name}, COUNT(*) AS n", f"FROM {quote(table.name)}", *where(conditions)]
     lines += [f"GROUP BY {name}", f"ORDER BY n DESC, {name}", f"LIMIT {FACET_VALUES + 1}"]
-    return Statement("\n".join(lines), parameters)
+    return BoundStatement("\n".join(lines), parameters)
 
 
-def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> Statement:
+def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement for the row with this key."""
     conditions, parameters = key_is(schema, table, key)
     columns = columns_of(table)
-    return Statement(
+    return BoundStatement(
         "\n".join([f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]), parameters
     )
 
 
-def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> Statement | None:
-    """Return the statement for what people call the rows that a foreign key leads to; None if nothing does."""
+def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
+    """Return the statement for the labels of the rows to which a foreign key refers; None if there are none."""
     other = schema.tables[key.other]
     if not other.label or not values:
         return None
@@ -99,22 +100,24 @@ def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> State
     names = ", ".join(f":{name}" for name in parameters)
     there = quote(key.others[0])
     sql = f"SELECT {there}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {there} IN ({names})"
-    return Statement(sql, parameters)
+    return BoundStatement(sql, parameters)
 
 
-def insert_of(schema: Schema, table: Table, values: dict[str, str | None]) -> Statement:
-    """Return the statement that inserts a row. values: of the columns that the form has."""
+def insert_of(schema: Schema, table: Table, values: dict[str, str | None]) -> BoundStatement:
+    """Return the statement that inserts a row. values: the values of the columns in the form."""
     parameters = {
         f"p{number}": bound(schema, table, name, value) for number, (name, value) in enumerate(values.items())
     }
     names = ", ".join(map(quote, values))
-    places = ", ".join(f":{name}" for name in parameters)
+    placeholders = ", ".join(f":{name}" for name in parameters)
     if not values:
-        return Statement(f"INSERT INTO {quote(table.name)} DEFAULT VALUES", {})
-    return Statement(f"INSERT INTO {quote(table.name)} ({names})\nVALUES ({places})", parameters)
+        return BoundStatement(f"INSERT INTO {quote(table.name)} DEFAULT VALUES", {})
+    return BoundStatement(f"INSERT INTO {quote(table.name)} ({names})\nVALUES ({placeholders})", parameters)
 
 
-def update_of(schema: Schema, table: Table, key: Sequence[Value], values: dict[str, str | None]) -> Statement:
+def update_of(
+    schema: Schema, table: Table, key: Sequence[Value], values: dict[str, str | None]
+) -> BoundStatement:
     """Return the statement that changes the row with this key. Raises BadRequest if there is nothing to change."""
     if not values:
         raise BadRequest("The form changes no column.")
@@ -124,17 +127,21 @@ def update_of(schema: Schema, table: Table, key: Sequence[Value], values: dict[s
         parameters[f"p{number}"] = bound(schema, table, name, value)
         changes.append(f"{quote(name)} = :p{number}")
     lines = [f"UPDATE {quote(table.name)}", f"SET {', '.join(changes)}", *where(conditions)]
-    return Statement("\n".join(lines), parameters)
+    return BoundStatement("\n".join(lines), parameters)
 
 
-def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> Statement:
+def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement that deletes the row with this key."""
     conditions, parameters = key_is(schema, table, key)
-    return Statement("\n".join([f"DELETE FROM {quote(table.name)}", *where(conditions)]), parameters)
+    return BoundStatement("\n".join([f"DELETE FROM {quote(table.name)}", *where(conditions)]), parameters)
 
 
 def key_is(schema: Schema, table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
-    """Return the conditions for the row with this key, and their parameters."""
+    """Return the conditions that only the row with this key fulfils, one for each column, and their parameters.
+
+    The parameters are k0, k1, ... A column that is NULL needs none. bound() converts a value where SQLite needs a
+    number.
+    """
     parameters: dict[str, Value] = {}
     conditions = []
     for number, (name, value) in enumerate(zip(table.key, key, strict=True)):
@@ -151,10 +158,10 @@ def key_is(schema: Schema, table: Table, key: Sequence[Value]) -> tuple[list[str
 
 
 def columns_of(table: Table) -> str:
-    """Return what to select of a table: all columns, and before them the row id if it is the key."""
+    """Return the select list of a table: all columns, and before them the row id if it is the key."""
     if not table.row_id:
         return "*"
-    # SQLite calls the row id rowid, by whichever name it was asked for
+    # SQLite names the column of the result rowid, also if the query says _rowid_ or oid
     alias = "" if table.row_id == "rowid" else f" AS {quote(table.row_id)}"
     return f"{quote(table.row_id)}{alias}, *"
 
@@ -175,7 +182,7 @@ def conditions_of(schema: Schema, table: Table, view: View, parameters: dict[str
 
 
 def condition(schema: Schema, table: Table, one: Filter, name: str, parameters: dict[str, Value]) -> str:
-    """Return the condition of a filter; add its parameters, whose names begin with `name`."""
+    """Return the condition of a filter; add its parameters. name: the beginning of their names."""
     column = quote(one.column)
     if one.op in ("null", "notnull"):
         return f"{column} IS {'NOT ' if one.op == 'notnull' else ''}NULL"
@@ -196,7 +203,7 @@ def condition(schema: Schema, table: Table, one: Filter, name: str, parameters: 
 
 
 def search(schema: Schema, table: Table, text: str, parameters: dict[str, Value]) -> str:
-    """Return the condition for rows that hold a text: by the full-text index, else in any column of text."""
+    """Return the condition for rows that contain a text: by the full-text index, else in any text column."""
     if table.search:
         words = ('"' + word.replace('"', '""') + '"' for word in text.split())
         parameters["search"] = " ".join(words)
@@ -216,7 +223,7 @@ def like(schema: Schema, column: str, name: str, *, negated: bool = False) -> st
 
 
 def like_escaped(text: str) -> str:
-    r"""Return a text as a pattern that only this text fits.
+    r"""Return a text as a pattern that matches only this text.
 
     >>> like_escaped("100%")
     '100\\%'
@@ -225,7 +232,7 @@ def like_escaped(text: str) -> str:
 
 
 def bound(schema: Schema, table: Table, column: str, value: Value) -> Value:
-    """Return what to bind for a value of a URL or a form, which is text.
+    """Return the parameter for a value of a URL or a form, which is text.
 
     PostgreSQL reads the text as the column's type. SQLite does so only where a column has a type with an affinity
     (sqlite.org/datatype3.html section 4.2): in the column of a view, 5 and '5' differ. There a number is bound.
@@ -245,14 +252,14 @@ def order_of(table: Table, view: View, backwards: bool) -> list[str]:
 
 
 def ordered_by(table: Table, view: View) -> Iterator[str]:
-    """Yield the columns that a view is ordered by. Without a sorted column, that is the key."""
+    """Yield the columns by which a view is ordered: the sorted column, if there is one, then the key."""
     if view.sort:
         yield view.sort
     yield from (name for name in table.key if name != view.sort)
 
 
-def place_in(table: Table, view: View, columns: Sequence[str], row: Sequence[Value]) -> tuple[Value, ...]:
-    """Return the place of a row in the order, for the parameters `after` and `before`."""
+def cursor_in(table: Table, view: View, columns: Sequence[str], row: Sequence[Value]) -> tuple[Value, ...]:
+    """Return the position of a row in the order, for the parameters `after` and `before`."""
     names = ([view.sort] if view.sort else []) + list(table.key)
     return tuple(row[columns.index(name)] for name in names)
 
@@ -261,13 +268,13 @@ def beyond(
     schema: Schema,
     table: Table,
     view: View,
-    place: Sequence[Value],
+    cursor: Sequence[Value],
     backwards: bool,
     parameters: dict[str, Value],
 ) -> str:
-    """Return the condition for the rows after a place in the order; add its parameters."""
+    """Return the condition for the rows after a cursor, a position in the order; add its parameters."""
     names = ([view.sort] if view.sort else []) + list(table.key)
-    known = dict(zip(names, place, strict=True))
+    known = dict(zip(names, cursor, strict=True))
     names = list(ordered_by(table, view))
     ascending = view.descending == backwards
     sign = ">" if ascending else "<"
@@ -292,7 +299,7 @@ def beyond(
 
 
 def parameters_in(sql: str) -> list[str]:
-    """Return the names of the parameters in a statement that a visitor wrote, each once.
+    """Return the names of the parameters in a visitor's statement, without duplicates.
 
     >>> parameters_in("SELECT ':no', a::text FROM t WHERE b = :yes -- :no")
     ['yes']

@@ -1,4 +1,4 @@
-"""How the browser looks: one style sheet in each page, light and dark, for a wide screen, a phone and paper."""
+"""The style sheet of the browser, which is in each page: light and dark, for a wide screen, a phone and paper."""
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;

@@ -1,23 +1,24 @@
-"""URLs: what a visitor asks for, and the URL of everything.
+"""URLs: parse the URL of a request, and make the URL of each page.
 
     BASE/                                  the databases
-    BASE/log/                              the tables of one
+    BASE/log/                              the tables of one database
     BASE/log/requests                      rows          .csv .json
     BASE/log/requests/row?key=17           one row       .json
     BASE/log/requests/insert, edit, delete forms, where a table is named for them
     BASE/log/-sql?sql=SELECT...&:p0=404    the SQL editor   .csv .json
     BASE/log/-saved/slowest?:p0=404        a saved query    .csv .json
 
-A name may hold any character, and a path may not. encode_name() writes each ASCII character but letters, digits, _
-and - as ~XX, and a leading - as well. A table `a/b.csv` is therefore a~2Fb~2Ecsv, and the words above are free.
+A name may contain any character, but a path may not. encode_name() writes each ASCII character except letters,
+digits, _ and - as ~XX, and a leading - as well. A table `a/b.csv` is therefore a~2Fb~2Ecsv, and never conflicts
+with the words above.
 
 The rows that a page shows are a View. A filter is three parameters in a row, as a form without scripts sends them:
 
     ?column=status&op=ge&value=500&column=method&op=eq&value=GET&search=shop&sort=bytes&desc=1&facet=address
 
-Paging is by key: `after` holds the last row's value in the sorted column, and its key, as JSON. The database then
-finds the next page by an index, however far down it is; OFFSET would read all rows before it. A view has no key, so
-there `offset` counts.
+Paging is by key: `after` contains the last row's value in the sorted column, and its key, as JSON. The database
+then finds any page by an index. With OFFSET, it would have to read all rows before the page. A view of the database
+has no key, so `offset` is used for it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from ewe.features.databases.asking import from_json
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
-PAGE_ROWS = 100
-MOST_ROWS = 1000  # on one page
-MOST_FILTERS = 20
-MOST_FACETS = 5
-MOST_PARAMETERS = 200  # of a query string
-MOST_OFFSET = 10_000_000
-# Each operator of a filter: what people read, and whether it takes a value
+PAGE_ROWS = 100  # on one page, unless its URL says otherwise
+MAX_ROWS = 1000  # on one page
+MAX_FILTERS = 20  # of one page; each makes its statement slower
+MAX_FACETS = 5  # of one page; each is a statement that counts
+MAX_PARAMETERS = 200  # of a query string
+MAX_OFFSET = 10_000_000  # rows before a page of a table without a key; the database has to skip them
+# Each operator of a filter: its text for people, and whether it takes a value
 OPERATORS = {
     "eq": ("=", True),
     "ne": ("≠", True),
@@ -61,7 +62,7 @@ OPERATORS = {
 
 
 class BadRequest(HTTPError):
-    """A URL that asks for what cannot be; the text is for the visitor."""
+    """A URL has an invalid parameter. The text is for the visitor."""
 
     def __init__(self, text: str) -> None:
         super().__init__(400, text)
@@ -78,9 +79,9 @@ class Filter:
 
 @dataclass(frozen=True)
 class View:
-    """Which rows of a table, in which order. column names are those of the schema.
+    """A selection of a table's rows, and their order. Column names are those of the schema.
 
-    after, before: the place of a row in the order, () at the beginning. offset: where there is no key.
+    after, before: the position of a row in the order; () at the beginning. offset: used if there is no key.
     """
 
     filters: tuple[Filter, ...] = ()
@@ -129,9 +130,9 @@ class View:
             yield "facet", facet
         if self.size != PAGE_ROWS:
             yield "size", str(self.size)
-        for name, place in (("after", self.after), ("before", self.before)):
-            if place:
-                yield name, place_text(place)
+        for name, cursor in (("after", self.after), ("before", self.before)):
+            if cursor:
+                yield name, cursor_text(cursor)
         if self.offset:
             yield "offset", str(self.offset)
 
@@ -149,37 +150,35 @@ def query_of(parameters: Iterable[tuple[str, str]]) -> str:
 def parameters_of(query: str | None) -> list[tuple[str, str]]:
     """Return the parameters of a query or of a form, in order. Raises BadRequest."""
     try:
-        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MOST_PARAMETERS, errors="strict")
+        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
     except ValueError:
-        raise BadRequest(
-            f"The address is not UTF-8, or has more than {MOST_PARAMETERS} parameters."
-        ) from None
+        raise BadRequest(f"The address is not UTF-8, or has more than {MAX_PARAMETERS} parameters.") from None
 
 
 def view_of(table: Table, query: str | None) -> View:
-    """Return the view that a query asks for. Parameters that the browser does not know are ignored.
+    """Return the view that a query asks for. Unknown parameters are ignored.
 
-    Raises BadRequest for a column that the table does not have, and for values that cannot be.
+    Raises BadRequest for a column that the table does not have, and for invalid values.
     """
     if not query:
         return PLAIN
-    said: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     lists: dict[str, list[str]] = {"column": [], "op": [], "value": [], "facet": []}
     for name, value in parameters_of(query):
         if name in lists:
             lists[name].append(value)
         else:
-            said[name] = value
+            parameters[name] = value
     return View(
         filters=tuple(filters_of(table, lists)),
-        search=said.get("search", "").strip(),
-        sort=column_of(table, said["sort"], also=table.key) if said.get("sort") else "",
-        descending=said.get("desc", "") == "1",
+        search=parameters.get("search", "").strip(),
+        sort=column_of(table, parameters["sort"], also=table.key) if parameters.get("sort") else "",
+        descending=parameters.get("desc", "") == "1",
         facets=facets_of(table, lists["facet"]),
-        size=number_of(said, "size", PAGE_ROWS, 1, MOST_ROWS),
-        after=place_of(table, said, "after"),
-        before=place_of(table, said, "before"),
-        offset=number_of(said, "offset", 0, 0, MOST_OFFSET),
+        size=number_of(parameters, "size", PAGE_ROWS, 1, MAX_ROWS),
+        after=cursor_of(table, parameters, "after"),
+        before=cursor_of(table, parameters, "before"),
+        offset=number_of(parameters, "offset", 0, 0, MAX_OFFSET),
     )
 
 
@@ -187,12 +186,12 @@ PLAIN = View()
 
 
 def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
-    """Yield the filters of a query: those whose column is chosen. Raises BadRequest."""
+    """Yield the filters of a query that have a column. Raises BadRequest."""
     columns, operators, values = lists["column"], lists["op"], lists["value"]
     if not len(columns) == len(operators) == len(values):
         raise BadRequest("A filter is column, op and value, in this order; one of them is missing.")
-    if len(columns) > MOST_FILTERS:
-        raise BadRequest(f"These are more than {MOST_FILTERS} filters.")
+    if len(columns) > MAX_FILTERS:
+        raise BadRequest(f"These are more than {MAX_FILTERS} filters.")
     for column, op, value in zip(columns, operators, values, strict=True):
         if not column:
             continue
@@ -204,48 +203,54 @@ def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
 
 
 def facets_of(table: Table, names: list[str]) -> tuple[str, ...]:
-    """Return the columns whose most frequent values are asked for. Raises BadRequest."""
+    """Return the columns for which the most frequent values are requested. Raises BadRequest."""
     columns = tuple(dict.fromkeys(column_of(table, name) for name in names if name))
-    if len(columns) > MOST_FACETS:
-        raise BadRequest(f"These are more than {MOST_FACETS} columns to count the values of.")
+    if len(columns) > MAX_FACETS:
+        raise BadRequest(f"These are more than {MAX_FACETS} columns to count the values of.")
     return columns
 
 
 def column_of(table: Table, name: str, also: tuple[str, ...] = ()) -> str:
-    """Return the name of a column of the table. Raises BadRequest."""
+    """Return `name` if the table has a column of this name. Raises BadRequest if it has none.
+
+    also: further valid names, such as SQLite's row id, which is in the key but is not a column.
+    """
     if name not in table.columns and name not in also:
         raise BadRequest(f"The table {table.name} has no column “{name[:60]}”.")
     return name
 
 
-def number_of(said: dict[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Return a whole number of a query. Raises BadRequest."""
-    text = said.get(name) or str(default)
+def number_of(parameters: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    """Return the value of a parameter as a whole number; `default` if it is missing or empty.
+
+    parameters: of the query. Raises BadRequest unless the number is from `least` to `most`.
+    """
+    text = parameters.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise BadRequest(f"{name} must be a whole number from {least} to {most}.")
     return int(text)
 
 
-def place_text(place: Iterable[Value]) -> str:
-    """Return a row's place in the order as the value of a parameter."""
-    return json.dumps([typed(value) for value in place], separators=(",", ":"), ensure_ascii=False)
+def cursor_text(cursor: Iterable[Value]) -> str:
+    """Return a row's position in the order as the value of a parameter."""
+    return json.dumps([typed(value) for value in cursor], separators=(",", ":"), ensure_ascii=False)
 
 
-def place_of(table: Table, said: dict[str, str], name: str) -> tuple[Value, ...]:
-    """Return the place that a query names: the value of the sorted column, if there is one, then the key.
+def cursor_of(table: Table, parameters: dict[str, str], name: str) -> tuple[Value, ...]:
+    """Return the position in a query: the value of the sorted column, if there is one, then the key.
 
     Raises BadRequest.
     """
-    if not (text := said.get(name)):
+    if not (text := parameters.get(name)):
         return ()
-    place = values_in(text)
-    if place is None or not table.key or len(place) != len(table.key) + bool(said.get("sort")):
+    cursor = values_in(text)
+    if cursor is None or not table.key or len(cursor) != len(table.key) + bool(parameters.get("sort")):
         raise BadRequest(f"“{name}” does not name a row. Please begin on the first page.")
-    return tuple(place)
+    return tuple(cursor)
 
 
 def values_in(text: str) -> list[Value] | None:
-    """Return the values that place_text() has made a text of; None if the text has another form."""
+    """Return the values of a text that cursor_text() has written; None if the text has another form."""
     try:
         values: Any = json.loads(text, object_hook=from_json)
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -254,7 +259,7 @@ def values_in(text: str) -> list[Value] | None:
 
 
 def is_value(value: object) -> bool:
-    """Return whether this is a value that a database can compare."""
+    """Return whether a database can compare this value."""
     if isinstance(value, int):
         return -(1 << 63) <= value < 1 << 63
     return value is None or isinstance(value, float | bytes) or (isinstance(value, str) and "\0" not in value)
@@ -270,5 +275,5 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(segment: str) -> str:
-    """Return the name that a segment of a decoded path stands for."""
+    """Return the name of a table from a segment of a decoded path."""
     return ENCODED.sub(lambda found: chr(int(found[1], 16)), segment)

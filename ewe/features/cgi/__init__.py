@@ -1,4 +1,4 @@
-"""CGI as a feature: programs below `cgi-path`, and those of a location with `gateway = "cgi"`.
+"""The feature CGI: programs below `cgi-path`, and programs of a location with `gateway = "cgi"`.
 
 Read next: programs.py, which runs them.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ewe.features.base import Claim, Mount
+from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, Runner
-from ewe.gateway.claims import is_in
+from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from ewe.features.plan import LocationPlan, Plan
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the directory of programs, or the executable files in it if it contains the document root."""
     programs = os.path.realpath(plan.config.cgi_path)
-    yield Claim(executables=programs) if is_in(root, programs) else Claim(directory=programs)
+    yield (
+        ProtectedSource(executables=programs)
+        if is_in(root, programs)
+        else ProtectedSource(directory=programs)
+    )
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the programs of the site, if it has a directory of them."""
+    """Yield the mount of the site's programs, if their directory exists."""
     if os.path.isdir(plan.config.cgi_path):
         from ewe.features.cgi.programs import CGI
 
@@ -33,7 +37,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return what runs the programs of a location."""
+    """Return the Runner for the programs of a location."""
     from ewe.features.cgi.programs import CGI
 
     plan = location.plan
@@ -44,7 +48,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
 FEATURE = Feature(
     "cgi",
     settings=("cgi_path",),
-    claims=claims,
+    protected=protected,
     mounts=mounts,
     gateway=gateway,
     late=("ewe.features.cgi.programs", "ewe.gateway.spawn"),

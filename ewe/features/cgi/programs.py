@@ -1,10 +1,10 @@
-"""CGI/1.1: RFC 3875. Programs below config.cgi_path, started once for each request.
+"""CGI/1.1: RFC 3875. ewe starts a program below config.cgi_path for each request.
 
     respond: find the script -> spool the body -> start -> read the head -> document, redirect or NPH
 
-Where there is no such file, normal parsing takes place (EWE section 3.3): the document root may have a file at that
-path. A file that is there and may not be executed is 403. EWE sent it as text, and with it the source of every
-program that its author forgot to make executable.
+If no program is found, respond() returns None, and the document root may have a file at that path (EWE section
+3.3). If the file is not executable, the answer is 403. The EWE of 2006 sent such a file as text, and so published
+the source of every program without its execute bit.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
     from ewe.features.base import Explanation
     from ewe.features.static import Static
     from ewe.features.xswitch import XSwitch
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
 PREFIX = "/cgi-bin"
 
 
 class CGI:
-    """Run the programs of one directory."""
+    """Runs the programs of one directory."""
 
-    def __init__(self, config: Config, static: Static, limits: Limits, switch: XSwitch | None = None) -> None:
-        """switch: what is asked first, and runs all that it has an engine for."""
+    def __init__(
+        self, config: Config, static: Static, limits: RequestLimits, switch: XSwitch | None = None
+    ) -> None:
+        """switch: X-Switch, which runs every script for which it has an engine; None: no X-Switch."""
         prepare()
         self.directory = os.path.realpath(config.cgi_path)
         self.follows = config.symlinks == "follow"
@@ -48,10 +50,11 @@ class CGI:
         self.document_root = static.root
         self.limits = limits
         self.switch = switch
+        # Programs would run as root. Only a server on a loopback address may start them then (respond()).
         self.would_be_root = os.geteuid() == 0 and config.user is None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with the program at the request's path; None if there is none. Raises HTTPError."""
+        """Return the response of the program at the request's path; None if there is none. Raises HTTPError."""
         script = self.find(request.path)
         if script is None:
             return None
@@ -59,17 +62,17 @@ class CGI:
         return await self.run(script, request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which program answers. Raises HTTPError, as find()."""
+        """Yield the lines about the program that answers. Raises the errors of find()."""
         script = self.find(request.path)
         if script is not None:
             yield from scripts.explained(script, "cgi-path", executable=True)
         return script is not None
 
     async def run(self, script: Script, request: Request, io: Stream) -> Response:
-        """Answer with a program.
+        """Run a program, and return its response.
 
-        Raises HTTPError: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
-        it would run as root for a network.
+        Raises HTTPError: 502 if the program fails or its head is malformed, 504 if it is silent, 403 if it would
+        run as root for clients of a network.
         """
         body = await spooled(request.body, self.spool)
         try:
@@ -101,9 +104,9 @@ class CGI:
     # The request: RFC 3875 section 4
 
     def find(self, path: str) -> Script | None:
-        """Return the script that a path leads to: its first part that is a file, or an application.
+        """Return the script for a path: the first part of the path that is a file, or a web application.
 
-        Raises HTTPError: 403 where that file is not executable, 404 where a link leads out of the directory.
+        Raises HTTPError: 403 if the file is not executable, 404 if a symbolic link leads out of the directory.
         """
         for script in leading_parts(self.directory, PREFIX, path):
             file = script.file
@@ -126,5 +129,5 @@ class CGI:
         return None
 
     def is_inside(self, file: str) -> bool:
-        """Does the file lie below the directory, links resolved?"""
+        """Return whether the real path of a file is below the directory, or symbolic links are followed."""
         return self.follows or os.path.realpath(file).startswith(self.directory.rstrip("/") + "/")

@@ -1,6 +1,6 @@
-"""The site's databases, for the features that ask them: the browser, and pages from SQL.
+"""The site's databases, for the features that use them: the browser, and pages from SQL.
 
-asking.py has statements run by the database demon (ewe-dbd).
+asking.py sends statements to the database daemon (ewe-dbd).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_database
-from ewe.features.base import Claim
+from ewe.features.base import ProtectedSource
 from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
@@ -21,62 +21,75 @@ if TYPE_CHECKING:
 
 
 def provide(plan: Plan) -> Any:
-    """Return what asks the database demon."""
+    """Return the Databases object, which sends statements to the database daemon."""
     from ewe.features.databases.asking import Databases
 
     return Databases(plan.config)
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
-    """Yield the files of SQLite's databases, with those that SQLite keeps beside them."""
-    for _, driver, place in map(parse_database, plan.config.database):
-        if driver == "sqlite" and place:
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
+    """Yield the files of SQLite databases, and the files that SQLite keeps beside them."""
+    for _, driver, source in map(parse_database, plan.config.database):
+        if driver == "sqlite" and source:
             for end in ("", "-journal", "-wal", "-shm"):
-                yield Claim(directory=os.path.abspath(place) + end)
+                yield ProtectedSource(directory=os.path.abspath(source) + end)
 
 
 def needs(config: Config) -> Iterator[str]:
-    """Yield a line for each database that cannot be there: no Linux, no such file, or no driver."""
-    if not starts_demon(config):
+    """Yield the reasons why the server cannot start: Linux, a database's file or its driver is missing."""
+    if not starts_daemon(config):
         return
-    if reason := needs_linux("the database demon (database)", "ewe --host 0.0.0.0 4000"):
+    if reason := needs_linux("the database daemon (database)", command="ewe --host 0.0.0.0 4000"):
         yield reason
         return
-    for name, driver, place in map(parse_database, config.database):
+    for name, driver, source in map(parse_database, config.database):
         if driver != "sqlite":
             if find_spec("psycopg") is None:
                 yield f"database {name}: PostgreSQL needs psycopg: pip install 'ewe-server[database]'"
-        elif place and not os.path.isfile(place):
-            yield f"database {name}: there is no file {place!r} (database)"
-        elif place and not os.access(place, os.R_OK):
-            yield f"database {name}: {place!r} may not be read; change its mode or its owner (database)"
+        elif source and not os.path.isfile(source):
+            yield f"database {name}: there is no file {source!r} (database)"
+        elif source and not os.access(source, os.R_OK):
+            yield f"database {name}: cannot read {source!r}; change its mode or its owner (database)"
 
 
-def starts_demon(config: Config) -> bool:
-    """Return whether ewe starts a demon: it has databases, and no demon is named."""
+def starts_daemon(config: Config) -> bool:
+    """Return whether ewe starts a daemon: the settings have databases, and do not name a daemon (`dbd`)."""
     return bool(config.database) and config.dbd is None
 
 
 def notes(config: Config) -> Iterator[str]:
-    """Yield a line for each database that cannot be opened now. The server would start, since it may be later."""
-    if not starts_demon(config) or any(needs(config)):
+    """Yield lines for `ewe --check-config`: the databases that do not open now, as a database server that is down.
+
+    The server starts nevertheless. Yield nothing if needs() has a reason: its line says why nothing opens.
+    """
+    if not starts_daemon(config) or any(needs(config)):
         return
     from ewe.database.drivers import Database, connect
     from ewe.database.protocol import DatabaseError
 
-    for name, driver, place in map(parse_database, config.database):
+    for name, driver, source in map(parse_database, config.database):
         try:
-            connect(Database(name, driver, place, write=False)).close()
+            connect(Database(name, driver, source, write=False)).close()
         except DatabaseError as error:
             yield f"database {name} cannot be opened: {error} (database)"
+
+
+def measures(config: Config) -> Any:
+    """Return the daemon whose numbers the status shows; None if there is none."""
+    if config.dbd is None:
+        return None
+    from ewe.features.databases.asking import DatabaseNumbers
+
+    return DatabaseNumbers(config.dbd)
 
 
 FEATURE = Feature(
     "databases",
     settings=("database", "dbd", "dbd_key"),
     provide=provide,
-    claims=claims,
+    protected=protected,
     needs=needs,
     notes=notes,
+    measures=measures,
     late=("ewe.features.databases.asking",),
 )

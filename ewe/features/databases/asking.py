@@ -1,94 +1,112 @@
-"""Databases: statements that features have run by a database demon, ewe-dbd.
+"""Databases: features send statements to a database daemon, ewe-dbd.
 
-    feature ── ask(request, io) ──▶ Result ── connection, kept ──▶ ewe-dbd ──▶ database
+    feature ── ask(request, io) ──▶ ResultSource ── connection, kept ──▶ ewe-dbd ──▶ database
             ◀── receive(): pieces of the result as they come ────────┘
 
-A feature asks while it answers a client. The wait for the demon is the wait of a gateway for its responder: the
-connections are those of connections.py, kept for the next statement, and each waits with the poller of the client's
-stream. The same lines therefore run under every model. A client that leaves ends its statement: the connection
-closes, and the demon cancels what runs for it.
+A feature sends a statement while it answers a client. It waits for the daemon like a gateway for its upstream: the
+connections are those of connections.py, they are kept for the next statement, and each wait uses the poller of the
+client's stream. The same code therefore runs under every model. If the client leaves, the connection closes, and
+the daemon cancels the statement.
 
-The first piece is fetched before the feature makes its response. A statement that the database refuses is therefore
-an error page, and not half a page.
+The first piece is fetched before the feature makes its response. If the database refuses a statement, the client
+therefore gets an error page, and not half a page.
 
-What can go wrong: the demon was restarted, and a kept connection has ended. If nothing of an answer has come, a
-statement that only reads is sent again, once, over a new connection. One that writes might run twice, so it is not.
+Possible failures: the daemon was restarted, and a kept connection has ended. If no part of the answer has come, a
+statement that only reads is sent once more, over a new connection. A statement that writes is not sent again, since
+it could run twice.
 
-Read next: ewe/database/protocol.py, the messages; ewe/database/demon.py, the other end.
+Read next: ewe/database/protocol.py, the messages; ewe/database/daemon.py, the other end.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ewe.config.setting_types import parse_database
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
-    Decoder,
+    FrameDecoder,
     ProtocolError,
     Value,
+    client_identifier,
     decode_response,
     encode_request,
 )
+from ewe.features.declaration import MeasureError
 from ewe.gateway.connections import RETRY, Connections
 from ewe.http.messages import Source
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
+from ewe.timeouts import timed_out
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.upstream import Upstream
+    from ewe.http.messages import Request
     from ewe.streams.base import Stream
+    from ewe.trace import Trace
 
-RETRIED_IN = 5.0  # seconds for which an address of the demon is left out, if there are several
+# The numbers of the daemon besides its connections; waiting: statements in the queue; running: in a database
+NUMBERS = ("gateways", "waiting", "running", "served", "refused")
+STATUS_REQUEST = ClientRequest("", "")  # without a database: the daemon answers with its status
+RETRY_ADDRESS_S = 5.0  # seconds without an address of the daemon after a failure, if there are several
 
 
-class Table(NamedTuple):
-    """A whole result. cut: the database has more rows than were asked for."""
+class ResultTable(NamedTuple):
+    """A whole result. has_more: the database has more rows than the limit."""
 
     columns: list[str]
     rows: list[list[Value]]
-    cut: bool
+    has_more: bool
 
 
 class Databases:
-    """The databases that a site's features may ask. names: those of the setting `database`, in its order.
+    """The databases that a site's features may use. names: the names in the setting `database`, in its order.
 
-    Raises ValueError for settings that contradict each other, or an address that is unknown.
+    Raises ValueError for contradictory settings, and for an invalid address.
     """
 
     def __init__(self, config: Config) -> None:
-        given = [parse_database(each) for each in config.database]
-        self.names = tuple(name for name, _, _ in given)
+        """Read the settings of databases. Raises ValueError, which names the setting."""
+        databases = [parse_database(each) for each in config.database]
+        self.names = tuple(name for name, _, _ in databases)
         self.key = config.dbd_key or ""
-        self.silence = config.program_timeout
+        self.silence_timeout_s = config.program_timeout
         self.connections: Connections | None = None
+        self.trace: Trace | None = None
+        if config.trace is not None:
+            from ewe.trace import trace_at
+
+            self.trace = trace_at(config.trace)
         if config.dbd is not None:
             try:
-                self.connections = Connections([config.dbd], keeps=True, retry=RETRIED_IN)
+                self.connections = Connections([config.dbd], keeps=True, retry=RETRY_ADDRESS_S)
             except ValueError as reason:
                 raise ValueError(f"{reason} (dbd)") from None
-        for name, _, place in given:
-            if not place and config.dbd is None:
-                raise ValueError(f"database {name}: where is it? Write {name}=FILE, or name its demon (dbd)")
+        for name, _, source in databases:
+            if not source and config.dbd is None:
+                raise ValueError(f"database {name} has no file: write {name}=FILE, or name its daemon (dbd)")
 
-    async def ask(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> Result:
-        """Return the result of a statement, once its first piece has come. It is a Source, to be closed.
+    async def ask(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> ResultSource:
+        """Send a statement, wait for the first piece, and return the result. The caller closes this Source.
 
-        writes: the statement may change the database, so it must not be sent twice. Raises DatabaseError,
+        writes: the statement may change the database, so it must not be sent twice. Raises DatabaseError;
         Disconnected if the client has left.
         """
         if self.connections is None:
-            raise DatabaseError("UNAVAILABLE", "no demon is named (dbd)")
+            raise DatabaseError("UNAVAILABLE", "no daemon is named (dbd)")
         try:
+            if self.trace is not None:  # so that the trace of the daemon can name the connection that asks
+                request = replace(request, client=client_identifier(self.trace.worker.connection))
             frame = encode_request(replace(request, key=self.key))
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
-        result = Result(self.connections, io, frame, self.silence, writes)
+        result = ResultSource(self.connections, io, frame, self.silence_timeout_s, writes)
         try:
             await result.begin()
         except BaseException:
@@ -96,109 +114,124 @@ class Databases:
             raise
         return result
 
-    async def rows(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> Table:
-        """Return a whole result, at most request.rows of it. Raises as ask().
+    async def rows(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> ResultTable:
+        """Return a whole result, at most request.rows rows. Raises the exceptions of ask().
 
-        The result is in memory, so ask for no more rows than a page shows.
+        The result is in memory, so request.rows should not exceed the rows of a page.
         """
-        most = request.rows
-        asked = replace(request, layout="ROWS", rows=None if most is None else most + 1)
-        result = await self.ask(asked, io, writes=writes)
+        limit = request.rows
+        row_request = replace(request, layout="ROWS", rows=None if limit is None else limit + 1)
+        result = await self.ask(row_request, io, writes=writes)
         data = bytearray()
         try:
             while piece := await result.next():
                 data += piece
         finally:
             await result.close()
-        # All lines as one JSON text: to decode each by itself takes five times as long
+        # All lines are decoded as one JSON text: decoding each line takes five times as long.
         columns, *rows = json.loads(b"[%b]" % b",".join(data.splitlines()), object_hook=from_json)
-        cut = most is not None and len(rows) > most
-        return Table(columns, rows[:most], cut)
+        has_more = limit is not None and len(rows) > limit
+        return ResultTable(columns, rows[:limit], has_more)
 
 
-class Result(Source):
+class ResultSource(Source):
     """The result of one statement, piece by piece."""
 
     def __init__(
-        self, connections: Connections, io: Stream, frame: bytes, silence: float, writes: bool
+        self, connections: Connections, io: Stream, frame: bytes, silence_timeout_s: float, writes: bool
     ) -> None:
-        """frame: the request. silence: how long the demon may send nothing, in seconds."""
+        """frame: the request. silence_timeout_s: the seconds for which the daemon may send nothing."""
         self.connections = connections
         self.io = io
         self.frame = frame
-        self.silence = silence
+        self.silence_timeout_s = silence_timeout_s
         self.writes = writes
-        self.decoder = Decoder()
+        self.decoder = FrameDecoder()
         self.upstream: Upstream | None = None
         self.piece = b""
-        self.more = True
+        self.has_more_pieces = True
 
     async def begin(self) -> None:
-        """Send the request, and fetch the first piece. Raises DatabaseError, Disconnected."""
+        """Send the request, and fetch the first piece. Raises DatabaseError, Disconnected.
+
+        A kept connection may have ended meanwhile: a request that writes nothing is then sent once more.
+        """
         try:
-            self.piece = await self.first(new=False)
+            self.piece = await self.first_piece(new=False)
         except ConnectionError:
             if self.writes:
-                raise DatabaseError("UNAVAILABLE", "the demon closed the connection; did it run?") from None
+                raise DatabaseError(
+                    "UNAVAILABLE", "the daemon closed the connection; the statement may have run"
+                ) from None
             try:
-                self.piece = await self.first(new=True)
+                self.piece = await self.first_piece(new=True)
             except ConnectionError:
-                raise DatabaseError("UNAVAILABLE", "the demon closed the connection") from None
+                raise DatabaseError("UNAVAILABLE", "the daemon closed the connection") from None
 
-    async def first(self, new: bool) -> bytes:
-        """Return the first piece. Raises ConnectionError if the connection ends first, and as begin()."""
-        self.drop()
-        self.decoder = Decoder()
+    async def first_piece(self, new: bool) -> bytes:
+        """Send the request and return the first piece. Raises ConnectionError if the connection ends first.
+
+        Also raises the exceptions of begin(). new: over a new connection, not over one that is kept open.
+        """
+        self.close_connection()
+        self.decoder = FrameDecoder()
         try:
-            upstream = self.upstream = await self.connections.open(self.io, new=new)
+            upstream = self.upstream = await self.connections.open(self.io, must_be_new=new)
         except HTTPError as error:
             raise DatabaseError("UNAVAILABLE", error.cause) from None
         outgoing = memoryview(self.frame)
         try:
             outgoing = outgoing[upstream.send(outgoing) :]
             while outgoing:
-                outgoing, data = await upstream.exchange(outgoing, self.silence)
+                outgoing, data = await upstream.exchange(outgoing, self.silence_timeout_s)
                 if data is not None:
                     self.feed(data)
         except Timeout:
-            raise DatabaseError("TIMEOUT", f"the demon takes nothing for {self.silence:g} s") from None
+            timed_out("upstream")
+            raise DatabaseError(
+                "TIMEOUT", f"the daemon takes nothing for {self.silence_timeout_s:g} s"
+            ) from None
         except OSError as reason:
             raise ConnectionError(reason.strerror) from None
         return await self.fetch()
 
     async def receive(self) -> bytes:
-        """Return the next piece, b"" at the end. Raises HTTPError, and as Source."""
+        """Return the next piece; b"" at the end. Raises HTTPError, and the exceptions of a Source."""
         try:
             return await self.next()
         except DatabaseError as error:
             raise http_error(error) from None
 
     async def next(self) -> bytes:
-        """Return the next piece, b"" at the end. Raises DatabaseError: the result is not whole."""
+        """Return the next piece; b"" at the end. Raises DatabaseError if the result is incomplete."""
         piece, self.piece = self.piece, b""
-        while not piece and self.more:
+        while not piece and self.has_more_pieces:
             try:
                 piece = await self.fetch()
             except ConnectionError:
-                raise DatabaseError("UNAVAILABLE", "the demon closed the connection") from None
+                raise DatabaseError("UNAVAILABLE", "the daemon closed the connection") from None
         return piece
 
     async def fetch(self) -> bytes:
-        """Return the fragment of the next response. Raises DatabaseError, ConnectionError, Disconnected."""
+        """Return the fragment of the next response. Raises DatabaseError, ConnectionError, Disconnected.
+
+        After the last response, give the connection back.
+        """
         upstream = self.upstream
         assert upstream is not None
         try:
-            while (fields := self.decoder.frame()) is None:
-                self.feed(await upstream.receive(self.silence))
+            while (fields := self.decoder.next_frame()) is None:
+                self.feed(await upstream.receive(self.silence_timeout_s))
             response = decode_response(fields)
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
         except Timeout:
-            raise DatabaseError("TIMEOUT", f"the demon is silent for {self.silence:g} s") from None
+            timed_out("upstream")
+            raise DatabaseError("TIMEOUT", f"the daemon is silent for {self.silence_timeout_s:g} s") from None
         except OSError as reason:
             raise ConnectionError(reason.strerror) from None
-        self.more = response.more
-        if not self.more:
+        self.has_more_pieces = response.more
+        if not self.has_more_pieces:
             self.connections.release(upstream, reusable=True)
             self.upstream = None
         if response.error is not None:
@@ -206,27 +239,60 @@ class Result(Source):
         return response.fragment
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the demon. Raises ConnectionError at the end of the connection, ProtocolError."""
+        """Take bytes from the daemon. Raises ConnectionError at the end of the connection, ProtocolError."""
         if not data:
             raise ConnectionError("the connection has ended")
         self.decoder.feed(data)
 
-    def drop(self) -> None:
-        """Close the connection, if the result is not at its end: the demon then cancels the statement."""
+    def close_connection(self) -> None:
+        """Close the connection if the result is incomplete. The daemon then cancels the statement."""
         if self.upstream is not None:
             self.connections.release(self.upstream)
             self.upstream = None
 
     async def close(self) -> None:
-        self.drop()
+        self.close_connection()
 
 
-def from_json(found: dict[str, str]) -> Value:
-    """Return a value that JSON has no form for, from the form that the layout ROWS gives it."""
-    ((kind, text),) = found.items()
+class DatabaseNumbers:
+    """The daemon's numbers for the status."""
+
+    name = "database"
+    title = "Database daemon"
+
+    def __init__(self, address: str) -> None:
+        """Raises ValueError for an invalid address."""
+        self.address = address
+        self.connections = Connections([address], keeps=True)
+
+    async def numbers(self, request: Request, io: Stream, seconds: float) -> dict[str, Any]:
+        """Ask the daemon for its status. Raises MeasureError."""
+        self.connections.connect_timeout = seconds
+        result = ResultSource(self.connections, io, encode_request(STATUS_REQUEST), seconds, writes=False)
+        data = b""
+        try:
+            await result.begin()
+            while piece := await result.next():
+                data += piece
+            numbers = json.loads(data)
+            return {
+                "connections": Counter(numbers["connections"]),
+                **{name: int(numbers[name]) for name in NUMBERS},
+            }
+        except DatabaseError as error:
+            raise MeasureError(str(error)) from None
+        except (ValueError, KeyError, TypeError):
+            raise MeasureError(f"{self.address} does not tell its numbers") from None
+        finally:
+            await result.close()
+
+
+def from_json(encoded: dict[str, str]) -> Value:
+    """Return a value that JSON cannot represent, from its form in the layout ROWS."""
+    ((kind, text),) = encoded.items()
     return b64decode(text) if kind == "base64" else float(text)
 
 
 def http_error(error: DatabaseError) -> HTTPError:
-    """Return the error for the client of a feature; the database's words go to the log only."""
+    """Return the HTTPError for the client. The database's message goes only to the log."""
     return HTTPError(error.status, f"{error.kind}: {error}", RETRY if error.status == 503 else ())

@@ -15,12 +15,12 @@ has to be checked each time, and a good hash is slow on purpose. respond() is th
 - **What is remembered** is a digest with a random key, of client, name, password and the stored hash, for
   `remember` (a minute). A changed hash is another digest. The key of a digest has the client's address in it, so an
   attacker elsewhere learns nothing from how fast an answer comes.
-- **The same wrong password again**, from the same client, counts once in WRONG_SECONDS: a browser may send an old
-  password with thirty requests at once.
-- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_SECONDS. A name may fail USER_BURST times
-  from all clients together, then once in USER_SECONDS. A client that has logged in under this name within a day is
-  not held up by the failures of others: nobody can lock the owner out.
-- All processes share what is counted and remembered (gateway/shared_table.py), in bounded memory.
+- **The same wrong password again**, from the same client, counts once in WRONG_PASSWORD_S: a browser may send an
+  old password with thirty requests at once.
+- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_INTERVAL_S. A name may fail USER_BURST
+  times from all clients together, then once in USER_INTERVAL_S. The failures of others do not hold up a client that
+  has logged in under this name within LOGGED_IN_S (a day), so no attacker can lock the owner out.
+- All processes share the counters and the digests (gateway/shared_table.py), in bounded memory.
 
 Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-authorization = true` (see
 hides_authorization() in http/messages.py). The access log has the name (%u), also of a failed log-in, as Apache's
@@ -29,7 +29,7 @@ log does.
 Digest (RFC 7616) is not offered. It needs the passwords, or an equivalent, on the server; its hash is MD5 in most
 clients; and TLS protects what it was made to protect.
 
-What can go wrong: without TLS, everybody on the way reads the password. ewe warns when it starts.
+Possible failures: without TLS, everybody on the way reads the password. ewe warns when it starts.
 """
 
 from __future__ import annotations
@@ -38,42 +38,69 @@ import re
 import time
 from base64 import b64decode
 from binascii import Error
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ewe.config.messages import ConfigError
-from ewe.config.setting_types import WAIT, duration
+from ewe.config.setting import Key
+from ewe.config.setting_types import WAIT, Kind, duration, list_of, matching
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware, respond_with
-from ewe.features.declaration import Feature, Key
+from ewe.features.declaration import Feature, StepKey
 from ewe.features.guards.client import client_of, who
 from ewe.features.guards.request_rate import too_many
-from ewe.features.guards.tables import expected, table, texts
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
-    from ewe.features.guards.auth_command import Command
+    from collections.abc import Iterator
+
+    from ewe.config.settings import Config
+    from ewe.features.guards.auth_command import PasswordCommand
     from ewe.features.guards.htpasswd import Bounds, Htpasswd
     from ewe.streams.base import Stream
 
-CLIENT_BURST, CLIENT_SECONDS = 10, 5.0  # failures of one client
-USER_BURST, USER_SECONDS = 50, 5.0  # failures of one name
-# A client may send many guesses at once, before the first is checked. Each is counted, up to so many seconds.
-CLIENT_MOST, USER_MOST = 3600.0, 60.0
-KNOWN_SECONDS = 86_400.0  # for which the failures of others do not hold up a client that has logged in
-WRONG_SECONDS = 10.0  # for which a wrong password is remembered
+CLIENT_BURST, CLIENT_INTERVAL_S = 10, 5.0  # failed log-ins of one client; seconds
+USER_BURST, USER_INTERVAL_S = 50, 5.0  # failed log-ins under one name; seconds
+# A client may send many guesses at once, before the first is checked. Each makes the wait longer, up to these.
+MAX_CLIENT_WAIT_S, MAX_USER_WAIT_S = 3600.0, 60.0
+LOGGED_IN_S = 86_400.0  # for which the failures of others do not hold up a client that has logged in
+WRONG_PASSWORD_S = 10.0  # for which a wrong password is remembered
 CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-REALM = re.compile(r"[\x20-\x7e]{1,120}")
-REMEMBER = duration(0)
-KEYS = ("realm", "file", "command", "timeout", "remember")
-WHAT = '{ realm = "Members", file = "/etc/ewe/htpasswd" } or { realm = "Members", command = ["/path/to/program"] }'
+REMEMBERED_S, TIMEOUT_S = 60.0, 10.0  # defaults of the keys `remember` and `timeout`
+
+
+def _command(raw: object) -> tuple[str, ...]:
+    """Return the arguments of a command, whose program is an absolute path. Raises ValueError."""
+    command = ARGUMENTS.read(raw)
+    if not command[0].startswith("/"):
+        raise ValueError(raw)
+    return command
+
+
+ARGUMENTS = list_of("TEXT", "", matching("TEXT", "", r"[^\0]+").read, lone=True, least=1)
+COMMAND = Kind(
+    "COMMAND", 'an absolute path and arguments, such as ["/usr/local/bin/check", "staff"]', _command
+)
+AUTH = TableKind(
+    '{ realm = "Members", file = "/etc/ewe/htpasswd" } or { realm = "Members", command = ["/path/to/program"] }', {
+        "realm": Key(matching("NAME", "a name in ASCII, at most 120 characters", r"[\x20-\x7e]{1,120}"),
+                     "the name that the browser shows"),
+        "file": Key(matching("PATH", "the path of a file that htpasswd has written", r"[^\0]+"),
+                    "names and the hashes of their passwords"),
+        "command": Key(COMMAND, "the program that checks a password"),
+        "timeout": Key(WAIT, f"how long `command` may take; {TIMEOUT_S:g}s if it is absent"),
+        "remember": Key(duration(0), "how long a right password is not checked again;"
+                        f" {REMEMBERED_S:g}s if it is absent"),
+    }, needs=("realm",),
+)  # fmt: skip
 
 
 class Auth(Middleware):
     """Let those pass who know a name and its password."""
 
-    def __init__(self, realm: str, by: Htpasswd | Command, remember: float = 60.0) -> None:
-        """by: what knows the passwords. remember: seconds for which a right password is not checked again.
+    def __init__(self, realm: str, by: Htpasswd | PasswordCommand, remember: float = REMEMBERED_S) -> None:
+        """by: checks passwords. remember: seconds for which a right password is not checked again.
 
         Raises OSError if the system gives no shared memory.
         """
@@ -82,43 +109,29 @@ class Auth(Middleware):
         self.by = by
         self.remember = remember
         self.table = SharedTable()
-        self.client_failures = Rate(1 / CLIENT_SECONDS, CLIENT_BURST, self.table)
-        self.user_failures = Rate(1 / USER_SECONDS, USER_BURST, self.table)
+        self.client_failures = Rate(1 / CLIENT_INTERVAL_S, CLIENT_BURST, self.table)
+        self.user_failures = Rate(1 / USER_INTERVAL_S, USER_BURST, self.table)
 
     @classmethod
-    def from_table(cls, value: object, place: str, bounds: Bounds | None = None) -> Auth:
-        """Read the setting, and the htpasswd file. Raises ConfigError, OSError.
+    def from_table(cls, table: Mapping[str, Any], bounds: Bounds | None = None) -> Auth:
+        """Return the log-in of the settings; reads the htpasswd file. Raises ValueError, OSError.
 
-        place: how a message begins. bounds: of the htpasswd file, if they are not the server's.
+        table: the table that AUTH has read. bounds: of the htpasswd file; None: those of the server.
         """
-        given = table(value, place, KEYS, WHAT)
-        realm = given.get("realm")
-        if not isinstance(realm, str) or REALM.fullmatch(realm) is None:
-            raise expected(f"{place} realm", realm, "a name in ASCII, which the browser shows")
-        if ("file" in given) == ("command" in given):
-            raise ConfigError(f"{place} give either file or command: {WHAT}")
-        times = {"timeout": 10.0, "remember": 60.0}
-        for key, kind in (("timeout", WAIT), ("remember", REMEMBER)):
-            times[key] = kind.read_at(f"{place} {key}", given.get(key, times[key]))
-        by: Htpasswd | Command
-        if "file" in given:
+        if ("file" in table) == ("command" in table):
+            raise ValueError(f"give either file or command: {AUTH.expected}")
+        by: Htpasswd | PasswordCommand
+        if "file" in table:
             from ewe.features.guards.htpasswd import ANY, Htpasswd
 
-            file = given["file"]
-            if not isinstance(file, str) or not file or "\0" in file:
-                raise expected(f"{place} file", file, "the path of a file that htpasswd has written")
-            if "timeout" in given:
-                raise ConfigError(f"{place} timeout is for a command")
-            by = Htpasswd(file, place, bounds or ANY)
+            if "timeout" in table:
+                raise ValueError("timeout is for a command")
+            by = Htpasswd(table["file"], bounds or ANY)
         else:
-            from ewe.features.guards.auth_command import Command
+            from ewe.features.guards.auth_command import PasswordCommand
 
-            what = 'an absolute path and arguments, such as ["/usr/local/bin/check", "staff"]'
-            command = texts(given["command"], f"{place} command", what)
-            if not command[0].startswith("/") or any("\0" in each for each in command):
-                raise expected(f"{place} command", given["command"], what)
-            by = Command(command, times["timeout"])
-        return cls(realm, by, times["remember"])
+            by = PasswordCommand(table["command"], table.get("timeout", TIMEOUT_S))
+        return cls(table["realm"], by, table.get("remember", REMEMBERED_S))
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer who has logged in, else 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
@@ -135,12 +148,12 @@ class Auth(Middleware):
             raise too_many(wait, "too many failed log-ins of this client (auth)")
         if not await self.right(request, io, client, name, password):
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
-        said = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
-        return await respond_with(io.variables | said, self.inner, request, io)
+        user_variables = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
+        return await respond_with(io.variables | user_variables, self.inner, request, io)
 
     async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError, as respond()."""
-        from ewe.features.guards.htpasswd import MAX_PASSWORD, Htpasswd, check
+        from ewe.features.guards.htpasswd import MAX_PASSWORD_BYTES, Htpasswd, check
 
         stored, known = "", True
         if isinstance(self.by, Htpasswd):
@@ -160,20 +173,20 @@ class Auth(Middleware):
             )
         if not isinstance(self.by, Htpasswd):
             right = await self.by.check(request, io, name, password)
-        elif stored and len(password) <= MAX_PASSWORD:
+        elif stored and len(password) <= MAX_PASSWORD_BYTES:
             right = await io.call(check, stored, password) and known
         else:
             right = False
         now = time.monotonic()
         if not right:
-            self.client_failures.charge(b"client" + client, CLIENT_MOST)
-            self.user_failures.charge(b"user" + name, USER_MOST)
+            self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
+            self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         with self.table.locked():
             if right:
-                self.table.put(owner, now + KNOWN_SECONDS)
+                self.table.put(owner, now + LOGGED_IN_S)
                 self.table.put(remembered, now + self.remember)
             else:
-                self.table.put(wrong, now + min(self.remember, WRONG_SECONDS))
+                self.table.put(wrong, now + min(self.remember, WRONG_PASSWORD_S))
         return right
 
 
@@ -196,9 +209,24 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     return name, password
 
 
+def doubts(config: Config, public: str) -> Iterator[str]:
+    """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
+    for site in config.sites if public else ():
+        own = config.taking(site.given)
+        if own.tls == "self" or own.tls_cert is not None:
+            continue
+        origins = [each.origin_of("auth") for each in (site, *site.locations) if "auth" in each.steps]
+        if origins:
+            yield (
+                f"{origins[0]}: auth asks for passwords without TLS at {public}: others can read them on their way"
+                " (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
+            )
+
+
 MEANING = "who may: a log-in with name and password"
 FEATURE = Feature(
     "auth",
-    keys={"auth": Key(MEANING, '{ realm = "Members", file = "/etc/ewe/htpasswd" }', Auth.from_table)},
+    keys={"auth": StepKey(AUTH, MEANING, Auth.from_table)},
+    doubts=doubts,
     late=("ewe.features.guards.auth_command", "ewe.features.guards.htpasswd"),
 )

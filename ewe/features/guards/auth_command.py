@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RIGHT, WRONG = 0, 1  # exit statuses
 
 
-class Command:
+class PasswordCommand:
     """Asks a program."""
 
     def __init__(self, command: tuple[str, ...], timeout: float) -> None:

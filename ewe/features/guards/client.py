@@ -6,7 +6,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
-from ewe.http.addresses import LONGEST, parse_ip
+from ewe.http.addresses import MAX_ADDRESS_CHARS, parse_ip
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
@@ -30,5 +30,5 @@ def who(address: str) -> bytes:
     """
     ip = parse_ip(address)
     if ip is None:
-        return address[:LONGEST].encode("utf-8", "replace")
+        return address[:MAX_ADDRESS_CHARS].encode("utf-8", "replace")
     return ip.packed[:8] if isinstance(ip, IPv6Address) else ip.packed

@@ -7,13 +7,13 @@ gets ewe's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting_types import Kind, whole
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware, respond_with
-from ewe.features.declaration import Feature, Key
+from ewe.features.declaration import Feature, StepKey
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -27,26 +27,25 @@ OF_FILE = frozenset({"etag", "last-modified", "accept-ranges", "location"})
 STATUS = b"REDIRECT_STATUS"
 
 
+def _page(raw: object) -> str:
+    """Return the path of an error page. Raises ValueError."""
+    if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or " " in raw:
+        raise ValueError(raw)
+    return raw
+
+
+PAGES = TableKind(
+    'statuses from 400 to 599 and paths, such as { 404 = "/404.html" }',
+    others=(whole(400, 599, "a status from 400 to 599"), Kind("PATH", "a path, such as /404.html", _page)),
+    least=1,
+)
+
+
 class ErrorPages(Middleware):
     """The pages of one location, by status."""
 
     def __init__(self, pages: dict[int, str]) -> None:
         self.pages = pages
-
-    @classmethod
-    def from_table(cls, value: object, place: str) -> ErrorPages:
-        """Return the pages that a table names. Raises ConfigError."""
-        expected = 'expected statuses from 400 to 599 and paths, such as { 404 = "/404.html" }'
-        if not isinstance(value, Mapping) or not value:
-            raise ConfigError(f"{place} {quoted(value)}: {expected}")
-        pages = {}
-        for status, path in value.items():
-            if not (str(status).isdigit() and 400 <= int(status) <= 599):
-                raise ConfigError(f"{place} status {quoted(str(status))}: {expected}")
-            if not isinstance(path, str) or not path.startswith("/") or not path.isprintable() or " " in path:
-                raise ConfigError(f"{place} path {quoted(path)}: {expected}")
-            pages[int(status)] = path
-        return cls(pages)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response, with the page of its status if there is one."""
@@ -64,8 +63,8 @@ class ErrorPages(Middleware):
             return response
         if page.status != 200:
             await page.close()
-            said = page.status
-            logger.errors.warning(f"page {path} of {response.status}: its answer is {said} (error-pages)")
+            status = page.status
+            logger.errors.warning(f"page {path} of {response.status}: its answer is {status} (error-pages)")
             return response
         kept = [field for field in response.fields if field[0].lower() not in OF_PAGE]
         own = [field for field in page.fields if field[0].lower() not in OF_FILE]
@@ -80,9 +79,5 @@ class ErrorPages(Middleware):
 
 FEATURE = Feature(
     "error-pages",
-    keys={
-        "error-pages": Key(
-            "the site's own pages for statuses", '{ 404 = "/missing.html" }', ErrorPages.from_table
-        )
-    },
+    keys={"error-pages": StepKey(PAGES, "the site's own pages for statuses", ErrorPages)},
 )

@@ -19,10 +19,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ewe.config.setting_types import Kind
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware
-from ewe.features.declaration import Feature, Key
-from ewe.features.guards.headers import checked_value
-from ewe.features.guards.tables import expected
+from ewe.features.declaration import Feature, StepKey
+from ewe.features.guards.headers import VALUE
 from ewe.http.dates import http_date
 
 if TYPE_CHECKING:
@@ -31,40 +32,59 @@ if TYPE_CHECKING:
 
 STATUSES = frozenset({200, 201, 203, 204, 206, 301, 302, 303, 304, 307, 308})
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
-LONGEST = 10 * UNITS["y"]
-AGE = re.compile(r"([0-9]{1,9})([smhdwy])")
+MAX_LIFETIME_S = 10 * UNITS["y"]
+LIFETIME = re.compile(r"([0-9]{1,9})([smhdwy])")
 TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(?:\*|[a-z0-9!#$&^_.+-]+)|default")
-LONE_AGE = re.compile(r"max-age=[0-9]+")
-HAS_AGE = re.compile(r"(?:\A|[\s,])(?:max-age|no-store)\b", re.IGNORECASE)
-WHAT = (
-    'a time such as "30s", "1h", "30d" or "1y", or { "text/html" = "0s", "image/*" = "30d", default = "1h" }'
+LONE_MAX_AGE = re.compile(r"max-age=[0-9]+")
+HAS_LIFETIME = re.compile(r"(?:\A|[\s,])(?:max-age|no-store)\b", re.IGNORECASE)
+
+
+def _lifetime(raw: object) -> int:
+    """Return the seconds of a time such as 30d. Raises ValueError."""
+    match = LIFETIME.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    if match is None or (seconds := int(match[1]) * UNITS[match[2]]) > MAX_LIFETIME_S:
+        raise ValueError(raw)
+    return seconds
+
+
+def _type(raw: object) -> str:
+    """Return a media type, a range such as image/*, or default, in lower case. Raises ValueError."""
+    if not isinstance(raw, str) or TYPE.fullmatch(raw.lower()) is None:
+        raise ValueError(raw)
+    return raw.lower()
+
+
+TIME = Kind("TIME", 'a time such as "30s", "1h", "30d" or "1y", at most 10y', _lifetime)
+LIFETIMES = TableKind(
+    f'{TIME.expected}, or {{ "text/html" = "0s", "image/*" = "30d", default = "1h" }}',
+    others=(Kind("TYPE", 'a type such as "text/html" or "image/*", or default', _type), TIME),
+    least=1,
+    short=lambda raw: {"default": raw} if isinstance(raw, str) else raw,
+)
+
+
+def _directives(raw: object) -> str:
+    """Return the text of Cache-Control. Raises ValueError."""
+    if not (text := VALUE.read(raw)):
+        raise ValueError(raw)
+    return text
+
+
+DIRECTIVES = Kind(
+    "TEXT",
+    'directives such as "no-cache" or "public, max-age=3600": a text in one line, without spaces at its ends',
+    _directives,
 )
 
 
 class Expires(Middleware):
-    """Say until when a response may be kept. ages: seconds by type, by "image/*", and for "default"."""
+    """Say until when a response may be kept. lifetimes: seconds by type, by "image/*", and for "default"."""
 
-    def __init__(self, ages: Mapping[str, int]) -> None:
-        self.ages = ages
-        self.by_type = any(kind != "default" for kind in ages)
+    def __init__(self, lifetimes: Mapping[str, int]) -> None:
+        self.lifetimes = lifetimes
+        self.by_type = any(kind != "default" for kind in lifetimes)
 
-    @classmethod
-    def from_table(cls, value: object, place: str) -> Expires:
-        """Read the setting. place: how an error message begins. Raises ConfigError."""
-        if isinstance(value, str):
-            value = {"default": value}
-        if not isinstance(value, Mapping) or not value:
-            raise expected(place, value, WHAT)
-        ages = {}
-        for kind, age in value.items():
-            match = AGE.fullmatch(age.strip()) if isinstance(age, str) else None
-            seconds = int(match[1]) * UNITS[match[2]] if match else LONGEST + 1
-            if TYPE.fullmatch(kind.lower()) is None or seconds > LONGEST:
-                raise expected(place, {kind: age}, WHAT + "; at most 10y")
-            ages[kind.lower()] = seconds
-        return cls(ages)
-
-    def age(self, request: Request, response: Response) -> int | None:
+    def lifetime(self, request: Request, response: Response) -> int | None:
         """Return the seconds for which a response is fresh, by its type; None if no rule is for it."""
         kind = response.get("content-type")
         if kind is None and response.status == 304:
@@ -73,8 +93,8 @@ class Expires(Middleware):
             kind = content_type(request.path.rpartition("/")[2])
         kind = (kind or "").partition(";")[0].strip().lower()
         for each in (kind, kind.partition("/")[0] + "/*", "default"):
-            if each in self.ages:
-                return self.ages[each]
+            if each in self.lifetimes:
+                return self.lifetimes[each]
         return None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -84,11 +104,11 @@ class Expires(Middleware):
             return None
         if response.status not in STATUSES or response.get("expires") or response.get("cache-control"):
             return response
-        age = self.age(request, response) if self.by_type else self.ages["default"]
-        if age is None:
+        lifetime = self.lifetime(request, response) if self.by_type else self.lifetimes["default"]
+        if lifetime is None:
             return response
-        until = ("Expires", http_date(int(time.time()) + age))
-        return response.with_fields((*response.fields, until, ("Cache-Control", f"max-age={age}")))
+        until = ("Expires", http_date(int(time.time()) + lifetime))
+        return response.with_fields((*response.fields, until, ("Cache-Control", f"max-age={lifetime}")))
 
 
 class CacheControl(Middleware):
@@ -96,15 +116,7 @@ class CacheControl(Middleware):
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.has_age = HAS_AGE.search(text) is not None
-
-    @classmethod
-    def from_table(cls, value: object, place: str) -> CacheControl:
-        """Read the setting. place: how an error message begins. Raises ConfigError."""
-        text = checked_value(value, place)
-        if not text:
-            raise expected(place, value, 'directives such as "no-cache" or "public, max-age=3600"')
-        return cls(text)
+        self.has_lifetime = HAS_LIFETIME.search(text) is not None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response with Cache-Control, unless it has more than the max-age that Expires wrote."""
@@ -114,9 +126,9 @@ class CacheControl(Middleware):
         if response.status not in STATUSES:
             return response
         own = response.get("cache-control")
-        if own is not None and (LONE_AGE.fullmatch(own) is None or response.get("expires") is None):
+        if own is not None and (LONE_MAX_AGE.fullmatch(own) is None or response.get("expires") is None):
             return response
-        text = f"{self.text}, {own}" if own is not None and not self.has_age else self.text
+        text = f"{self.text}, {own}" if own is not None and not self.has_lifetime else self.text
         kept = (field for field in response.fields if field[0].lower() != "cache-control")
         return response.with_fields((*kept, ("Cache-Control", text)))
 
@@ -124,10 +136,8 @@ class CacheControl(Middleware):
 FEATURE = Feature(
     "freshness",
     keys={
-        "expires": Key(
-            "how long a response stays fresh, by its type", "a time, or a table of types", Expires.from_table
-        ),
-        "cache-control": Key("the field Cache-Control", "a text", CacheControl.from_table),
+        "expires": StepKey(LIFETIMES, "how long a response stays fresh, by its type", Expires),
+        "cache-control": StepKey(DIRECTIVES, "the field Cache-Control", CacheControl),
     },
     late=("ewe.http.media_types",),
 )

@@ -13,47 +13,67 @@ end. The fields that frame a response, and Date and Server, are written by ewe a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ewe.config.messages import ConfigError, quoted
+from ewe.config.messages import Reason
+from ewe.config.setting import Key
+from ewe.config.setting_types import Kind, list_of
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware
-from ewe.features.declaration import Feature, Key
-from ewe.features.guards.tables import expected, table, texts
+from ewe.features.declaration import Feature, StepKey
 from ewe.http.fields import TOKEN
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-NAME = re.compile(rf"{TOKEN}{{1,256}}")
-VALUE = re.compile(r"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
+FIELD_NAME = re.compile(rf"{TOKEN}{{1,256}}")
+FIELD_VALUE = re.compile(r"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
 OURS = frozenset({
     "connection", "content-length", "date", "keep-alive", "proxy-connection", "server", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
-WHAT = '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }'
 
-Fields = tuple[tuple[str, str], ...]
+
+def _name(raw: object) -> str:
+    """Return the name of a header field that a setting may change. Raises ValueError."""
+    if not isinstance(raw, str) or FIELD_NAME.fullmatch(raw) is None:
+        raise ValueError(raw)
+    if raw.lower() in OURS:
+        raise Reason(f"ewe itself writes {raw}, and no setting changes it")
+    return raw
+
+
+def _value(raw: object) -> str:
+    """Return the value of a field, as Latin-1 characters of its bytes."""
+    # A UnicodeEncodeError is a ValueError.
+    if not isinstance(raw, str) or FIELD_VALUE.fullmatch(value := raw.encode().decode("latin-1")) is None:
+        raise ValueError(raw)
+    return value
+
+
+NAME = Kind("NAME", "the name of a field, such as X-Frame-Options", _name)
+VALUE = Kind("TEXT", "a text in one line, without spaces at its ends", _value)
+VALUES = list_of("TEXT", f"{VALUE.expected}, or a list", _value, lone=True)
+FIELDS = TableKind('{ NAME = "value" }', others=(NAME, VALUES))
+REMOVED = list_of("NAMES", 'a list of field names such as ["X-Powered-By"]', _name, lone=True, least=1)
+HEADERS = TableKind('{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }', {
+    "set": Key(FIELDS, "fields in place of those that have their names"),
+    "add": Key(FIELDS, "fields besides those that have their names"),
+    "remove": Key(REMOVED, "names of fields that no response has"),
+})  # fmt: skip
 
 
 class Headers(Middleware):
     """Change the fields of every response."""
 
-    def __init__(self, dropped: Iterable[str], added: Fields) -> None:
-        """dropped: names in lower case, those that are set included. added: the fields that are set or added."""
-        self.dropped = frozenset(dropped)
-        self.added = added
-
-    @classmethod
-    def from_table(cls, value: object, place: str) -> Headers:
-        """Read the setting. place: how an error message begins. Raises ConfigError."""
-        given = table(value, place, ("set", "add", "remove"), WHAT)
-        removed = texts_or_none(given.get("remove"), f"{place} remove =")
-        dropped = [checked_name(name, f"{place} remove =").lower() for name in removed]
-        replaced = fields(given.get("set", {}), f"{place} set =")
-        added = fields(given.get("add", {}), f"{place} add =")
-        return cls((*dropped, *(name.lower() for name, _ in replaced)), (*replaced, *added))
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        """table: as HEADERS has read it."""
+        replaced: Mapping[str, tuple[str, ...]] = table.get("set", {})
+        self.dropped = frozenset(name.lower() for name in (*table.get("remove", ()), *replaced))
+        fields = (*replaced.items(), *table.get("add", {}).items())
+        self.added = tuple((name, value) for name, values in fields for value in values)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response with other fields."""
@@ -67,52 +87,4 @@ class Headers(Middleware):
         return response.with_fields((*fields, *self.added))
 
 
-def texts_or_none(value: object, place: str) -> tuple[str, ...]:
-    """Return a list of names, empty if there is none. Raises ConfigError."""
-    return () if value is None else texts(value, place, 'a list of field names such as ["X-Powered-By"]')
-
-
-def fields(value: object, place: str) -> Fields:
-    """Return the fields of a table. A list of texts is several fields of one name. Raises ConfigError."""
-    if not isinstance(value, Mapping):
-        raise expected(place, value, '{ NAME = "value" }')
-    found = []
-    for name, its in value.items():
-        for text in its if isinstance(its, list) else [its]:
-            found.append((checked_name(name, place), checked_value(text, f"{place} {name} =")))
-    return tuple(found)
-
-
-def checked_name(name: str, place: str) -> str:
-    """Return the name of a field that a setting may change. Raises ConfigError."""
-    if NAME.fullmatch(name) is None:
-        raise expected(place, name, "the name of a field, such as X-Frame-Options")
-    if name.lower() in OURS:
-        raise ConfigError(f"{place} {quoted(name)}: ewe itself writes this field, and no setting changes it")
-    return name
-
-
-def checked_value(text: object, place: str) -> str:
-    """Return the value of a field, as Latin-1 characters of its bytes. Raises ConfigError."""
-    what = "a text in one line, without spaces at its ends"
-    if not isinstance(text, str):
-        raise expected(place, text, what)
-    try:
-        value = text.encode().decode("latin-1")
-    except UnicodeEncodeError:
-        raise expected(place, text, what) from None
-    if VALUE.fullmatch(value) is None:
-        raise expected(place, text, what)
-    return value
-
-
-FEATURE = Feature(
-    "headers",
-    keys={
-        "headers": Key(
-            "fields of the response",
-            '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }',
-            Headers.from_table,
-        )
-    },
-)
+FEATURE = Feature("headers", keys={"headers": StepKey(HEADERS, "fields of the response", Headers)})

@@ -16,8 +16,8 @@ file itself cannot be read, nobody can log in.
 **Time tells nothing** about names: for an unknown name, ewe checks the password against the most expensive hash of
 the file, and drops the outcome. A file with hashes of one kind therefore answers all names in the same time.
 
-What can go wrong: a hash asks for hours of work ($2y$31$). The file's reader refuses costs above MAX_COST and
-MAX_ROUNDS. A file that a user of the server writes has narrower bounds (Bounds): a long file, or an
+Possible failures: a hash asks for hours of work ($2y$31$). The file's reader refuses costs above MAX_BCRYPT_COST
+and MAX_ROUNDS. A file that a user of the server writes has narrower bounds (Bounds): a long file, or an
 expensive hash, takes time from all clients.
 """
 
@@ -35,14 +35,13 @@ from hashlib import sha1
 from typing import NamedTuple
 
 from ewe import logger
-from ewe.config.messages import ConfigError
 from ewe.http.status import HTTPError
 
-CHECK_EVERY_S = 1.0
-MAX_FILE = 16 * 1024 * 1024  # bytes
+CHECK_EVERY_S = 1.0  # seconds for which the file is not looked at again
+MAX_HTPASSWD_BYTES = 16 * 1024 * 1024  # bytes of the password file
 MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
-MAX_PASSWORD = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
-MAX_COST = 15  # of bcrypt: about three seconds
+MAX_PASSWORD_BYTES = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
+MAX_BCRYPT_COST = 15  # of bcrypt: about three seconds
 MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
 INSTALL = "needs the libraries libpass and bcrypt: pip install 'ewe-server[auth]'"
 BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
@@ -54,7 +53,7 @@ DIGITS = {"5": 43, "6": 86}  # characters of a digest of SHA-crypt
 BCRYPT_BYTES = 72  # bcrypt reads no more of a password
 
 
-class User(NamedTuple):
+class PasswordEntry(NamedTuple):
     """A line. cost: how expensive its hash is, compared with others. line: its number in the file."""
 
     hash: str
@@ -63,9 +62,9 @@ class User(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a file may ask for. size: bytes of the file. cost: of one hash, in milliseconds (cost_of())."""
+    """The limits of a file. size: bytes of the file. cost: of one hash, in milliseconds (cost_of())."""
 
-    size: int = MAX_FILE
+    size: int = MAX_HTPASSWD_BYTES
     cost: float = 1e9
 
 
@@ -80,8 +79,8 @@ def cost_of(text: str) -> float:
     """Return about how many milliseconds a check of a hash takes. Raises BadLine for a hash that is refused."""
     if match := BCRYPT.fullmatch(text):
         cost = int(match[1])
-        if not 4 <= cost <= MAX_COST:
-            raise BadLine(f"its cost is {cost}; ewe takes 4 to {MAX_COST} (htpasswd -B -C 12)")
+        if not 4 <= cost <= MAX_BCRYPT_COST:
+            raise BadLine(f"its cost is {cost}; ewe takes 4 to {MAX_BCRYPT_COST} (htpasswd -B -C 12)")
         return 2.0**cost / 16
     if match := SHA_CRYPT.fullmatch(text):
         rounds = int(match[2] or 5000)
@@ -100,7 +99,7 @@ def cost_of(text: str) -> float:
 
 
 def check(stored: str, password: bytes) -> bool:
-    """Return whether a password is the one of a hash that cost_of() has accepted. Takes milliseconds to seconds."""
+    """Return whether a password matches a stored hash, which cost_of() has accepted. Takes up to seconds."""
     from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt
 
     if stored.startswith("{SHA}"):
@@ -127,9 +126,9 @@ def load_libraries() -> None:
         raise ImportError(str(reason)) from None
 
 
-def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, User]:
-    """Return the users of a file's bytes. bad: told the number of a line and why it cannot be used."""
-    users: dict[bytes, User] = {}
+def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, PasswordEntry]:
+    """Return the users of a file's bytes. bad: called with a bad line's number and the reason."""
+    users: dict[bytes, PasswordEntry] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         line = line.rstrip(b"\r \t")
         if not line or line.startswith(b"#"):
@@ -146,7 +145,7 @@ def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -
                 raise BadLine(
                     f"its hash takes about {cost:.0f} ms to check; at most {most_cost:.0f} are allowed here"
                 )
-            users[name] = User(stored, cost, number)
+            users[name] = PasswordEntry(stored, cost, number)
         except BadLine as reason:
             bad(number, str(reason))
     return users
@@ -155,27 +154,27 @@ def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -
 class Htpasswd:
     """The users of a file, read again when it changes."""
 
-    def __init__(self, path: str, place: str, bounds: Bounds = ANY) -> None:
-        """place: how an error message begins. Raises ConfigError for a file or a line that cannot be used."""
+    def __init__(self, path: str, bounds: Bounds = ANY) -> None:
+        """Read the file. Raises ValueError for a file or a line that cannot be used."""
         self.bounds = bounds
         try:
             load_libraries()
         except ImportError:
-            raise ConfigError(f"{place} {INSTALL}") from None
+            raise ValueError(INSTALL) from None
         self.path = os.path.abspath(path)
 
         def refuse(number: int, reason: str) -> None:
-            raise ConfigError(f"{place} {path} line {number}: {reason}")
+            raise ValueError(f"{path} line {number}: {reason}")
 
         try:
             self.identity, data = self.load()
         except OSError as reason:
-            raise ConfigError(f"{place} {path}: {reason.strerror}") from None
+            raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
-        self.looked = time.monotonic()
+        self.looked_at = time.monotonic()
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
-        """Return what shows a change of the file, and its bytes. Raises OSError."""
+        """Return the stamp of the file, which shows a change, and its bytes. Raises OSError."""
         # O_NONBLOCK: to open a FIFO would wait for a writer, and hold all clients of an event loop.
         with open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             about = os.fstat(file.fileno())
@@ -187,7 +186,7 @@ class Htpasswd:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
         return identity(about), data
 
-    def use(self, users: dict[bytes, User]) -> None:
+    def use(self, users: dict[bytes, PasswordEntry]) -> None:
         """Use these users from now on."""
         self.users = users
         self.decoy = max((user.hash for user in users.values()), key=cost_of, default="")
@@ -195,7 +194,7 @@ class Htpasswd:
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed. Raises HTTPError(500) if it cannot be read."""
         now = time.monotonic()
-        if now - self.looked < CHECK_EVERY_S:
+        if now - self.looked_at < CHECK_EVERY_S:
             return
         try:
             if identity(os.stat(self.path)) != self.identity:
@@ -203,8 +202,10 @@ class Htpasswd:
                 self.complaints = 0
                 self.use(read(data, self.complain, self.bounds.cost))
         except OSError as reason:
-            raise HTTPError(500, f"auth: {self.path}: {reason.strerror}; nobody can log in") from None
-        self.looked = now
+            raise HTTPError(
+                500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
+            ) from None
+        self.looked_at = now
 
     def complain(self, number: int, reason: str) -> None:
         """Write to the error log that a line cannot be used; of many lines only the first MAX_COMPLAINTS."""

@@ -3,7 +3,8 @@
     limit-rate = "200k"        # 204,800 bytes a second; a client with four connections gets four times as much
 
 The body becomes a Source that hands out at most a second's worth at once, and otherwise waits. The wait is the
-stream's (streams/bells.py): an event loop and a pool serve other clients meanwhile, a process or a thread sleeps.
+stream's (streams/wake_events.py): an event loop and a pool serve other clients meanwhile, a process or a thread
+sleeps.
 
     file, bytes, Source ──▶ Paced.receive(): wait until a quarter of a second's worth is due ──▶ client
 
@@ -11,10 +12,10 @@ An event loop looks at waits four times a second. Each wait may last longer than
 larger for it: the average is right.
 
 **Slow clients.** The setting `min-rate` closes the connection of a client that reads too slowly. The time that ewe
-itself waits here does not count against the client. What counts is the time that the client takes for the pieces:
+itself waits here does not count against the client. Only the time that the client takes for the pieces counts:
 write-timeout, plus the time that the body takes at `min-rate`, or at half of `limit-rate` if that is less.
 
-What can go wrong: sendfile(2) is not used, so a limited response costs more processor time for each byte.
+Possible failures: sendfile(2) is not used, so a limited response costs more processor time for each byte.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ewe.config.setting_types import SIZE
+from ewe.config.setting_types import SIZE, Kind
 from ewe.features.base import Middleware
-from ewe.features.declaration import Feature, Key
-from ewe.features.guards.tables import expected
+from ewe.features.declaration import Feature, StepKey
 from ewe.http.messages import Region, Response, Source, body_size
 from ewe.http.status import BODILESS, HTTPError
 from ewe.streams.base import Timeout
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
-LARGEST = 64 * 1024  # bytes of a piece
-SLICE = 1.0  # seconds that one wait may take; a client that has closed its sending side may still read
+RATE = Kind("SIZE", f"{SIZE.expected}, for each second", SIZE.read)
+MAX_PIECE_BYTES = 64 * 1024  # bytes of a piece
+MAX_PAUSE_S = 1.0  # seconds that one wait may take; a client that has closed its sending side may still read
 
 
 class LimitRate(Middleware):
@@ -46,14 +47,6 @@ class LimitRate(Middleware):
         """rate: bytes a second."""
         self.rate = rate
 
-    @classmethod
-    def from_table(cls, value: object, place: str) -> LimitRate:
-        """Read the setting. place: how an error message begins. Raises ConfigError."""
-        try:
-            return cls(SIZE.read(value))
-        except ValueError:
-            raise expected(place, value, f"{SIZE.expected}, for each second") from None
-
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response with a body that comes at the rate."""
         response = await self.inner.respond(request, io)
@@ -61,6 +54,7 @@ class LimitRate(Middleware):
             return None
         if request.method == "HEAD" or response.status in BODILESS or response.length == 0:
             return response
+        # One piece of Paced: nothing would wait.
         if isinstance(response.body, bytes) and len(response.body) <= self.rate // 4:
             return response
         slower = response.with_fields(response.fields)
@@ -69,65 +63,78 @@ class LimitRate(Middleware):
 
 
 class Paced(Source):
-    """A body that comes at a rate. rate: bytes a second."""
+    """A body that comes at a rate.
+
+    The client is too slow if it takes longer for its pieces than write_timeout, and a second for each
+    min_client_rate bytes. The time that receive() itself waits is not the client's.
+    """
 
     def __init__(self, body: bytes | tuple[bytes | Region, ...] | Source, rate: int, io: Stream) -> None:
-        self.source = body if isinstance(body, Source) else Pieces(body)
+        """body: of the response that is slowed down. rate: bytes a second. io: the client's connection."""
+        self.source = body if isinstance(body, Source) else BodySource(body)
         self.raw = self.source.raw
         self.length = self.source.length
         self.rate = rate
         self.io = io
-        self.piece = min(max(rate // 4, 1), LARGEST)
-        self.ahead = memoryview(b"")  # of a piece of the source, what is not sent yet
-        self.due = float(self.piece)  # bytes that may be sent now
-        self.filled = time.monotonic()
-        self.sent = 0
-        self.taken = 0.0  # seconds that the client took for its pieces
-        self.handed = 0.0  # when the last piece was handed out; 0.0: none was
+        # Four pieces a second look even to a client, and cost little.
+        self.piece_bytes = min(max(rate // 4, 1), MAX_PIECE_BYTES)
+        self.ahead = memoryview(b"")  # the bytes of a piece that are not sent yet
+        self.due_bytes = float(self.piece_bytes)  # may be sent now
+        self.due_updated_at = time.monotonic()
+        self.sent_bytes = 0
+        self.client_s = 0.0  # seconds that the client took for its pieces
+        self.handed_at = 0.0  # when the last piece was handed out; 0.0: none was
         timeouts = io.timeouts
-        self.patience = timeouts.write_timeout
-        self.lowest = min(timeouts.min_rate, rate / 2)
+        self.timeout = timeouts.write_timeout
+        # Bytes a second; 0: no minimum. Half the rate at most: a client that keeps up with the rate is not too
+        # slow.
+        self.min_client_rate = min(timeouts.min_rate, rate / 2)
 
     async def receive(self) -> bytes:
         """Return the next piece, b"" at the end. Raises Timeout if the client reads too slowly."""
         now = time.monotonic()
-        if self.handed:
-            self.taken += now - self.handed
-            if self.lowest and self.taken > self.patience + self.sent / self.lowest:
+        if self.handed_at:
+            self.client_s += now - self.handed_at
+            slowest = self.min_client_rate
+            if slowest and self.client_s > self.timeout + self.sent_bytes / slowest:
                 raise Timeout
         if not self.ahead:
             self.ahead = memoryview(await self.source.receive())
             if not self.ahead:
                 return b""
-        wanted = min(len(self.ahead), self.piece)
-        while self.fill() < wanted:
-            await pause(self.io, min((wanted - self.due) / self.rate, SLICE))
-        count = min(len(self.ahead), int(self.due), LARGEST)
+        wanted = min(len(self.ahead), self.piece_bytes)
+        while self.update_due() < wanted:
+            await pause(self.io, min((wanted - self.due_bytes) / self.rate, MAX_PAUSE_S))
+        count = min(len(self.ahead), int(self.due_bytes), MAX_PIECE_BYTES)
         found, self.ahead = bytes(self.ahead[:count]), self.ahead[count:]
-        self.due -= count
-        self.sent += count
-        self.handed = time.monotonic()
+        self.due_bytes -= count
+        self.sent_bytes += count
+        self.handed_at = time.monotonic()
         return found
 
-    def fill(self) -> float:
-        """Return how many bytes are due: a second's worth at most, so that a slow program's body has no bursts."""
+    def update_due(self) -> float:
+        """Add the bytes that have become due since the last call; return how many may be sent now.
+
+        They are a second's worth at most, so that a slow program's body has no bursts.
+        """
         now = time.monotonic()
-        self.due = min(self.due + (now - self.filled) * self.rate, max(self.rate, self.piece))
-        self.filled = now
-        return self.due
+        more = (now - self.due_updated_at) * self.rate
+        self.due_bytes = min(self.due_bytes + more, max(self.rate, self.piece_bytes))
+        self.due_updated_at = now
+        return self.due_bytes
 
     async def close(self) -> None:
         """Release the body's program."""
         await self.source.close()
 
 
-class Pieces(Source):
+class BodySource(Source):
     """Bytes and parts of files, as a Source."""
 
     def __init__(self, body: bytes | tuple[bytes | Region, ...]) -> None:
         self.left = [body] if isinstance(body, bytes) else list(body)
         self.length = body_size(body)
-        self.done = 0  # bytes of the first region that were read
+        self.read_bytes = 0  # of the first region in `left`
 
     async def receive(self) -> bytes:
         """Return the next piece. Raises HTTPError if a file has become shorter."""
@@ -138,29 +145,29 @@ class Pieces(Source):
                 if first:
                     return first
                 continue
-            count = min(first.count - self.done, LARGEST)
+            count = min(first.count - self.read_bytes, MAX_PIECE_BYTES)
             if not count:
                 self.left.pop(0)
-                self.done = 0
+                self.read_bytes = 0
                 continue
-            data = os.pread(first.file, count, first.offset + self.done)
+            data = os.pread(first.file, count, first.offset + self.read_bytes)
             if not data:
                 raise HTTPError(500, "the file has become shorter")
-            self.done += len(data)
+            self.read_bytes += len(data)
             return data
         return b""
 
 
 async def pause(io: Stream, seconds: float) -> None:
     """Wait, under every model. Raises OSError if no descriptor is left, Disconnected if the client has left."""
-    bell = io.bell()
+    event = io.wake_event()
     try:
-        await bell.heard(seconds)
+        await event.wait(seconds)
     finally:
-        bell.close()
+        event.close()
 
 
 FEATURE = Feature(
     "limit-rate",
-    keys={"limit-rate": Key("how fast a response is sent", "a size a second", LimitRate.from_table)},
+    keys={"limit-rate": StepKey(RATE, "how fast a response is sent", LimitRate)},
 )

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ewe.config.messages import Reason, quoted
+from ewe.config.setting_types import list_of
 from ewe.features.base import Middleware
-from ewe.features.declaration import Feature, Key
-from ewe.features.guards.tables import expected, texts
+from ewe.features.declaration import Feature, StepKey
 from ewe.http.fields import TOKEN
 from ewe.http.messages import METHODS
 from ewe.http.status import HTTPError
@@ -23,7 +24,21 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 METHOD = re.compile(rf"{TOKEN}{{1,32}}")
-WHAT = 'a list of methods such as ["GET", "POST"]'
+
+
+def _method(raw: object) -> str:
+    """Return a method that a setting may name. Raises ValueError."""
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(raw)
+    # Methods are case-sensitive (RFC 9110 section 9.1), so "get" would allow nothing.
+    if METHOD.fullmatch(raw) is None or raw != raw.upper():
+        raise Reason(f"{quoted(raw)} is not a method in capitals, such as GET")
+    if raw in ("CONNECT", "TRACE"):
+        raise Reason(f"not {raw}: ewe answers no CONNECT, and no TRACE to a program")
+    return raw
+
+
+METHODS_ALLOWED = list_of("METHODS", 'a list of methods such as ["GET", "POST"]', _method, lone=True, least=1)
 
 
 class Methods(Middleware):
@@ -36,20 +51,6 @@ class Methods(Middleware):
         self.names = frozenset(with_head)
         self.allow = ("Allow", ", ".join(with_head))
 
-    @classmethod
-    def from_table(cls, value: object, place: str) -> Methods:
-        """Read the setting. place: how an error message begins. Raises ConfigError."""
-        names = texts(value, place, WHAT)
-        for name in names:
-            # Methods are case-sensitive (RFC 9110 section 9.1), so "get" would allow nothing.
-            if METHOD.fullmatch(name) is None or name != name.upper():
-                raise expected(place, name, "a method in capitals, such as GET")
-            if name in ("CONNECT", "TRACE"):
-                raise expected(
-                    place, name, "another method: ewe answers no CONNECT, and no TRACE to a program"
-                )
-        return cls(names)
-
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer a method of the list. Raises HTTPError: 405, or 501 for a method that is not known at all."""
         if request.method in self.names:
@@ -60,4 +61,4 @@ class Methods(Middleware):
 
 
 MEANING = "the methods that are allowed; others are 405"
-FEATURE = Feature("methods", keys={"methods": Key(MEANING, 'a list: ["GET", "POST"]', Methods.from_table)})
+FEATURE = Feature("methods", keys={"methods": StepKey(METHODS_ALLOWED, MEANING, Methods)})

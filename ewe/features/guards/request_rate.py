@@ -5,20 +5,23 @@
 
 A client may send `burst` requests at once, then `rate` a second. A request above that gets 429 and Retry-After (RFC
 6585 section 4), and does not count. A client is an IPv4 address or an IPv6 /64. All processes of the server count
-together; gateway/shared_table.py says how, and what happens when there are more clients than slots.
+together; gateway/shared_table.py says how, also for more clients than slots.
 
-What can go wrong: behind one address there may be a whole school. Choose a burst for all of them.
+Possible failures: behind one address there may be a whole school. Choose a burst for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
+from ewe.config.setting import Key
+from ewe.config.setting_types import number
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware
-from ewe.features.declaration import Feature, Key
+from ewe.features.declaration import Feature, StepKey
 from ewe.features.guards.client import client_of, who
-from ewe.features.guards.tables import expected, number, table
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.status import HTTPError
 
@@ -26,31 +29,32 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-LOWEST, HIGHEST = 0.001, 1e6  # requests a second
-WHAT = "a number above 0, or { rate = 10, burst = 20 }"
+MIN_RATE, MAX_RATE = 0.001, 1e6  # requests a second
+RATE = TableKind(
+    "a number above 0, or { rate = 10, burst = 20 }",
+    {
+        "rate": Key(
+            number(MIN_RATE, MAX_RATE, "a number of requests a second above 0"), "requests a second, above 0"
+        ),
+        "burst": Key(
+            number(1, MAX_RATE, "a number from 1"),
+            "requests at once; if it is absent: `rate`, and at least 1",
+        ),
+    },
+    needs=("rate",),
+    short=lambda raw: {"rate": raw} if isinstance(raw, int | float) else raw,
+)
 
 
 class RequestRate(Middleware):
     """Refuse a client's requests above a rate."""
 
-    def __init__(self, rate: float, burst: float) -> None:
-        """rate: requests a second. burst: at once. Raises OSError if the system gives no shared memory."""
+    def __init__(self, table: Mapping[str, float]) -> None:
+        """table: as RATE has read it. Raises OSError if the system gives no shared memory."""
+        rate = table["rate"]
+        burst = table.get("burst", max(rate, 1))
         self.rate = Rate(rate, burst, SharedTable())
-        self.words = f"{rate:g} a second, {burst:g} at once"
-
-    @classmethod
-    def from_table(cls, value: object, place: str) -> RequestRate:
-        """Read the setting. place: how an error message begins. Raises ConfigError, OSError."""
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = {"rate": value}
-        given = table(value, place, ("rate", "burst"), WHAT)
-        if "rate" not in given:
-            raise expected(place, value, WHAT)
-        rate = number(
-            given["rate"], f"{place} rate", LOWEST, HIGHEST, "a number of requests a second above 0"
-        )
-        burst = number(given.get("burst", max(rate, 1)), f"{place} burst", 1, HIGHEST, "a number from 1")
-        return cls(rate, burst)
+        self.description = f"{rate:g} a second, {burst:g} at once"
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer a client below the rate. Raises HTTPError(429).
@@ -60,7 +64,7 @@ class RequestRate(Middleware):
         if self.rate not in io.counted:
             wait = self.rate.take(who(client_of(request, io)))
             if wait:
-                raise too_many(wait, f"more than {self.words} (requests-per-second)")
+                raise too_many(wait, f"more than {self.description} (requests-per-second)")
             io.counted = (*io.counted, self.rate)
         return await self.inner.respond(request, io)
 
@@ -73,5 +77,5 @@ def too_many(wait: float, cause: str) -> HTTPError:
 MEANING = "how many requests a second one client may make; above it 429"
 FEATURE = Feature(
     "request-rate",
-    keys={"requests-per-second": Key(MEANING, "a number, or a table", RequestRate.from_table)},
+    keys={"requests-per-second": StepKey(RATE, MEANING, RequestRate)},
 )

@@ -1,9 +1,9 @@
-"""LibCGI as a feature: programs in libraries, called by this process or by an engine of X-Switch.
+"""The feature LibCGI: programs in libraries, called in-process or in an engine of X-Switch.
 
-in_place.py   in this process (`libcgi-isolation = in-place`): libraries.py decides what is loaded when, shim.py
-              binds the C side (ewe/libcgi), output.py makes a response of what a library writes
-process.py    in an engine of X-Switch (`libcgi-isolation = process`)
-status.py     the page /libcgi-status
+in_process.py  in this process (`libcgi-isolation = in-place`): libraries.py loads and unloads libraries, shim.py
+               binds the C side (ewe/libcgi), output.py makes a response from the output of a library
+process.py     in an engine of X-Switch (`libcgi-isolation = process`)
+status.py      the page /libcgi-status
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.messages import ConfigError
-from ewe.features.base import Claim, Handler, Mount
+from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature
-from ewe.gateway.claims import is_in
+from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
     from ewe.features.plan import LocationPlan, Plan
 
 
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
+def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the directory of libraries, or the libraries in it if it contains the document root."""
     libraries = os.path.realpath(plan.config.libcgi_path)
-    yield Claim(extension=LIBCGI_SUFFIX) if is_in(root, libraries) else Claim(directory=libraries)
+    yield (
+        ProtectedSource(extension=LIBCGI_SUFFIX)
+        if is_in(root, libraries)
+        else ProtectedSource(directory=libraries)
+    )
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield what answers for the site's libraries, if it has a directory of them: this process, or X-Switch."""
+    """Yield the mount of the site's libraries, if their directory exists: for this process, or for X-Switch."""
     config, switch, root = plan.config, plan.provided("xswitch"), plan.static.root
     if not os.path.isdir(config.libcgi_path):
         return
     if config.libcgi_isolation == "in-place":
-        from ewe.features.libcgi.in_place import LibCGI
+        from ewe.features.libcgi.in_process import LibCGI
 
         libcgi = LibCGI(config, root, plan.limits)
         if config.libcgi_status:
@@ -51,12 +55,12 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
-    """Return what calls the libraries of the alias's directory. Raises ConfigError."""
+    """Return the handler that calls the libraries in the directory of `alias`. Raises ConfigError."""
     if not location.has_alias or location.has_template or "programs" in location.table.values:
         raise ConfigError(
             f"{location.at('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
         )
-    location.claim(())
+    location.protect(())
     config, plan = location.config, location.plan
     root, directory, prefix = plan.static.root, location.static.root, location.prefix
     switch = plan.provided("xswitch")
@@ -64,22 +68,22 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
         from ewe.features.libcgi.process import LibCGIProcess
 
         return LibCGIProcess(config, switch, root, directory, prefix)
-    from ewe.features.libcgi.in_place import LibCGI
+    from ewe.features.libcgi.in_process import LibCGI
 
     return LibCGI(config, root, plan.limits, directory, prefix)
 
 
 def ends_processes(config: Config) -> bool:
-    """Return whether a request may end the process: a library of this process can."""
+    """Return whether a request may end the process: a library that is called in-process can do that."""
     if config.libcgi_isolation != "in-place" or not os.path.isdir(config.libcgi_path):
         return False
-    from ewe.features.libcgi.in_place import holds_libraries
+    from ewe.features.libcgi.in_process import holds_libraries
 
     return holds_libraries(config.libcgi_path)
 
 
 def needs(config: Config) -> Iterator[str]:
-    """Yield why the server cannot start: libraries must not be called in place, and no X-Switch calls them."""
+    """Yield the reason why the server cannot start: libraries must run in X-Switch, and there is no X-Switch."""
     if config.libcgi_isolation == "process" and config.xswitch is None:
         yield (
             "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
@@ -88,18 +92,18 @@ def needs(config: Config) -> Iterator[str]:
 
 
 def notes(config: Config) -> Iterator[str]:
-    """Yield why no library can be called, for `ewe --check-config`."""
+    """Yield the reason why no library can be called, for `ewe --check-config`."""
     if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
-        from ewe.features.libcgi.in_place import obstacle
+        from ewe.features.libcgi.in_process import reason_unusable
 
-        if hindrance := obstacle(config):
+        if hindrance := reason_unusable(config):
             yield hindrance
 
 
 FEATURE = Feature(
     "libcgi",
     settings=("libcgi_path", "libcgi_isolation", "libcgi_status", "libcgi_max_output", "libcgi_timeout"),
-    claims=claims,
+    protected=protected,
     mounts=mounts,
     gateway=gateway,
     ends_processes=ends_processes,
@@ -109,7 +113,7 @@ FEATURE = Feature(
         "ewe.libcgi.build",
         *(
             f"ewe.features.libcgi.{name}"
-            for name in ("in_place", "process", "status", "libraries", "output", "shim")
+            for name in ("in_process", "process", "status", "libraries", "output", "shim")
         ),
     ),
 )

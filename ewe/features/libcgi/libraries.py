@@ -1,28 +1,28 @@
 """LibCGI: libraries in C that answer requests inside this process (Venkitachalam and Chiueh's paper, section 4).
 
-CGI starts a program for a request; FastCGI asks a program that waits. LibCGI makes a function call:
+CGI starts a program for each request; FastCGI asks a program that is running. LibCGI makes a function call:
 
     call() ─▶ known library? ─▶ libcgi_quick() in C, without the interpreter's lock ─▶ output ─▶ Response
                 │ no, or the file has changed              │ a fault
                 └─▶ libcgi_load()                          └─▶ 500, and the library is unloaded
 
-The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. shim.py
-binds it, and output.py makes a response of what a library writes. What this module adds is policy:
+The C side (ewe/libcgi) recovers from faults and separates threads; see guard.c and core.c there. shim.py binds it,
+and output.py makes a response from the output of a library. This module adds the policy:
 
-- **A changed file** is loaded beside the old library, which is unloaded when no thread is inside it. ewe looks at
-  the file at most once a second (FRESH).
-- **A library that faults** is unloaded, and loaded again for the next request. After FAULTS faults within WINDOW
-  seconds it is kept out for OUT seconds: 503 with Retry-After.
-- **Output** is collected until the call has ended: up to BUFFER bytes in memory, more in a temporary file, at most
-  libcgi-max-output. A slow client thus never holds a library, and a fault within the document is still answered
-  with 500.
-- **A body** is mapped into memory, not read: the kernel brings in only the pages that the library touches.
+- **A changed file** is loaded beside the old library, which is unloaded when no thread executes it. ewe checks the
+  file at most once a second (FILE_CHECK_S).
+- **A library that faults** is unloaded, and loaded again for the next request. After MAX_FAULTS faults within
+  FAULT_WINDOW_S, ewe does not load it for KEPT_OUT_S: 503 with Retry-After.
+- **Output** is collected until the call has ended: up to BUFFER_BYTES in memory, more in a temporary file, at most
+  libcgi-max-output. A slow client therefore never occupies a library, and a fault in the middle of the document is
+  still answered with 500.
+- **A body** is mapped into memory, not read: the kernel loads only the pages that the library uses.
 
-A call costs a microsecond, so everything around it counts. Two things are remembered: the variables of a
-request, and the parsed head, or for short output the whole Response, with the bytes that it came from.
+A call takes a microsecond, so the time of all other steps matters. Two results are cached: the variables of a
+request, and the parsed head, or for short output the whole Response, by the bytes of the output.
 
-What can go wrong: a library shares our memory. Nothing notices a stray write that does not fault; docs/libcgi.md
-says what to run in a separate process.
+Possible failures: a library shares the memory of the server. If it writes to a wrong address without a fault, no
+check notices it. docs/libcgi.md describes which libraries should run in a separate process.
 
 Read next: output.py, shim.py; ewe/libcgi/core.h.
 """
@@ -37,80 +37,109 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ewe.features.libcgi.output import SHORT_OUTPUT, AnyOutput, Output
-from ewe.features.libcgi.shim import BUSY, DONE, GONE, Call, Info, NotBuilt, Shim, Slot
+from ewe.features.libcgi.output import MAX_CACHED_BYTES, AnyOutput, CallOutput
+from ewe.features.libcgi.shim import BUSY, DONE, GONE, Info, LibcgiCall, NotBuilt, Shim, Slot
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.gateway.spool import Spooled
 
-FRESH = 1.0  # seconds for which a library's file is not checked again
-FAULTS, WINDOW, OUT = 3, 10.0, 10.0  # faults, seconds, seconds
-TRIES = 3  # to find a library that no other call has just unloaded
-AS_ROOT = "root loads no libraries into the server: --user NAME runs it as somebody else (user)"
+FILE_CHECK_S = 1.0  # seconds until a library's file is checked again
+# A library with MAX_FAULTS faults within FAULT_WINDOW_S is not loaded for KEPT_OUT_S.
+MAX_FAULTS = 3
+FAULT_WINDOW_S = 10.0
+KEPT_OUT_S = 10.0
+MAX_LIMIT_MS = 2**31 - 1  # the largest int of C
+REASON_BYTES = 256  # of the text with which the shim explains a failure
+MAX_LOADS = 3  # attempts to get a library that no other call has just unloaded
+AS_ROOT_MESSAGE = "root loads no libraries into the server: --user NAME runs it as somebody else (user)"
 
 
 class Library:
-    """A loaded library. handle: of core.h. name: of its file. fresh_until: when the file is looked at again."""
+    """A loaded library.
+
+    handle: of libcgi_load() (core.h). name: of the file. fresh_until: the monotonic time after which the file is
+    checked again. identity: see identity().
+    """
 
     __slots__ = ("fresh_until", "handle", "identity", "name", "shim")
 
-    def __init__(self, shim: Shim, handle: int, name: str, about: os.stat_result) -> None:
+    def __init__(self, shim: Shim, handle: int, name: str, file_status: os.stat_result) -> None:
+        """file_status: of the file when it was loaded."""
         self.shim = shim
         self.handle = handle
         self.name = name
-        self.identity = identity(about)
-        self.fresh_until = monotonic() + FRESH
+        self.identity = identity(file_status)
+        self.fresh_until = monotonic() + FILE_CHECK_S
 
     def __del__(self) -> None:
-        # No call holds this object any more, so none has the handle.
+        # No call refers to this object any more, so no call uses the handle.
         self.shim.release(self.handle)
 
     def info(self) -> Info:
-        """Return what the library has done so far."""
+        """Return the statistics of the library."""
         info = Info()
         self.shim.describe(self.handle, ctypes.addressof(info))
         return info
 
 
-def identity(about: os.stat_result) -> tuple[int, ...]:
-    """Return what tells one state of a file from another."""
-    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino)
+def identity(file_status: os.stat_result) -> tuple[int, ...]:
+    """Return the attributes of a file of which at least one changes when the file changes."""
+    return (file_status.st_mtime_ns, file_status.st_ctime_ns, file_status.st_size, file_status.st_ino)
 
 
-class Entry:
-    """What is known of one file: its library while it is loaded, and when it faulted."""
+def take_output_file(call: LibcgiCall) -> int:
+    """Return the descriptor of the temporary file to which the shim has spooled output, -1 if there is none.
 
-    __slots__ = ("failure", "faulted", "identity", "library", "lock", "out_until")
+    The shim keeps the descriptor plus 1 in `context`: a null pointer says that there is no file.
+    """
+    descriptor = (call.context or 0) - 1
+    call.context = None
+    return descriptor
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Write all bytes to the end of a file. Raises OSError."""
+    os.lseek(descriptor, 0, os.SEEK_END)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class LibraryState:
+    """The state of one file: its library while that is loaded, and the times of its faults."""
+
+    __slots__ = ("failure", "fault_times", "identity", "kept_out_until", "library", "lock")
 
     def __init__(self) -> None:
         self.lock = allocate_lock()  # held while the library is loaded
         self.library: Library | None = None
-        self.faulted: list[float] = []  # on time.monotonic(), the last ones
-        self.out_until = 0.0
-        self.identity: tuple[int, ...] = ()  # of the file that faulted, or could not be loaded
-        self.failure = ""  # why it could not be loaded
+        self.fault_times: list[float] = []  # time.monotonic() of the last faults
+        self.kept_out_until = 0.0  # monotonic time before which the library is not loaded
+        self.identity: tuple[int, ...] = ()  # identity() of the file that faulted, or could not be loaded
+        self.failure = ""  # the reason why it could not be loaded
 
 
 class Libraries:
     """The libraries of a process. The methods may block, and any thread may call them."""
 
     def __init__(self, directory: str, timeout: float, *, follows: bool, max_output: int = 0) -> None:
-        """directory: of the libraries, without links. timeout: how long one call may take, in seconds.
+        """directory: the directory of the libraries, without links. timeout: the time limit of one call in seconds.
 
-        follows: symbolic links may lead out of the directory. max_output: bytes that a call may write, 0: no limit.
+        follows: symbolic links may lead out of the directory. max_output: bytes that a call may write; 0: no limit.
         """
-        self.inside = "" if follows else directory.rstrip("/") + "/"
-        self.limit_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+        # A library's path must begin with this, once symbolic links are resolved
+        self.required_prefix = "" if follows else directory.rstrip("/") + "/"
+        self.limit_ms = max(1, min(int(timeout * 1000), MAX_LIMIT_MS))
         self.max_output = max_output
-        self.entries: dict[str, Entry] = {}
-        self.slots: list[Slot] = []
+        self.states_by_file: dict[str, LibraryState] = {}  # by the library's path
+        self.slots: list[Slot] = []  # those that no call uses
         self.shim: Shim | None = None
         self.quick: Callable[..., int] = NotImplemented
         self.lock = allocate_lock()
 
     def start(self) -> Shim:
-        """Return the shim, loaded if it was not. Raises NotBuilt."""
+        """Return the shim; load it first if necessary. Raises NotBuilt."""
         if self.shim is None:
             with self.lock:
                 if self.shim is None:
@@ -119,37 +148,48 @@ class Libraries:
                     self.shim = shim
         return self.shim
 
-    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None = None) -> AnyOutput:
-        """Have a library answer a request; return its output: short as bytes, else its head and its body.
+    def call(
+        self, file: str, request_block: bytes, connection_block: bytes, body: Spooled | None = None
+    ) -> AnyOutput:
+        """Call a library for a request; return short output as bytes, other output as head and body, or as
+        CallOutput.
 
-        file: the library's. first, second: blocks of variables. Raises HTTPError: 500 if the call or the loading
-        faults, 503 if the library is kept out or LibCGI is not built, 404 if the file has gone.
+        file: the library's path. request_block, connection_block: blocks of variables; the library sees both as one
+        environment.
+        Raises HTTPError: 500 if the call or the loading faults, 503 if the library is kept out or LibCGI is not
+        built, 404 if the file does not exist any more.
+
+        quick() is the function in C. It returns the length of the output in the slot's buffer, or -1: then the slot
+        says what happened, and output() finds it out.
         """
         try:
-            library = self.entries[file].library
+            library = self.states_by_file[file].library
             slot = self.slots.pop()
-        except KeyError:
+        except KeyError:  # the file was never loaded
             library, slot = None, self.slot()
-        except IndexError:
+        except IndexError:  # all slots are in use
             slot = self.slot()
         try:
             if library is None or monotonic() > library.fresh_until:
-                library = self.look(file)
-            if body is None:
-                count = self.quick(library.handle, slot.address, first, second, None)
-                if 0 <= count <= SHORT_OUTPUT:  # almost always
+                library = self.find_or_load(file)
+            if body is None:  # written out twice: a separate function would cost every request one more call
+                count = self.quick(library.handle, slot.address, request_block, connection_block, None)
+                if 0 <= count <= MAX_CACHED_BYTES:  # almost always
                     return slot.buffer[:count]
                 output = self.output(file, library, slot, count)
             else:
-                output = self.output(file, library, slot, self.with_body(library, slot, first, second, body))
-            for _ in range(TRIES):
+                output = self.output(
+                    file, library, slot, self.with_body(library, slot, request_block, connection_block, body)
+                )
+            # None: the fault of another call has unloaded the library meanwhile. Load it, and call it again.
+            for _ in range(MAX_LOADS):
                 if output is not None:
                     return output
-                library = self.look(file)
+                library = self.find_or_load(file)
                 if body is None:
-                    count = self.quick(library.handle, slot.address, first, second, None)
+                    count = self.quick(library.handle, slot.address, request_block, connection_block, None)
                 else:
-                    count = self.with_body(library, slot, first, second, body)
+                    count = self.with_body(library, slot, request_block, connection_block, body)
                 output = self.output(file, library, slot, count)
         finally:
             self.slots.append(slot)
@@ -168,159 +208,160 @@ class Libraries:
         count: bytes in the buffer, -1 if they are not the whole output.
         """
         if count < 0:
-            return self.examine(file, library, slot)
+            return self.long_output_or_fault(file, library, slot)
         buffer = slot.buffer
-        if count <= SHORT_OUTPUT:
+        if count <= MAX_CACHED_BYTES:
             return buffer[:count]
-        end = buffer.find(b"\n\n", 0, SHORT_OUTPUT)
+        # A short head without CR is a key of the cache of parsed heads (output.py). It ends with an empty line.
+        end = buffer.find(b"\n\n", 0, MAX_CACHED_BYTES)
         if end > 0 and b"\r" not in (head := buffer[: end + 1]):
             return head, buffer[end + 2 : count]
-        return Output(buffer[:count])
+        return CallOutput(buffer[:count])
 
-    def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> AnyOutput:
-        """Do what call() does, and close the body."""
+    def call_with(self, file: str, request_block: bytes, connection_block: bytes, body: Spooled) -> AnyOutput:
+        """Call a library for a request with a body, and close the body afterwards. See call()."""
         try:
-            return self.call(file, first, second, body)
+            return self.call(file, request_block, connection_block, body)
         finally:
             body.close()
 
-    def with_body(self, library: Library, slot: Slot, first: bytes, second: bytes, body: Spooled) -> int:
-        """Make a call with the request's body in memory."""
+    def with_body(
+        self, library: Library, slot: Slot, request_block: bytes, connection_block: bytes, body: Spooled
+    ) -> int:
+        """Make a call with the request's body mapped into memory; return the result of quick().
+
+        slot, request_block, connection_block: as in call().
+        """
         shim = self.start()
-        place = shim.map_input(body.descriptor, body.length)
-        if not place:
+        address = shim.map_input(body.descriptor, body.length)
+        if not address:
             raise HTTPError(503, f"{library.name}: no memory for a body of {body.length} bytes")
         try:
-            return self.quick(library.handle, slot.address, first, second, place)
+            return self.quick(library.handle, slot.address, request_block, connection_block, address)
         finally:
-            shim.unmap_input(place, body.length)
+            shim.unmap_input(address, body.length)
 
-    def examine(self, file: str, library: Library, slot: Slot) -> Output | None:
+    def long_output_or_fault(self, file: str, library: Library, slot: Slot) -> CallOutput | None:
         """Return long output; None if the library had been unloaded. Raises HTTPError for a fault."""
         call = slot.call
-        output = None
-        if call.context:
-            output = Output(b"", call.context - 1)
-            call.context = None
+        file_descriptor = take_output_file(call)
         try:
             if call.outcome == DONE and not call.failed:
-                if output is None:
-                    return Output(slot.buffer[: call.used])
-                os.lseek(output.file, 0, os.SEEK_END)
-                view = memoryview(slot.buffer)[: call.used]
-                try:
-                    while view:
-                        view = view[os.write(output.file, view) :]
-                finally:
-                    view.release()
-                found = Output(b"", output.file)
-                output.file = -1
-                output = None
-                return found
+                buffered = slot.buffer[: call.used]
+                if file_descriptor < 0:
+                    return CallOutput(buffered)
+                append(file_descriptor, buffered)
+                output, file_descriptor = CallOutput(b"", file_descriptor), -1
+                return output
         except OSError as reason:
             raise HTTPError(507, f"{library.name}: its output cannot be spooled: {reason.strerror}") from None
         finally:
-            if output is not None:
-                output.close()
+            if file_descriptor >= 0:
+                os.close(file_descriptor)
         if call.outcome == GONE:
-            self.forget(file, library)
+            self.drop_unloaded(file, library)
             return None
         if call.outcome == BUSY:
             why = f"{library.name}: {self.start().explanation(slot)}"
             raise HTTPError(503, why, (("Retry-After", "1"),))
         if call.outcome == DONE:
             raise HTTPError(507, f"{library.name}: its output cannot be spooled (TMPDIR)")
-        self.faulted(file, library)
+        self.note_fault(file, library)
         raise HTTPError(500, f"{library.name}: {self.start().explanation(slot)}; it is unloaded")
 
     # Which libraries are loaded
 
-    def look(self, file: str) -> Library:
+    def find_or_load(self, file: str) -> Library:
         """Return the library of a file, loaded again if the file has changed. Raises HTTPError."""
         name = os.path.basename(file)
         with self.lock:
-            entry = self.entries.setdefault(file, Entry())
-        with entry.lock:
-            known = entry.library
+            state = self.states_by_file.setdefault(file, LibraryState())
+        with state.lock:
+            loaded = state.library
             now = monotonic()
-            if known is not None and now <= known.fresh_until:
-                return known  # another thread has just loaded it
+            if loaded is not None and now <= loaded.fresh_until:
+                return loaded  # another thread has just loaded it
             try:
-                about = os.stat(file)
-                if not os.path.realpath(file).startswith(self.inside):
+                file_status = os.stat(file)
+                if not os.path.realpath(file).startswith(self.required_prefix):
                     raise OSError(errno.ENOENT, "a symbolic link leads out of the directory (symlinks)")
             except OSError as reason:
-                entry.library = None
+                state.library = None
                 with self.lock:
-                    self.entries.pop(file, None)
+                    self.states_by_file.pop(file, None)
                 raise HTTPError(404, f"{file}: {reason.strerror}") from None
-            if known is not None and known.identity == identity(about):
-                known.fresh_until = now + FRESH
-                return known
-            if entry.identity != identity(about):
-                entry.faulted.clear()
-                entry.failure, entry.out_until = "", 0.0
-            elif now < entry.out_until:
-                wait = (("Retry-After", str(max(1, round(entry.out_until - now)))),)
-                raise HTTPError(503, f"{name}: kept out, {entry.failure or 'it has faulted too often'}", wait)
-            entry.library = None
-            known = None  # the old one is unloaded now, unless a thread is inside
-            entry.library = self.load(entry, file, name, about)
-            return entry.library
+            if loaded is not None and loaded.identity == identity(file_status):
+                loaded.fresh_until = now + FILE_CHECK_S
+                return loaded
+            if state.identity != identity(file_status):
+                state.fault_times.clear()
+                state.failure, state.kept_out_until = "", 0.0
+            elif now < state.kept_out_until:
+                wait = (("Retry-After", str(max(1, round(state.kept_out_until - now)))),)
+                raise HTTPError(503, f"{name}: kept out, {state.failure or 'it has faulted too often'}", wait)
+            state.library = None
+            loaded = None  # the old library is unloaded now, unless a thread executes it
+            state.library = self.load(state, file, name, file_status)
+            return state.library
 
-    def load(self, entry: Entry, file: str, name: str, about: os.stat_result) -> Library:
+    def load(self, state: LibraryState, file: str, name: str, file_status: os.stat_result) -> Library:
         """Load a library. Raises HTTPError."""
         if os.geteuid() == 0:
-            raise HTTPError(403, f"{name}: {AS_ROOT}")
+            raise HTTPError(403, f"{name}: {AS_ROOT_MESSAGE}")
         try:
             shim = self.start()
         except NotBuilt as reason:
             raise HTTPError(503, str(reason)) from None
-        failure = ctypes.create_string_buffer(256)
-        call = Call()
+        failure = ctypes.create_string_buffer(REASON_BYTES)
+        call = LibcgiCall()
         handle = shim.load(
             os.fsencode(file), os.fsencode(name), self.limit_ms, failure, len(failure), ctypes.addressof(call)
         )
         if not handle:
             why = failure.value.decode(errors="backslashreplace")
-            self.count_fault(entry, about)
+            self.count_fault(state, file_status)
             raise HTTPError(500, f"{name} cannot be loaded: {why}")
-        return Library(shim, handle, name, about)
+        return Library(shim, handle, name, file_status)
 
-    def count_fault(self, entry: Entry, about: os.stat_result | None) -> None:
-        """Note a fault; after too many the library is kept out."""
+    def count_fault(self, state: LibraryState, file_status: os.stat_result | None) -> None:
+        """Count a fault of a file. After MAX_FAULTS faults within FAULT_WINDOW_S, the library is kept out.
+
+        file_status: of the file that could not be loaded; None if the caller has set state.identity.
+        """
         now = monotonic()
-        if about is not None:
-            entry.identity = identity(about)
-        entry.faulted = [*(each for each in entry.faulted if now - each < WINDOW), now][-FAULTS:]
-        if len(entry.faulted) == FAULTS:
-            entry.out_until = now + OUT
+        if file_status is not None:
+            state.identity = identity(file_status)
+        state.fault_times = [*(each for each in state.fault_times if now - each < FAULT_WINDOW_S), now][
+            -MAX_FAULTS:
+        ]
+        if len(state.fault_times) == MAX_FAULTS:
+            state.kept_out_until = now + KEPT_OUT_S
 
-    def faulted(self, file: str, library: Library) -> None:
-        """Forget a library whose call has faulted; the shim calls it no more."""
-        entry = self.entries.get(file)
-        if entry is None:
+    def note_fault(self, file: str, library: Library) -> None:
+        """Drop a library whose call has faulted. The shim does not call it any more."""
+        state = self.states_by_file.get(file)
+        if state is None:
             return
-        with entry.lock:
-            if entry.library is library:
-                entry.library = None
-            entry.identity = library.identity
-            self.count_fault(entry, None)
+        with state.lock:
+            if state.library is library:
+                state.library = None
+            state.identity = library.identity
+            self.count_fault(state, None)
 
-    def forget(self, file: str, library: Library) -> None:
-        """Forget a library that another call's fault has unloaded."""
-        entry = self.entries.get(file)
-        if entry is not None:
-            with entry.lock:
-                if entry.library is library:
-                    entry.library = None
+    def drop_unloaded(self, file: str, library: Library) -> None:
+        """Drop a library that was unloaded after the fault of another call."""
+        state = self.states_by_file.get(file)
+        if state is not None:
+            with state.lock:
+                if state.library is library:
+                    state.library = None
 
-    def malformed(self, file: str) -> None:
+    def unload_malformed(self, file: str) -> None:
         """Unload a library whose head was malformed: paper, section 4.1."""
-        entry = self.entries.get(file)
-        if entry is not None and (library := entry.library) is not None:
+        state = self.states_by_file.get(file)
+        if state is not None and (library := state.library) is not None:
             library.shim.retire(library.handle)
-            self.faulted(file, library)
+            self.note_fault(file, library)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""What a LibCGI library has written, and the response that it says.
+"""The output of a LibCGI library, and the response that is made from it.
 
-The parser is that of all gateways (cgi.py). A call costs less than parsing a head, and most outputs of a library
-come again and again. The parsed head is therefore remembered with the bytes that it came from; for short output the
-whole Response is.
+All gateways use the same parser (cgi.py). A call takes less time than parsing a head, and most outputs of a library
+occur again and again. The parsed head is therefore cached by its bytes; for short output, the whole Response is.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ewe.http.status import BODILESS
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
-    from ewe.http.limits import Limits
+    from ewe.http.limits import RequestLimits
 
-PIECE = 256 * 1024  # bytes of a temporary file that are read at once
-SHORT_OUTPUT = 2048  # bytes: the response to longer output is not remembered, only its head
-MAX_RESPONSES = 512  # remembered, and as many heads
+PIECE_BYTES = 256 * 1024  # bytes of a temporary file that are read at once
+MAX_CACHED_BYTES = 2048  # bytes; for longer output only the head is cached
+MAX_RESPONSES = 512  # cached responses, and as many cached heads
 
 
-class Output:
+class CallOutput:
     """The output of a call: bytes, or a temporary file with a number of bytes."""
 
     __slots__ = ("data", "file", "size")
@@ -41,30 +40,31 @@ class Output:
             self.file = -1
 
     def __del__(self) -> None:
-        # If the client has left, nobody has taken the output.
+        # If the client has left, no code has closed the output.
         self.close()
 
 
-# What a call returns: short output; a head and a body; anything else.
-AnyOutput = bytes | tuple[bytes, bytes] | Output
+# The result of a call: short output; a head and a body; any other output.
+AnyOutput = bytes | tuple[bytes, bytes] | CallOutput
 
 
 class LibrarySource(GatewaySource):
-    """The output of a call as a program's output, for the one parser of heads."""
+    """The output of a call in the form of a program's output, for the common parser of heads."""
 
-    def __init__(self, name: str, output: Output) -> None:
+    def __init__(self, name: str, output: CallOutput) -> None:
         super().__init__(name)
         self.output = output
         self.offset = 0
 
     async def receive(self) -> bytes:
+        """Return the next piece of the output, from memory or from its temporary file; b"" at the end."""
         if self.left_over:
             return self.take_left_over()
         output = self.output
         if output.file < 0:
             data, output.data = output.data, b""
         else:
-            data = os.pread(output.file, PIECE, self.offset)
+            data = os.pread(output.file, PIECE_BYTES, self.offset)
         self.offset += len(data)
         self.finished = self.offset == output.size
         return data
@@ -80,30 +80,31 @@ class LibrarySource(GatewaySource):
 
 
 class Answers:
-    """Makes responses of outputs, and remembers what it has made: libraries repeat themselves."""
+    """Makes responses from outputs, and caches them, since libraries often write the same output again."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
+        """limits: of the head that a library writes."""
         self.limits = limits
         self.responses: BoundedDict[bytes, Response] = BoundedDict(MAX_RESPONSES)
-        # Each without its body
-        self.documents: BoundedDict[tuple[bytes, int], Response] = BoundedDict(MAX_RESPONSES)
+        # (head, length of the body) -> the response without its body
+        self.responses_by_head: BoundedDict[tuple[bytes, int], Response] = BoundedDict(MAX_RESPONSES)
 
-    def remembered(self, output: AnyOutput) -> Response | None:
-        """Return the response to an output that was here before, or to one with the same head and length."""
+    def cached_response(self, output: AnyOutput) -> Response | None:
+        """Return the cached response for an equal output, or one made from an equal head and length; else None."""
         if type(output) is bytes:
             return self.responses.get(output)
         if type(output) is tuple:
-            document = self.documents.get((output[0], len(output[1])))
+            document = self.responses_by_head.get((output[0], len(output[1])))
             return None if document is None else document.with_body(output[1])
         return None
 
     async def response(self, request: Request, script: Script, output: AnyOutput) -> Response:
-        """Return the response that an output says. Raises HTTPError(502) for a malformed head."""
-        if not isinstance(output, Output):
-            found = self.plain(request, script, output)
-            if found is not None:
-                return found
-            output = Output(output if isinstance(output, bytes) else b"\n".join(output))
+        """Return the response for an output. Raises HTTPError(502) for a malformed head."""
+        if not isinstance(output, CallOutput):
+            plain_response = self.make_plain_response(request, script, output)
+            if plain_response is not None:
+                return plain_response
+            output = CallOutput(output if isinstance(output, bytes) else b"\n".join(output))
         source = LibrarySource(script.name, output)
         try:
             answer = await response(request, script, source, self.limits)
@@ -116,28 +117,33 @@ class Answers:
             source.length = answer.length = output.size - source.offset + len(source.left_over)
         return answer
 
-    def plain(self, request: Request, script: Script, output: bytes | tuple[bytes, bytes]) -> Response | None:
-        """Return the response to an ordinary document; None if it needs the whole parser."""
+    def make_plain_response(
+        self, request: Request, script: Script, output: bytes | tuple[bytes, bytes]
+    ) -> Response | None:
+        """Return the response for an ordinary document, and cache it; None if the output needs the whole parser.
+
+        Raises HTTPError(502) for a malformed head.
+        """
         if request.method == "HEAD" or is_nph(script):
             return None
         if isinstance(output, tuple):
-            raw, body = output
+            raw_head, body = output
         else:
             match = HEAD_END.search(output)
             if match is None:
                 return None
-            raw, body = output[: match.start() + 1], output[match.end() :]
-        if raw[0] == 10 or raw[:2] == b"\r\n":
+            raw_head, body = output[: match.start() + 1], output[match.end() :]
+        if raw_head[:1] == b"\n" or raw_head[:2] == b"\r\n":
             return None
-        head = parse_head(raw, script.name, self.limits)
+        head = parse_head(raw_head, script.name, self.limits)
         if head.target is not None or head.status == 205 or head.status in BODILESS:
             return None
         if head.length is not None and head.length != len(body):
             return None
         answer = Response(head.status, head.fields, body, reason=head.reason)
-        answer.encoded()
+        answer.encoded()  # makes the head's bytes once, for all uses of the response
         if isinstance(output, bytes):
             self.responses[output] = answer
-        elif len(raw) <= SHORT_OUTPUT:
-            self.documents[raw, len(body)] = answer.with_body(b"")
+        elif len(raw_head) <= MAX_CACHED_BYTES:
+            self.responses_by_head[raw_head, len(body)] = answer.with_body(b"")
         return answer

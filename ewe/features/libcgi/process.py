@@ -1,8 +1,9 @@
 """LibCGI libraries in separate processes (`libcgi-isolation = process`): X-Switch runs them.
 
-The library is called in a host (ewe/libcgi/host.c), an engine of X-Switch that stays, as the interpreter of a
-script does. A library that crashes or writes into foreign memory harms this engine alone. The price is the way to
-X-Switch and back. X-Switch checks who owns the library, and that no other user can have written it.
+A host (ewe/libcgi/host.c) calls the library. The host is an engine of X-Switch, and serves many requests, like the
+interpreter of a script. A library that crashes, or writes to a wrong address, damages only this engine. The price
+is the way to X-Switch and back. X-Switch checks the owner of the library, and that no other user can have written
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ewe.features.xswitch import XSwitch
     from ewe.streams.base import Stream
 
-LIMIT = b"LIBCGI_TIMEOUT_MS"  # the variable that tells the host the limit; it is not a header of a client
+LIMIT = b"LIBCGI_TIMEOUT_MS"  # the variable with the time limit for the host; a client's header cannot set it
 
 
 class LibCGIProcess:
@@ -35,28 +36,28 @@ class LibCGIProcess:
         directory: str = "",
         prefix: str = LIBCGI_PREFIX,
     ) -> None:
-        """directory, prefix: other ones than config.libcgi_path and /libcgi-bin/."""
+        """directory, prefix: replace config.libcgi_path and /libcgi-bin/."""
         self.directory = directory or os.path.realpath(config.libcgi_path)
         self.prefix = prefix.rstrip("/")
         self.switch = switch
         self.document_root = document_root
-        self.more = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
+        self.extra_variables = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with the library that the path names; None if there is none. Raises HTTPError."""
+        """Return the response of the library at the path; None if there is none. Raises HTTPError."""
         script = self.find(request.path)
         if script is None:
             return None
-        return await self.switch.run(script, request, io, self.document_root, self.more)
+        return await self.switch.run(script, request, io, self.document_root, self.extra_variables)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield which library answers. Raises HTTPError(404)."""
+        """Yield the lines about the library that answers. Raises HTTPError(404)."""
         script = self.find(request.path)
         if script is not None:
             yield from scripts.explained(script, "libcgi-path, on X-Switch")
         return script is not None
 
     def find(self, path: str) -> Script | None:
-        """Return the library at a path. What else lies in the directory, such as sources, is none."""
+        """Return the library at a path; None for other files in the directory, such as sources."""
         script = script_of(self.directory, self.prefix, path, indexes=())
         return script if script is not None and script.file.endswith(LIBCGI_SUFFIX) else None

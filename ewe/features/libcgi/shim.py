@@ -1,6 +1,6 @@
 """LibCGI's shim, bound by ctypes: the functions and structures of ewe/libcgi/core.h.
 
-With ctypes no module of Python is compiled, so a wheel of ewe holds no binary. Read next: libraries.py.
+With ctypes, ewe needs no compiled Python module, so its wheel contains no binary. Read next: libraries.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from ewe import logger
 from ewe.config.linux import needs_linux
 from ewe.libcgi import build
 
-BUFFER = 256 * 1024  # bytes of output that stay in memory
+BUFFER_BYTES = 256 * 1024  # bytes of output that stay in memory
 DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY, OUTPUT = range(7)  # enum libcgi_outcome
-NOT_BUILT = "LibCGI is not built: run `ewe --build-libcgi` (or `make libcgi`), which needs a C compiler"
+LINE_BYTES = 256  # of the text that explains the end of a call
+NOT_BUILT_MESSAGE = (
+    "LibCGI is not built: run `ewe --build-libcgi` (or `make libcgi`), which needs a C compiler"
+)
 
 
-class Call(ctypes.Structure):
+class LibcgiCall(ctypes.Structure):
     """struct libcgi_call of core.h."""
 
     _fields_ = [
@@ -63,14 +66,14 @@ class NotBuilt(Exception):
 
 
 class Slot:
-    """What one call needs: the structure, and a buffer for its output. Used by one call at a time."""
+    """The structure of a call, and a buffer for its output. Only one call at a time may use a slot."""
 
     __slots__ = ("address", "buffer", "call")
 
     def __init__(self, flush: int, max_output: int) -> None:
-        """flush: the address of the function that spools long output. max_output: bytes, 0 for no limit."""
-        self.buffer = mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.call = Call(capacity=BUFFER, flush=flush, max_output=max_output)
+        """flush: the address of the function that spools long output. max_output: bytes; 0: no limit."""
+        self.buffer = mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.call = LibcgiCall(capacity=BUFFER_BYTES, flush=flush, max_output=max_output)
         self.call.output = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         self.address = ctypes.addressof(self.call)
 
@@ -79,23 +82,24 @@ class Shim:
     """The functions of core.h, in this process."""
 
     def __init__(self) -> None:
-        """Load the shim. Raises NotBuilt."""
-        if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+        """Load the shim, and declare the C types of its functions to ctypes. Raises NotBuilt."""
+        if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
             raise NotBuilt(reason)
         try:
+            # `preloaded`: loaded while ewe was root, since the workers may not be able to read its directory.
             path = build.preloaded or build.shim()
         except OSError:  # this process may not read ewe's directory
-            raise NotBuilt(NOT_BUILT) from None
+            raise NotBuilt(NOT_BUILT_MESSAGE) from None
         if path != build.preloaded and not path.exists():
-            raise NotBuilt(NOT_BUILT)
+            raise NotBuilt(NOT_BUILT_MESSAGE)
         try:
-            # RTLD_GLOBAL: libraries find lwrite() and its relatives in the shim.
+            # RTLD_GLOBAL: libraries find lwrite() and similar functions in the shim.
             library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as reason:
             raise NotBuilt(f"LibCGI cannot be loaded: {reason}; remove {path} and build it again") from None
         pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
         library.libcgi_interpreter.argtypes = [pointer, pointer]
-        # A PyDLL keeps the interpreter's lock. The shim releases it when a call takes long.
+        # A call by PyDLL keeps the interpreter's lock. The shim releases the lock if the call takes long.
         held = ctypes.PyDLL(str(path), handle=library._handle)
         python = ctypes.pythonapi
         library.libcgi_interpreter(
@@ -111,19 +115,19 @@ class Shim:
         self.unmap_input = declare(library.libcgi_unmap_input, None, pointer, size)
         self.spool = ctypes.cast(library.libcgi_spool, pointer).value or 0
         report = ctypes.CFUNCTYPE(None, text)
-        self.report = report(self.log)  # kept, since C calls it
+        self.report = report(self.log)  # C code calls it later, so it must not be garbage-collected
         library.libcgi_start.argtypes = [report]
         if failure := library.libcgi_start(self.report):
             raise NotBuilt(f"LibCGI cannot start: {os.strerror(failure)}")
 
     @staticmethod
     def log(line: bytes) -> None:
-        """Log what goes wrong while a library is unloaded."""
+        """Log a failure in the unloading of a library."""
         logger.errors.error(line.decode(errors="backslashreplace"))
 
     def explanation(self, slot: Slot) -> str:
-        """Return in words how a call ended."""
-        line = ctypes.create_string_buffer(256)
+        """Return the reason for the end of a call, as text."""
+        line = ctypes.create_string_buffer(LINE_BYTES)
         self.explain(slot.address, line, len(line))
         return line.value.decode(errors="backslashreplace")
 

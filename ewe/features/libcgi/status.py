@@ -1,7 +1,7 @@
-"""The page /libcgi-status: which libraries this process has loaded, with their calls, faults and times.
+"""The page /libcgi-status: the libraries that this process has loaded, with their calls, faults and times.
 
-Each worker process loads the libraries itself. The page therefore names the process that answers; ask again, over a
-new connection, to meet another. Libraries in separate processes are engines: /xswitch-status shows them.
+Each worker process loads the libraries itself. The page therefore shows the id of the process that answers. Over a
+new connection, another process may answer. Libraries in separate processes are engines: /xswitch-status shows them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ewe.http.messages import Request, Response
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ewe.features.libcgi.in_place import LibCGI
-    from ewe.features.libcgi.libraries import Entry
+    from ewe.features.libcgi.in_process import LibCGI
+    from ewe.features.libcgi.libraries import LibraryState
     from ewe.streams.base import Stream
 
 PATH = "/libcgi-status"
@@ -34,13 +34,15 @@ class LibCGIStatus:
         self.hosts = hosts
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer a loopback address; None for all others, for whom there is no such page."""
+        """Return the page for a client on this machine; None for other clients, as if there were no such page."""
         if request.path != PATH or not is_loopback(io.client[0]):
             return None
         if (refused := foreign(request, self.hosts)) is not None:
             return refused
-        entries = {} if not self.feature.loaded else self.feature.loaded[0][0].entries.copy()
-        rows = [describe(file, entries[file]) for file in sorted(entries)]
+        states: dict[str, LibraryState] = {}
+        for libraries, _ in self.feature.loaded[:1]:  # empty before the first call
+            states = libraries.states_by_file.copy()
+        rows = [describe(file, states[file]) for file in sorted(states)]
         if "json" in (request.query or ""):
             kind, text = "application/json", json.dumps({"pid": os.getpid(), "libraries": rows}) + "\n"
         else:
@@ -50,15 +52,15 @@ class LibCGIStatus:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether this is an address of the machine itself."""
+    """Return whether an address is a loopback address."""
     return address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")
 
 
-def describe(file: str, entry: Entry) -> dict[str, Any]:
-    """Return the row of one library. Times are in microseconds; calls are counted since it was loaded."""
-    library = entry.library
-    row: dict[str, Any] = {"library": file, "recent_faults": len(entry.faulted)}
-    wait_s = entry.out_until - time.monotonic()
+def describe(file: str, state: LibraryState) -> dict[str, Any]:
+    """Return the row of one library. Times are in microseconds. Calls are counted since the library was loaded."""
+    library = state.library
+    row: dict[str, Any] = {"library": file, "recent_faults": len(state.fault_times)}
+    wait_s = state.kept_out_until - time.monotonic()
     if library is None:
         return {**row, "state": f"kept out for {wait_s:.0f} s" if wait_s > 0 else "not loaded"}
     info = library.info()

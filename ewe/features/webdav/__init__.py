@@ -1,10 +1,10 @@
 """WebDAV, class 1 (RFC 4918): files that clients write, for one location of a site (setting `webdav`).
 
-feature.py      which method does what; the conditions under which it does it
-upload.py       PUT: a body becomes a file, all of it or nothing
+feature.py      chooses the function for each method, and checks the request
+upload.py       PUT: a body becomes a file, completely or not at all
 changes.py      DELETE, MKCOL, COPY, MOVE
-tree.py         from a path to a name in an open directory; nothing leads out, nothing follows a link
-properties.py   PROPFIND and PROPPATCH: the XML that comes, and the XML that goes
+tree.py         finds the name for a path in an open directory; it leaves no directory and follows no link
+properties.py   PROPFIND and PROPPATCH: parses and writes the XML
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from ewe.features.base import Handler
 from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan
 
 
 def answer(location: LocationPlan) -> Handler:
-    """Return the handler of the files of a location. Raises ConfigError for an `alias` that is no directory."""
+    """Return the handler for the files of a location. Raises ConfigError if `alias` is not a directory."""
     from ewe.features.webdav.feature import WebDAV
 
     values = location.table.values
@@ -31,7 +34,7 @@ def answer(location: LocationPlan) -> Handler:
         location.config,
         location.static.root,
         location.static.prefix,
-        location.static.claims,
+        location.static.protected,
         location.covers,
         location.prefix,
         values["webdav"],
@@ -41,4 +44,16 @@ def answer(location: LocationPlan) -> Handler:
     )
 
 
-FEATURE = Feature("webdav", answer=answer, late=("ewe.features.webdav.feature",))
+def doubts(config: Config, public: str) -> Iterator[str]:
+    """Yield a line for each location where everybody may write."""
+    for site in config.sites:
+        for location in site.locations:
+            options = location.values.get("webdav")
+            if options and options["write"] and not {"auth", "allow"} & (location.steps | site.steps).keys():
+                yield (
+                    f"{location.at('webdav')} everybody may write and delete files below {location.what}: add auth,"
+                    " or allow with the addresses of those who may"
+                )
+
+
+FEATURE = Feature("webdav", answer=answer, doubts=doubts, late=("ewe.features.webdav.feature",))

@@ -1,8 +1,8 @@
 """DELETE, MKCOL, COPY and MOVE (RFC 4918 sections 9.3 and 9.6 to 9.9). These functions may block.
 
-A directory with its members is bounded: MAX_DEPTH directories deep, MAX_MEMBERS files and directories. It may hold
-members that clients cannot reach (tree.py). These are not deleted, copied or moved: a DELETE or a MOVE of such a
-directory is refused before anything is changed, a COPY leaves them out.
+A directory may be at most MAX_DEPTH directories deep, and have at most MAX_MEMBERS members. It may contain members
+that clients cannot reach (tree.py). These are not deleted, copied or moved: a DELETE or a MOVE of such a directory
+is refused before it changes anything, and a COPY leaves them out.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 import stat
 from collections.abc import Iterator
 
-from ewe.features.webdav.tree import DIRECTORY, Place, Tree
+from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree
 from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
 from ewe.gateway.spool import write
-from ewe.gateway.true_names import LOOK
+from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
-from ewe.streams.descriptors import COPY, NO_SENDFILE
+from ewe.streams.descriptors import COPY_BYTES, NO_SENDFILE
 
-MAX_DEPTH = 64
-MAX_MEMBERS = 100_000
-ROUNDS = 20  # in which a directory is emptied, if other clients fill it meanwhile
-CHUNK = 16 * 1024 * 1024  # bytes that are copied by one system call
+MAX_DEPTH = 64  # directories one in the other; each holds a descriptor while they are walked
+MAX_MEMBERS = 100_000  # of one request: a server must not copy or delete for hours
+MAX_ROUNDS = 20  # attempts to empty a directory that other clients fill meanwhile
+KERNEL_COPY_BYTES = 16 * 1024 * 1024  # bytes that one system call copies
 
 
 class Budget:
@@ -33,7 +33,7 @@ class Budget:
         self.members = 0
 
     def count(self, depth: int, real: str) -> None:
-        """Count one member. Raises HTTPError(507) if there are too many, or they are too deep."""
+        """Count one member. Raises HTTPError(507) if there are too many members, or if this one is too deep."""
         self.members += 1
         if depth > MAX_DEPTH or self.members > MAX_MEMBERS:
             raise HTTPError(
@@ -43,7 +43,10 @@ class Budget:
 
 
 class Member:
-    """A member of a directory. names: below the directory. about: of the member itself, not of a link's target."""
+    """A member of a directory. names: its path below the directory where the walk began.
+
+    about: the os.stat_result of the member itself; for a link, not that of its target.
+    """
 
     def __init__(self, directory: int, name: str, names: str, about: os.stat_result) -> None:
         self.directory = directory
@@ -57,9 +60,10 @@ class Member:
 def walk(
     directory: int, real: str, below: str = "", budget: Budget | None = None, depth: int = 1
 ) -> Iterator[Member]:
-    """Yield the members of an open directory, and theirs, each directory before its members.
+    """Yield the members of an open directory, and of the directories in it, each directory before its members.
 
-    A Member's descriptor is open until the next one is asked for. Raises OSError, HTTPError(507).
+    directory: its descriptor. real: its path, for messages. below, budget, depth: for the recursive calls only. A
+    Member's descriptor is open until the next Member is requested. Raises OSError, HTTPError(507).
     """
     budget = budget or Budget()
     for name in sorted(os.listdir(directory)):
@@ -68,7 +72,7 @@ def walk(
         member = Member(directory, name, below + name, about)
         yield member
         if member.is_directory:
-            child = os.open(name, DIRECTORY, dir_fd=directory)
+            child = os.open(name, DIRECTORY_FLAGS, dir_fd=directory)
             try:
                 yield from walk(child, real, f"{below}{name}/", budget, depth + 1)
             finally:
@@ -76,25 +80,25 @@ def walk(
 
 
 def reachable(tree: Tree, member: Member, path: str, real: str) -> bool:
-    """Return whether clients can reach a member. path, real: of the directory in which the walk began."""
+    """Return whether clients can reach a member. path, real: the paths of the directory where the walk began."""
     if not (member.is_directory or member.is_file):
         return False
-    descriptor = os.open(member.name, LOOK | os.O_NOFOLLOW, dir_fd=member.directory)
+    descriptor = os.open(member.name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=member.directory)
     try:
         return tree.shows(f"{path}/{member.names}", f"{real}/{member.names}", member.name, descriptor)
     finally:
         os.close(descriptor)
 
 
-def check_members(tree: Tree, place: Place, path: str, real: str) -> None:
-    """Raise HTTPError if a directory has members that clients cannot reach, or could not at another place.
+def check_members(tree: Tree, resource: DavPath, path: str, real: str) -> None:
+    """Raise HTTPError if clients cannot reach all members of a directory, here and at another path.
 
-    path, real: the other place, or the same.
+    path, real: the other path, in URLs and in the file system; it may be the same one.
     """
-    directory = place.open(DIRECTORY)
+    directory = resource.open(DIRECTORY_FLAGS)
     try:
-        for member in walk(directory, place.real):
-            for where in {(place.path, place.real), (path, real)}:
+        for member in walk(directory, resource.real):
+            for where in {(resource.path, resource.real), (path, real)}:
                 if not reachable(tree, member, *where):
                     what = "a hidden file, a link, a program, or another location's"
                     raise HTTPError(403, f"webdav: {where[1]}/{member.names} is out of reach: {what}")
@@ -102,30 +106,31 @@ def check_members(tree: Tree, place: Place, path: str, real: str) -> None:
         os.close(directory)
 
 
-def remove(tree: Tree, place: Place) -> None:
-    """Delete what is at a place, with all its members. Raises HTTPError, OSError."""
-    tree.check_place(place)
-    if not place.is_directory:
-        os.unlink(place.name, dir_fd=place.parent)
+def remove(tree: Tree, resource: DavPath) -> None:
+    """Delete the file or directory of a resource, with all its members. Raises HTTPError, OSError."""
+    tree.check_resource(resource)
+    if not resource.is_directory:
+        os.unlink(resource.name, dir_fd=resource.parent)
         return
-    check_members(tree, place, place.path, place.real)
-    empty(place.parent, place.name)
+    check_members(tree, resource, resource.path, resource.real)
+    delete_tree(resource.parent, resource.name)
 
 
-def empty(parent: int, name: str, depth: int = 0) -> None:
+def delete_tree(parent: int, name: str, depth: int = 0) -> None:
     """Delete a directory and its members, without following links. Raises OSError, HTTPError(507).
 
-    A PUT that began before may still put a file into a directory that was just emptied: it is emptied again then.
+    parent: the descriptor of the directory above. depth: of the recursion. A PUT that began before may add a file
+    to a directory that has just been emptied. It is then emptied again.
     """
     if depth > MAX_DEPTH:
         raise HTTPError(507, f"webdav: {name!r} is too deep")
-    directory = os.open(name, DIRECTORY, dir_fd=parent)
+    directory = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
     try:
-        for rounds_left in reversed(range(ROUNDS)):
+        for rounds_left in reversed(range(MAX_ROUNDS)):
             for each in os.listdir(directory):
                 try:
                     if stat.S_ISDIR(os.stat(each, dir_fd=directory, follow_symlinks=False).st_mode):
-                        empty(directory, each, depth + 1)
+                        delete_tree(directory, each, depth + 1)
                     else:
                         os.unlink(each, dir_fd=directory)
                 except FileNotFoundError:
@@ -142,35 +147,37 @@ def empty(parent: int, name: str, depth: int = 0) -> None:
 
 def delete(request: Request, tree: Tree) -> Response:
     """Answer DELETE. Raises HTTPError, OSError."""
-    with tree.place(request.path) as place, place.locked():
-        if place.look() is None:
-            raise HTTPError(404, f"webdav: there is no {place.real}")
-        check_conditions(request, place)
-        if tree.is_top(place):
+    with tree.resource(request.path) as resource, resource.locked():
+        if resource.restat() is None:
+            raise HTTPError(404, f"webdav: there is no {resource.real}")
+        check_conditions(request, resource)
+        if tree.is_top(resource):
             raise HTTPError(403, "webdav: DELETE of the whole location")
-        if place.is_directory and request.values.get("depth", "infinity").lower() != "infinity":
+        if resource.is_directory and request.values.get("depth", "infinity").lower() != "infinity":
             raise HTTPError(400, "webdav: DELETE of a directory has Depth: infinity (RFC 4918 section 9.6.1)")
-        if request.path.endswith("/") and not place.is_directory:
-            raise HTTPError(404, f"webdav: {place.real} is no directory")
-        remove(tree, place)
+        if request.path.endswith("/") and not resource.is_directory:
+            raise HTTPError(404, f"webdav: {resource.real} is no directory")
+        remove(tree, resource)
     return Response(204)
 
 
 def make_directory(request: Request, tree: Tree) -> Response:
     """Answer MKCOL. Raises HTTPError, OSError."""
-    with tree.place(request.path, missing=409) as place, place.locked():
-        if place.look() is not None:
-            raise HTTPError(405, f"webdav: {place.real} is there already", (("Allow", "OPTIONS, PROPFIND"),))
-        check_conditions(request, place)
-        tree.check_place(place)
-        os.mkdir(place.name, dir_fd=place.parent)
+    with tree.resource(request.path, missing=409) as resource, resource.locked():
+        if resource.restat() is not None:
+            raise HTTPError(
+                405, f"webdav: {resource.real} is there already", (("Allow", "OPTIONS, PROPFIND"),)
+            )
+        check_conditions(request, resource)
+        tree.check_resource(resource)
+        os.mkdir(resource.name, dir_fd=resource.parent)
     return Response(201)
 
 
 def transfer(
     request: Request, tree: Tree, target: str, *, moves: bool, overwrites: bool, deep: bool
 ) -> Response:
-    """Answer COPY and MOVE. target: the path of Destination. deep: with members. Raises HTTPError, OSError."""
+    """Answer COPY and MOVE. target: the path of Destination. deep: include members. Raises HTTPError, OSError."""
     source_path, target = request.path.rstrip("/"), target.rstrip("/")
     if (
         target == source_path
@@ -178,95 +185,116 @@ def transfer(
         or target.startswith(source_path + "/")
     ):
         raise HTTPError(403, "webdav: source and destination are the same, or one holds the other")
-    with tree.place(source_path) as source, tree.place(target, missing=409) as place:
+    with tree.resource(source_path) as source, tree.resource(target, missing=409) as destination:
         if source.about is None:
             raise HTTPError(404, f"webdav: there is no {source.real}")
         check_conditions(request, source)
         if request.path.endswith("/") and not source.is_directory:
             raise HTTPError(404, f"webdav: {source.real} is no directory")
-        if tree.is_top(source) or tree.is_top(place):
+        if tree.is_top(source) or tree.is_top(destination):
             raise HTTPError(403, "webdav: source or destination is the whole location")
-        tree.check_place(source)
-        check_target(tree, source, place)
+        tree.check_resource(source)
+        check_target(tree, source, destination)
         if source.is_directory and moves:
-            check_members(tree, source, place.path, place.real)
-        temporary = "" if moves else copied(tree, source, place, deep=deep)
+            check_members(tree, source, destination.path, destination.real)
+        temporary = "" if moves else copy_beside(tree, source, destination, deep=deep)
         aside = ""
         try:
-            with place.locked():
-                before = place.look()
+            with destination.locked():
+                before = destination.restat()
                 if before is not None:
                     if not overwrites:
-                        raise HTTPError(412, f"webdav: {place.real} is there already (Overwrite: F)")
-                    tree.check_place(place)
-                    if source.is_directory or place.is_directory:
-                        aside = set_aside(tree, place)
+                        raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
+                    tree.check_resource(destination)
+                    if source.is_directory or destination.is_directory:
+                        aside = set_aside(tree, destination)
                 try:
                     if moves:
-                        os.rename(source.name, place.name, src_dir_fd=source.parent, dst_dir_fd=place.parent)
+                        os.rename(
+                            source.name,
+                            destination.name,
+                            src_dir_fd=source.parent,
+                            dst_dir_fd=destination.parent,
+                        )
                     else:
-                        os.rename(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+                        os.rename(
+                            temporary,
+                            destination.name,
+                            src_dir_fd=destination.parent,
+                            dst_dir_fd=destination.parent,
+                        )
                         temporary = ""
                 except OSError:
                     if aside:
                         back, aside = aside, ""
-                        os.rename(back, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+                        os.rename(
+                            back,
+                            destination.name,
+                            src_dir_fd=destination.parent,
+                            dst_dir_fd=destination.parent,
+                        )
                     raise
         finally:
             for name in filter(None, (temporary, aside)):
-                discard(place.parent, name)
+                discard(destination.parent, name)
     return Response(204 if before is not None else 201)
 
 
-def set_aside(tree: Tree, place: Place) -> str:
-    """Give what a directory replaces, or what replaces one, a hidden name; return that name.
+def set_aside(tree: Tree, destination: DavPath) -> str:
+    """Rename the target of a COPY or MOVE to a hidden name, if it or the source is a directory; return the name.
 
-    rename(2) replaces no directory that has members. To delete it first would lose it if the rename then fails: the
-    source is gone, or lies in another file system. Raises HTTPError, OSError.
+    rename(2) cannot replace a directory that has members. If ewe deleted the target first, it would be lost if the
+    rename then fails: the source may be gone, or be in another file system. Raises HTTPError, OSError.
     """
-    if place.is_directory:
-        check_members(tree, place, place.path, place.real)
+    if destination.is_directory:
+        check_members(tree, destination, destination.path, destination.real)
     aside = hidden_name()
-    os.rename(place.name, aside, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+    os.rename(destination.name, aside, src_dir_fd=destination.parent, dst_dir_fd=destination.parent)
     return aside
 
 
-def check_target(tree: Tree, source: Place, place: Place) -> None:
-    """Raise HTTPError(403) if what is at the source would be a program or another location's at another place."""
-    tree.check_path(place.path, is_directory=source.is_directory)
-    descriptor = source.open(LOOK)
+def check_target(tree: Tree, source: DavPath, destination: DavPath) -> None:
+    """Raise HTTPError(403) if the source, at its destination, would be a program or belong to another location."""
+    tree.check_path(destination.path, is_directory=source.is_directory)
+    descriptor = source.open(NAME_ONLY_FLAGS)
     try:
-        tree.check(place.real, descriptor)
+        tree.check(destination.real, descriptor)
     finally:
         os.close(descriptor)
 
 
-def copied(tree: Tree, source: Place, place: Place, *, deep: bool) -> str:
-    """Return the hidden name of a copy that is complete, in the directory of a place. Raises OSError, HTTPError."""
+def copy_beside(tree: Tree, source: DavPath, destination: DavPath, *, deep: bool) -> str:
+    """Copy the source to a hidden name beside the destination; return the name. Raises OSError, HTTPError.
+
+    deep: copy the members of a directory too (Depth: infinity), not only the directory itself (Depth: 0).
+    """
     temporary = hidden_name()
     if not source.is_directory:
-        copy_file(source.parent, source.name, place.parent, temporary)
+        copy_file(source.parent, source.name, destination.parent, temporary)
         return temporary
-    os.mkdir(temporary, dir_fd=place.parent)
+    os.mkdir(temporary, dir_fd=destination.parent)
     try:
         if deep:
-            copy_members(tree, source, place, temporary)
+            copy_members(tree, source, destination, temporary)
     except BaseException:
-        discard(place.parent, temporary)
+        discard(destination.parent, temporary)
         raise
     return temporary
 
 
-def copy_members(tree: Tree, source: Place, place: Place, temporary: str) -> None:
-    """Copy those members of a directory that clients can reach, here and at the new place."""
+def copy_members(tree: Tree, source: DavPath, destination: DavPath, temporary: str) -> None:
+    """Copy the members of a directory that clients can reach, both at the source and at the destination.
+
+    temporary: the name of the copy, in the directory of the destination.
+    """
     left_out = ""
-    directory = source.open(DIRECTORY)
-    copy = os.open(temporary, DIRECTORY, dir_fd=place.parent)
+    directory = source.open(DIRECTORY_FLAGS)
+    copy = os.open(temporary, DIRECTORY_FLAGS, dir_fd=destination.parent)
     try:
         for member in walk(directory, source.real):
             if left_out and member.names.startswith(left_out):
                 continue
-            if not all(reachable(tree, member, each.path, each.real) for each in (source, place)):
+            if not all(reachable(tree, member, each.path, each.real) for each in (source, destination)):
                 left_out = member.names + "/" if member.is_directory else left_out
                 continue
             if member.is_directory:
@@ -279,16 +307,19 @@ def copy_members(tree: Tree, source: Place, place: Place, temporary: str) -> Non
 
 
 def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
-    """Copy a file, which gets its new name when it is complete. The copy may not be executed. Raises OSError."""
+    """Copy a file. The copy gets its name when it is complete, and has no execute bit. Raises OSError.
+
+    directory, target: descriptors of the two directories. name, target_name: paths below them.
+    """
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     try:
         where, _, last = target_name.rpartition("/")
-        parent = os.open(where or ".", DIRECTORY, dir_fd=target)
+        parent = os.open(where or ".", DIRECTORY_FLAGS, dir_fd=target)
         try:
             copy = NewFile(parent)
             try:
                 copy_bytes(source, copy.descriptor)
-                os.rename(copy.link(), last, src_dir_fd=parent, dst_dir_fd=parent)
+                os.rename(copy.ensure_name(), last, src_dir_fd=parent, dst_dir_fd=parent)
                 copy.name = ""
             finally:
                 copy.close()
@@ -299,23 +330,23 @@ def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
 
 
 def copy_bytes(source: int, target: int) -> None:
-    """Copy a file to an empty file, in the kernel where sendfile(2) writes to files. Raises OSError."""
+    """Copy a file to an empty file; by sendfile(2) if it can write to files on this system. Raises OSError."""
     offset = 0
     try:
-        while sent := os.sendfile(target, source, offset, CHUNK):
+        while sent := os.sendfile(target, source, offset, KERNEL_COPY_BYTES):
             offset += sent
     except OSError as reason:
         if offset or reason.errno not in NO_SENDFILE:
             raise
-        while data := os.read(source, COPY):
+        while data := os.read(source, COPY_BYTES):
             write(target, data)
 
 
 def discard(parent: int, name: str) -> None:
-    """Delete an unfinished copy, or what was set aside, as far as that is possible."""
+    """Delete an unfinished copy, or a target that was set aside, as far as that is possible."""
     try:
         if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            empty(parent, name)
+            delete_tree(parent, name)
         else:
             os.unlink(name, dir_fd=parent)
     except (OSError, HTTPError):

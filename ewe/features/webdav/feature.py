@@ -1,20 +1,21 @@
-"""The feature: which method of WebDAV does what, for one location of a site (setting `webdav`).
+"""The feature WebDAV: the methods for one location of a site (setting `webdav`).
 
     webdav = true
     webdav = { write = false }                  # clients may list and read
-    webdav = { max-size = "100m" }              # of one file; max-body bounds it, too
+    webdav = { max-size = "100m" }              # the size of one file; max-body limits it, too
 
     OPTIONS          DAV: 1, and the methods
-    GET, HEAD        the static files, without their cache: who has just written a file reads it, not the one before
+    GET, HEAD        the static files, without their cache: a client that has just written a file reads the new one
     PROPFIND         a file or directory (Depth: 0), or a directory with its members (Depth: 1)
-    PROPPATCH        is refused, property by property
+    PROPPATCH        is refused, for each property
     PUT              upload.py
     DELETE, MKCOL, COPY, MOVE      changes.py
 
-There are no locks (class 2). What that means for clients is in docs/webdav.md.
+There are no locks (class 2). docs/sites.md describes the consequences for clients.
 
-What can go wrong: a location with `webdav` and without `auth` or `allow` lets everybody write. ewe warns of it. On
-loopback, everybody includes the pages of other sites, which the feature refuses (ewe.gateway.own_names).
+Possible failures: in a location with `webdav` and without `auth` or `allow`, every client may write. ewe warns
+about this. On loopback, these clients include the pages of other sites, which the feature refuses
+(ewe.gateway.own_names).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 from ewe.features.static import Static
 from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
-from ewe.features.webdav.tree import Place, Tree, refusal
+from ewe.features.webdav.tree import DavPath, Tree, refusal
 from ewe.features.webdav.upload import put
 from ewe.gateway.own_names import misdirected
-from ewe.gateway.true_names import LOOK
+from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
@@ -40,23 +41,23 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
-    from ewe.gateway.claims import Claims
+    from ewe.gateway.protected_sources import ProtectedSources
     from ewe.streams.base import Stream
 
 READS = ("OPTIONS", "GET", "HEAD", "PROPFIND")
 WRITES = ("PUT", "DELETE", "MKCOL", "COPY", "MOVE", "PROPPATCH")
-AT_ONCE = 200  # members of a directory in one piece of an answer
+PIECE_MEMBERS = 200  # members of a directory in one piece of an answer
 
 
 class WebDAV:
-    """Files that clients list, read and write."""
+    """Answers with files that clients may list, read and write."""
 
     def __init__(
         self,
         config: Config,
         root: str,
         prefix: str,
-        claims: Claims,
+        protected: ProtectedSources,
         covers: Callable[[str], bool],
         top: str,
         options: Mapping[str, Any],
@@ -64,13 +65,13 @@ class WebDAV:
         index: Collection[str] = (),
         has_log_in: bool = False,
     ) -> None:
-        """options: write, and max-size if there is one. The others are as Tree takes them.
+        """options: the keys of the setting, `write` and perhaps `max-size`. The other arguments are those of Tree.
 
-        has_log_in: whether clients give a password. A browser sends none to a page of another site.
+        has_log_in: clients must send a password. A browser sends no password for a page of another site.
         """
-        self.tree = Tree(root, prefix, claims, covers, top, languages, index)
-        self.static = Static(config.replace("webdav", cache=0), root, prefix, claims)
-        self.most = options.get("max-size", config.max_body)
+        self.tree = Tree(root, prefix, protected, covers, top, languages, index)
+        self.static = Static(config.replace("webdav", cache=0), root, prefix, protected)
+        self.max_bytes = options.get("max-size", config.max_body)
         methods = (*READS, *WRITES) if options["write"] else READS
         self.allow = ("Allow", ", ".join(methods))
         self.methods = frozenset(methods)
@@ -89,7 +90,7 @@ class WebDAV:
             return Response(204, (self.allow, ("DAV", "1"), ("MS-Author-Via", "DAV")))
         try:
             if method == "PUT":
-                return await put(request, io, self.tree, self.most)
+                return await put(request, io, self.tree, self.max_bytes)
             if method == "PROPFIND":
                 return await self.propfind(request, io)
             if method == "PROPPATCH":
@@ -99,7 +100,7 @@ class WebDAV:
             raise refusal(reason, request.path) from None
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the directory of the files."""
+        """Yield the line about the directory of the files."""
         yield f"  answer    WebDAV, for the files below {self.tree.root}"
         return True
 
@@ -146,9 +147,9 @@ class WebDAV:
     async def proppatch(self, request: Request, io: Stream) -> Response:
         """Refuse to change properties."""
         names = properties.parse_proppatch(await body_of(request))
-        with self.tree.place(request.path) as place:
-            self.reach(place)
-            path = href(place)
+        with self.tree.resource(request.path) as resource:
+            self.reach(resource)
+            path = href(resource)
         return answer(properties.refused_changes(path, names))
 
     async def propfind(self, request: Request, io: Stream) -> Response:
@@ -157,52 +158,52 @@ class WebDAV:
         if depth not in ("0", "1", "infinity"):
             raise HTTPError(400, f"webdav: PROPFIND with Depth: {depth[:20]}")
         wanted = properties.parse_propfind(await body_of(request))
-        with self.tree.place(request.path) as place:
-            about = self.reach(place)
-            if depth == "infinity" and place.is_directory:
+        with self.tree.resource(request.path) as resource:
+            about = self.reach(resource)
+            if depth == "infinity" and resource.is_directory:
                 return Response(403, (properties.CONTENT_TYPE,), properties.FINITE.encode(),
                                 cause="webdav: PROPFIND with Depth: infinity")  # fmt: skip
-            path = href(place)
+            path = href(resource)
             first = properties.response_of(path, path.rstrip("/").rpartition("/")[2], about, wanted)
-            if depth == "0" or not place.is_directory:
+            if depth == "0" or not resource.is_directory:
                 return answer(properties.HEAD + first + properties.END)
-            directory = place.open(os.O_RDONLY | os.O_DIRECTORY)
-        members = Members(self.tree, io, directory, place, wanted, properties.HEAD + first)
+            directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+        members = Members(self.tree, io, directory, resource, wanted, properties.HEAD + first)
         return Response(207, (properties.CONTENT_TYPE,), members)
 
-    def reach(self, place: Place) -> os.stat_result:
-        """Return what is at a place. Raises HTTPError: 404 if nothing is, 403 if clients cannot reach it."""
-        if place.about is None:
-            raise HTTPError(404, f"webdav: there is no {place.real}")
-        self.tree.check_place(place)
-        return place.about
+    def reach(self, resource: DavPath) -> os.stat_result:
+        """Return the os.stat_result of a resource. Raises HTTPError: 404 if there is none, 403 if it is closed."""
+        if resource.about is None:
+            raise HTTPError(404, f"webdav: there is no {resource.real}")
+        self.tree.check_resource(resource)
+        return resource.about
 
 
 class Members(Source):
     """The answer to a PROPFIND of a directory, in pieces."""
 
     def __init__(
-        self, tree: Tree, io: Stream, directory: int, place: Place, wanted: Wanted, head: str
+        self, tree: Tree, io: Stream, directory: int, resource: DavPath, wanted: Wanted, head: str
     ) -> None:
-        """directory: its descriptor, which is this object's from now on. head: what comes first."""
+        """directory: its descriptor; close() closes it. head: the first part of the answer."""
         self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
-        self.path, self.real = place.path, place.real
+        self.path, self.real = resource.path, resource.real
         self.head: str | None = head
         self.names: Iterator[str] | None = None
 
     async def receive(self) -> bytes:
-        """Return the next piece, b"" at the end."""
+        """Return the next piece; b"" at the end."""
         if self.head is None:
             return b""
         return await self.io.call(self.piece)
 
     def piece(self) -> bytes:
-        """Return the head, then AT_ONCE members at a time, and the end. May block."""
+        """Return the next piece: the head at first, up to PIECE_MEMBERS members, and the end at last. May block."""
         if self.names is None:
             self.names = iter(sorted(os.listdir(self.directory)))
         parts = [self.head or ""]
         self.head = ""
-        for _ in range(AT_ONCE):
+        for _ in range(PIECE_MEMBERS):
             name = next(self.names, None)
             if name is None:
                 parts.append(properties.END)
@@ -212,12 +213,12 @@ class Members(Source):
         return "".join(parts).encode() or b"\n"
 
     def member(self, name: str) -> str:
-        """Return the element of one member, "" for one that clients do not see."""
+        """Return the element of one member; "" if clients may not see it."""
         path, real = f"{self.path}/{name}", f"{self.real.rstrip('/')}/{name}"
         try:
-            descriptor = os.open(name, LOOK | os.O_NOFOLLOW, dir_fd=self.directory)
+            descriptor = os.open(name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=self.directory)
         except OSError:
-            return ""  # it was deleted meanwhile
+            return ""  # the member was deleted meanwhile
         try:
             about = os.fstat(descriptor)
             if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
@@ -234,9 +235,9 @@ class Members(Source):
         os.close(self.directory)
 
 
-def href(place: Place) -> str:
-    """Return the path of a place in a URL: a directory's has a slash at its end."""
-    return place.path + "/" if place.is_directory else place.path
+def href(resource: DavPath) -> str:
+    """Return the path of a resource in a URL. The path of a directory has a slash at its end."""
+    return resource.path + "/" if resource.is_directory else resource.path
 
 
 def answer(xml: str) -> Response:
@@ -245,17 +246,17 @@ def answer(xml: str) -> Response:
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request, which is XML. Raises HTTPError(413)."""
+    """Return the body of a request, an XML document. Raises HTTPError(413)."""
     pieces = []
     size = 0
     while piece := await request.body.receive():
         size += len(piece)
-        if size > properties.MAX_XML:
-            raise HTTPError(413, f"webdav: a body of XML with more than {properties.MAX_XML} bytes")
+        if size > properties.MAX_XML_BYTES:
+            raise HTTPError(413, f"webdav: a body of XML with more than {properties.MAX_XML_BYTES} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 
 
 def plain_host(host: str) -> str:
-    """Return a host without the port that its scheme has anyway."""
+    """Return a host without the default port of its scheme."""
     return host.lower().removesuffix(":80").removesuffix(":443")

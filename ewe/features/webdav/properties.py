@@ -1,10 +1,11 @@
 """PROPFIND and PROPPATCH: the XML of WebDAV (RFC 4918 sections 9.1, 9.2, 14 and 15).
 
-XML from strangers is dangerous: entities that grow, files that are included. The parser here is Python's expat. A
-handler refuses every document type, and with it every entity. Names, depth and size are bounded.
+XML from unknown clients is dangerous: entities may expand without limit, or include files. This module uses
+Python's expat. A callback refuses every document type, and so every entity. The numbers of names, the depth and the
+size are bounded.
 
-ewe has the live properties of values_of(). It keeps no dead ones: PROPPATCH answers 403 for each property, and
-changes nothing, as RFC 4918 section 9.2 allows.
+ewe has the live properties of values_of(). It stores no dead properties: PROPPATCH answers 403 for each property,
+and changes nothing, as RFC 4918 section 9.2 allows.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ewe.http.media_types import content_type
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
-MAX_XML = 64 * 1024  # bytes
-MAX_XML_DEPTH = 16
-MAX_PROPERTIES = 200
+MAX_XML_BYTES = 64 * 1024  # bytes of a request's XML
+MAX_XML_DEPTH = 16  # elements one in the other; the bodies of WebDAV need four or five
+MAX_PROPERTIES = 200  # of one request; the answer repeats each for every file
 DAV = "DAV:"
 HEAD = '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n'
 END = "</D:multistatus>\n"
@@ -38,7 +39,7 @@ Name = tuple[str, str]  # namespace, local name
 
 
 class Wanted(NamedTuple):
-    """What a PROPFIND asks for. names: of properties; None: all. only_names: their names without values."""
+    """The properties that a PROPFIND asks for. names: None for all. only_names: send no values."""
 
     names: Sequence[Name] | None
     only_names: bool = False
@@ -81,7 +82,7 @@ class Document:
 
 
 def parse_propfind(data: bytes) -> Wanted:
-    """Return what a PROPFIND asks for; without a body for all. Raises HTTPError(400)."""
+    """Return the properties that a PROPFIND asks for; all if it has no body. Raises HTTPError(400)."""
     if not data.strip():
         return Wanted(None)
     elements = Document(data).elements
@@ -106,15 +107,17 @@ def parse_proppatch(data: bytes) -> Sequence[Name]:
 
 
 def bounded(names: list[Name]) -> list[Name]:
-    """Return names, each once. Raises HTTPError(400) if there are too many."""
+    """Return the names without duplicates. Raises HTTPError(400) if there are too many."""
     if len(names) > MAX_PROPERTIES:
         raise HTTPError(400, f"webdav: more than {MAX_PROPERTIES} properties")
     return list(dict.fromkeys(names))
 
 
 def values_of(name: str, about: os.stat_result) -> dict[str, str]:
-    """Return the live properties of a file or directory, as XML. name: its last name."""
+    """Return the live properties of a file or directory, as XML. name: the last part of its path."""
     changed = int(about.st_mtime)
+    # stat(2) has no time of creation. ctime is the time of the last change of any attribute, so it may be later
+    # than mtime. The earlier of the two never shows a file as created after its last change.
     found = {
         "creationdate": iso_date(min(int(about.st_ctime), changed)),
         "displayname": text(name),
@@ -134,18 +137,18 @@ def values_of(name: str, about: os.stat_result) -> dict[str, str]:
 
 
 def text(value: str) -> str:
-    """Return a text as XML: what XML cannot hold becomes U+FFFD."""
+    """Return a text as XML. U+FFFD replaces characters that XML does not allow."""
     value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return html_escape("".join(c if c >= " " and c not in "\ufffe\uffff" else "\ufffd" for c in value))
 
 
 def iso_date(seconds: int) -> str:
-    """Return a time as RFC 3339 writes it."""
+    """Return a time in the format of RFC 3339."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def response_of(path: str, name: str, about: os.stat_result, wanted: Wanted) -> str:
-    """Return the element `response` of one file or directory. path: its URL's, decoded."""
+    """Return the element `response` of one file or directory. path: the decoded path of its URL."""
     values = values_of(name, about)
     if wanted.names is None:
         found = [(f"<D:{key}/>" if wanted.only_names or not value else f"<D:{key}>{value}</D:{key}>")
@@ -163,7 +166,7 @@ def refused_changes(path: str, names: Sequence[Name]) -> str:
 
 
 def in_response(path: str, groups: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """Return the element `response`. groups: a status, and the properties that have it."""
+    """Return the element `response`. groups: (status, the properties with this status)."""
     reasons = {200: "OK", 403: "Forbidden", 404: "Not Found"}
     parts = [f"<D:response><D:href>{html_escape(percent_encode(path))}</D:href>"]
     parts += [

@@ -1,21 +1,21 @@
-"""From the path of a URL to a name in an open directory.
+"""The tree of a location: find the name for a URL's path in an open directory.
 
-A path is walked from the root, one directory after the other. Each is opened relative to the one before, and none
-may be a symbolic link (openat(2)):
+ewe opens the directories of a path one after the other, from the root. Each is opened relative to the previous one,
+and none may be a symbolic link (openat(2)):
 
-    /dav/notes/today.txt ─▶ open(root) ─▶ open("notes", dir_fd) ─▶ Place(parent=that descriptor, name="today.txt")
+    /dav/notes/today.txt ─▶ open(root) ─▶ open("notes", dir_fd) ─▶ DavPath(parent=that descriptor, name="today.txt")
 
-All that happens to the file then uses the descriptor and the name. A user who exchanges a directory for a link in
-between changes nothing: the descriptor still is the directory that was opened.
+All operations on the file then use the descriptor and the name. If a user replaces a directory by a symbolic link
+in between, this has no effect: the descriptor still refers to the directory that was opened.
 
-Four kinds of names are out of reach, for reading their properties and for writing:
+Clients can neither read the properties of four kinds of files, nor write them:
 
-- hidden ones (".git", ".ewe.toml"), which the static files do not send either, and those with control characters;
+- hidden names (".git", ".ewe.toml"), which the static files do not send either, and names with control characters;
 - symbolic links, devices, sockets;
-- programs and all that is in their directories (ewe.gateway.claims), and pages from SQL: who may write a file shall
-  not run programs by it;
-- paths that another location of the site covers. Its guards would not be asked. The same holds for a file that is
-  sent in place of such a path: compressed, in a language, or as the index of a directory.
+- programs and all files in their directories (ewe.gateway.protected_sources), and pages from SQL: the permission to
+  write files must not be a permission to run programs;
+- paths that another location of the site covers, since its guards would not be asked. The same is true for a file
+  that is sent for such a path: as a compressed variant, as a variant in a language, or as an index file.
 
 Read next: upload.py, changes.py.
 """
@@ -33,13 +33,13 @@ from contextlib import contextmanager
 
 from ewe.features.languages import answered_by
 from ewe.features.static import hidden
-from ewe.gateway.claims import Claims, is_sql_page
-from ewe.gateway.true_names import LOOK
+from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
+from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.status import HTTPError
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-PATIENCE = 2.0  # seconds for another request that changes the same directory
-OUR_FILES = ".ewe-"  # how the names of unfinished files begin; hidden, as all names with a dot
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LOCK_TIMEOUT_S = 2.0  # seconds to wait for another request that changes the same directory
+OUR_FILES = ".ewe-"  # the beginning of the names of unfinished files; hidden, since it begins with a dot
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 STATUSES = {
     errno.ENOENT: 404, errno.ENOTDIR: 404, errno.ELOOP: 403, errno.EACCES: 403, errno.EPERM: 403, errno.EROFS: 403,
@@ -50,16 +50,16 @@ STATUSES = {
 
 
 def refusal(reason: OSError, what: str) -> HTTPError:
-    """Return the answer for a system call that failed. what: the file's name, for the log."""
+    """Return the HTTPError for a failed system call. what: the file's name, for the log."""
     status = STATUSES.get(reason.errno or 0, 500)
     return HTTPError(status, f"webdav: {what}: {reason.strerror}")
 
 
-class Place:
+class DavPath:
     """A name in an open directory.
 
-    parent: the directory's descriptor. name: "" for the root itself. path: of the URL, without a slash at its end.
-    real: the whole name of the file. about: what is there, None if nothing is.
+    parent: the directory's descriptor. name: "" for the root itself. path: the path of the URL, without a slash at
+    its end. real: the full path of the file. about: the os.stat_result of the file; None if it does not exist.
     """
 
     def __init__(self, parent: int, name: str, path: str, real: str) -> None:
@@ -67,10 +67,10 @@ class Place:
         self.name = name
         self.path = path
         self.real = real
-        self.about = self.look()
+        self.about = self.restat()
 
-    def look(self) -> os.stat_result | None:
-        """Look again at what is there. Raises HTTPError(403) for what is neither a file nor a directory."""
+    def restat(self) -> os.stat_result | None:
+        """Update and return `about`. Raises HTTPError(403) if the name is neither a file nor a directory."""
         try:
             self.about = os.stat(self.name or ".", dir_fd=self.parent, follow_symlinks=False)
         except OSError as reason:
@@ -84,21 +84,21 @@ class Place:
 
     @property
     def is_directory(self) -> bool:
-        """Whether a directory is there."""
+        """Whether the name is a directory."""
         return self.about is not None and stat.S_ISDIR(self.about.st_mode)
 
     def open(self, flags: int = os.O_RDONLY) -> int:
-        """Open what is there, without following a link or waiting for a device. Raises OSError."""
+        """Open the file or directory, without following a link or waiting for a device. Raises OSError."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(self.name or ".", flags, dir_fd=self.parent)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other request change this directory meanwhile. May block. Raises HTTPError(503)."""
-        # Another descriptor: flock(2) does not tell two holders of one descriptor apart.
-        lock = os.open(".", DIRECTORY, dir_fd=self.parent)
+        """Lock the directory against changes by other requests. May block. Raises HTTPError(503)."""
+        # A new descriptor is necessary: flock(2) does not distinguish two holders of one descriptor.
+        lock = os.open(".", DIRECTORY_FLAGS, dir_fd=self.parent)
         try:
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + LOCK_TIMEOUT_S
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,35 +115,35 @@ class Place:
 
 
 class Tree:
-    """The directory that a location shows."""
+    """The directory that a location makes available."""
 
     def __init__(
         self,
         root: str,
         prefix: str,
-        claims: Claims,
+        protected: ProtectedSources,
         covers: Callable[[str], bool] = lambda path: True,
         top: str = "",
         languages: Collection[str] = (),
         index: Collection[str] = (),
     ) -> None:
-        """root: without links. prefix: the part of URLs that stands for it, without a slash at its end.
+        """root: a path without links. prefix: the beginning of URLs for the root, without a slash at its end.
 
-        claims: which files are programs. covers: whether a path belongs to this location, and not to another.
-        top: the path of the location, without a slash at its end. languages, index: those of all locations of the
-        site, languages in lower case.
+        protected: the protected sources. covers: returns whether a path belongs to this location. top: the path of
+        the location, without a slash at its end; "": the prefix. languages, index: the languages (in lower case)
+        and the index files of all locations of the site.
         """
         self.root = root.rstrip("/") or "/"
         self.prefix = prefix
-        self.claims = claims
+        self.protected = protected
         self.covers = covers
         self.top = top or prefix
         self.languages = languages
-        self.index = index
+        self.index_names = index
 
-    def is_top(self, place: Place) -> bool:
-        """Return whether a place is the location itself, or holds it."""
-        return not place.name or (self.top + "/").startswith(place.path + "/")
+    def is_top(self, resource: DavPath) -> bool:
+        """Return whether a resource is the location's own directory, or contains it."""
+        return not resource.name or (self.top + "/").startswith(resource.path + "/")
 
     def contains(self, path: str) -> bool:
         """Return whether a path of the site is in this tree."""
@@ -151,18 +151,18 @@ class Tree:
         return below and self.is_ours(path)
 
     def is_ours(self, path: str) -> bool:
-        """Return whether a file of this path is this location's, and so are all URLs that the file may answer.
+        """Return whether this location covers a file's path, and all URLs for which the file may be sent.
 
-        A client who writes /a.csv.gz or /a.en.csv writes what others get for /a.csv.
+        For example, a client that writes /a.csv.gz or /a.en.csv changes the response for /a.csv.
         """
-        return all(self.covers(each) for each in answered_by(path, self.languages, self.index))
+        return all(self.covers(each) for each in answered_by(path, self.languages, self.index_names))
 
     @contextmanager
-    def place(self, path: str, missing: int = 404) -> Iterator[Place]:
-        """Open the directory of a path. Raises HTTPError.
+    def resource(self, path: str, missing: int = 404) -> Iterator[DavPath]:
+        """Open the parent directory of a path, and yield the DavPath. Raises HTTPError.
 
-        missing: the status if there is none; 404 for a path that is to be read. What is hidden is not there for
-        readers (404), and must not be written (403).
+        missing: the status if the parent does not exist; 404 means that the path will be read. A hidden name gives
+        404 for a reader, and 403 for a writer.
         """
         path = path.rstrip("/")
         if hidden(path) or "/." in path[len(self.prefix) :]:
@@ -176,7 +176,7 @@ class Tree:
         try:
             for name in names[:-1]:
                 try:
-                    child = os.open(name, DIRECTORY, dir_fd=parent)
+                    child = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
                 except OSError as reason:
                     status = missing if reason.errno in (errno.ENOENT, errno.ENOTDIR) else None
                     raise HTTPError(
@@ -185,7 +185,7 @@ class Tree:
                     ) from None
                 os.close(parent)
                 parent = child
-            yield Place(parent, names[-1] if names else "", path, real)
+            yield DavPath(parent, names[-1] if names else "", path, real)
         except UnicodeEncodeError:
             raise HTTPError(404, "webdav: no file has such a name") from None
         finally:
@@ -194,30 +194,33 @@ class Tree:
     def check_path(self, path: str, *, is_directory: bool) -> None:
         """Raise HTTPError(403) if a file or a directory at a path belongs to another location.
 
-        path: without a slash at its end. A client reaches a directory by the path with the slash.
+        path: without a slash at its end. The URL of a directory has the slash.
         """
         if not (self.covers(path + "/") if is_directory else self.is_ours(path)):
             raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
 
     def check(self, real: str, descriptor: int) -> None:
-        """Raise HTTPError(403) if a file of this name is, or would be, a program. descriptor: the open file."""
-        if self.claims.claim(real, real, descriptor) or is_sql_page(real, real):
+        """Raise HTTPError(403) if a file with this path is, or would be, a program. descriptor: the open file."""
+        if self.protected.protects(real, real, descriptor) or is_sql_page(real, real):
             raise HTTPError(403, f"webdav: {real} is a program's, and no client may read or change it")
 
-    def check_place(self, place: Place) -> None:
-        """Raise HTTPError(403) if what is at a place is a program's or another location's.
+    def check_resource(self, resource: DavPath) -> None:
+        """Raise HTTPError(403) if a resource belongs to a program or to another location.
 
-        Where nothing is yet, something new is checked: a file, which takes the path without a slash at its end.
+        If it does not exist, it is checked as a new file: its path has no slash at its end.
         """
-        self.check_path(place.path, is_directory=place.is_directory)
-        descriptor = place.open(LOOK) if place.about is not None else os.dup(place.parent)
+        self.check_path(resource.path, is_directory=resource.is_directory)
+        descriptor = resource.open(NAME_ONLY_FLAGS) if resource.about is not None else os.dup(resource.parent)
         try:
-            self.check(place.real, descriptor)
+            self.check(resource.real, descriptor)
         finally:
             os.close(descriptor)
 
     def shows(self, path: str, real: str, name: str, descriptor: int) -> bool:
-        """Return whether clients may see a member of a directory. path, real, descriptor: the member's."""
+        """Return whether clients may see a member of a directory.
+
+        path, real: the member's path in the URL and in the file system. descriptor: the open member.
+        """
         if hidden("/" + name):
             return False
         as_file, as_directory = self.is_ours(path), self.covers(path + "/")
@@ -226,4 +229,4 @@ class Tree:
             as_file = as_directory if is_directory else as_file
         if not as_file:
             return False
-        return not (self.claims.claim(real, real, descriptor) or is_sql_page(real, real))
+        return not (self.protected.protects(real, real, descriptor) or is_sql_page(real, real))

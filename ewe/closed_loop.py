@@ -1,0 +1,217 @@
+"""A closed loop of clients in one thread: each asks, waits for the whole answer, and asks again.
+
+    client 1   ask ▸▬▬▬▬▬ answered   ask ▸▬▬▬▬ answered   ask ▸ …
+    client 2   ask ▸▬▬▬▬▬▬▬ answered   ask ▸▬▬▬▬▬ answered   …
+               └── time of one answer          no think time between two requests
+
+The number of clients is the load: a slow server is asked less often, and no request is lost. Each request has a new
+connection, since not every server keeps connections open. One thread and poll(2) serve all clients, so that the
+clients take little of the processors that the server needs.
+
+The loop ends after a time or after a number of requests. It carries bytes, and knows nothing of HTTP: an
+AnswerReader, made for each request, says when the answer is whole and whether it is right. No part of the server
+uses the loop. The programs that measure and compare servers do, and this is the one package that all of them
+import.
+
+Possible failure: a connection that the client closes first stays in TIME_WAIT, and a port of the client is taken
+for a minute. A long run needs several addresses (`source`).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+RECEIVE_BYTES = 1 << 16
+IP_BIND_ADDRESS_NO_PORT = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)
+
+
+class WrongAnswer(Exception):
+    """An answer that is not the right one; the text says why."""
+
+
+class ClientsTimedOut(TimeoutError):
+    """No client got anything for `stall_timeout_s`."""
+
+    def __init__(self, waiting: int, clients: int, stall_timeout_s: float) -> None:
+        super().__init__(f"{waiting} of {clients} clients got nothing for {stall_timeout_s:g} s")
+
+
+class AnswerReader(Protocol):
+    """The reader of one answer, made for one request of a client."""
+
+    def feed(self, data: bytes) -> bool:
+        """Take the bytes that have arrived, b"" at the end of the connection; return whether the answer is whole.
+
+        Raises WrongAnswer. It returns True at the end of the connection, or raises.
+        """
+
+
+@dataclass
+class ClosedLoad:
+    """The work of the clients.
+
+    address: of the server, as socket.getaddrinfo() returns it. answer: makes the AnswerReader of a request.
+    request: the bytes; they fit into the buffer of a socket. seconds: how long new requests are sent; those under
+    way then are still waited for. each: the requests of each client. source: the clients' address, "" for the
+    kernel's choice. stall_timeout_s: the longest time without an event of any client; then each request
+    that waits has a fault. fault: the name under which a fault is counted. stops: the first fault ends the loop.
+    """
+
+    address: Any
+    request: bytes
+    answer: Callable[[], AnswerReader]
+    clients: int
+    seconds: float = math.inf
+    each: float = math.inf
+    source: str = ""
+    stall_timeout_s: float = 10.0
+    fault: Callable[[Exception], str] = str
+    stops: bool = False
+
+
+@dataclass
+class Measured:
+    """The results of the clients. Times are in seconds, of right answers only, in the order of their ends.
+
+    connects_s: until the connection was there. times_s: from the beginning to the end of the answer.
+    """
+
+    seconds: float = 0.0
+    own_cpu_s: float = 0.0
+    connects_s: list[float] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+class LoopClient:
+    """One client: one connection at a time. began, connected: times of time.perf_counter()."""
+
+    def __init__(self, load: ClosedLoad) -> None:
+        self.load = load
+        self.asked = 0
+
+    def ask(self) -> None:
+        """Begin a connection for the next request, and send it if the connection is there. Raises OSError."""
+        self.asked += 1
+        self.answer = self.load.answer()
+        self.connected = 0.0
+        self.began = time.perf_counter()
+        address = self.load.address
+        self.sock = socket.socket(socket.AF_INET6 if len(address) > 2 else socket.AF_INET)
+        try:
+            self.sock.setblocking(False)
+            if self.load.source:
+                self.sock.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                self.sock.bind((self.load.source, 0))
+            number = self.sock.connect_ex(address)
+            # Over the loopback network the connection is there by now, and a second connect(2) tells. Its time is
+            # then measured without the wait for a turn of the loop.
+            self.go_on(self.sock.connect_ex(address) if number == errno.EINPROGRESS else number)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def go_on(self, number: int) -> None:
+        """Send the request if the connection is there. number: the result of connect(2). Raises OSError."""
+        if number in (0, errno.EISCONN):
+            self.connected = time.perf_counter()
+            self.sock.send(self.load.request)
+        elif number not in (errno.EINPROGRESS, errno.EALREADY):
+            raise OSError(number, os.strerror(number))
+
+
+class ClosedLoop:
+    """Runs a load once. over: a fault has ended it."""
+
+    def __init__(self, load: ClosedLoad) -> None:
+        self.load = load
+        self.found = Measured()
+        self.waiting: dict[int, LoopClient] = {}  # by the descriptor of the connection
+        self.poll = select.poll()
+        self.over = False
+
+    def run(self) -> Measured:
+        """Run the clients to their end."""
+        found, own_cpu, began = self.found, time.thread_time(), time.perf_counter()
+        self.until = began + self.load.seconds
+        try:
+            for _ in range(self.load.clients):
+                self.ask(LoopClient(self.load))
+            while self.waiting and not self.over:
+                if events := self.poll.poll(self.load.stall_timeout_s * 1000):
+                    self.go_on(events)
+                else:
+                    self.give_up()
+        finally:
+            found.seconds = time.perf_counter() - began
+            found.own_cpu_s = time.thread_time() - own_cpu
+            for client in self.waiting.values():
+                client.sock.close()
+        return found
+
+    def ask(self, client: LoopClient) -> None:
+        """Have a client send requests until one of them waits for the server, or none is left."""
+        while client.asked < self.load.each and not self.over:
+            try:
+                client.ask()
+            except OSError as error:
+                self.count_fault(error)
+            else:
+                number = client.sock.fileno()
+                self.waiting[number] = client
+                self.poll.register(number, select.POLLIN if client.connected else select.POLLOUT)
+                return
+            if time.perf_counter() >= self.until:
+                return
+
+    def go_on(self, events: list[tuple[int, int]]) -> None:
+        """Go on with the clients whose connections have events."""
+        for number, _ in events:
+            if self.over:
+                return
+            self.event(number, self.waiting[number])
+
+    def event(self, number: int, client: LoopClient) -> None:
+        """Go on with a client whose connection has an event."""
+        try:
+            if not client.connected:
+                client.go_on(client.sock.connect_ex(self.load.address))
+                self.poll.modify(number, select.POLLIN if client.connected else select.POLLOUT)
+                return
+            if not client.answer.feed(client.sock.recv(RECEIVE_BYTES)):
+                return
+        except (OSError, WrongAnswer) as error:
+            self.count_fault(error)
+        else:
+            self.found.connects_s.append(client.connected - client.began)
+            self.found.times_s.append(time.perf_counter() - client.began)
+        self.finish(number)
+
+    def finish(self, number: int) -> None:
+        """Let the client of a finished request ask again."""
+        client = self.waiting.pop(number)
+        self.poll.unregister(number)
+        client.sock.close()
+        if time.perf_counter() < self.until:
+            self.ask(client)
+
+    def give_up(self) -> None:
+        """End the requests that wait: the server has been silent too long for all of them."""
+        silent = list(self.waiting)
+        for number in silent:
+            self.count_fault(ClientsTimedOut(len(silent), self.load.clients, self.load.stall_timeout_s))
+            self.finish(number)
+
+    def count_fault(self, error: Exception) -> None:
+        """Count a fault."""
+        self.found.faults[self.load.fault(error)] += 1
+        self.over = self.load.stops

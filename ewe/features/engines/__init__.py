@@ -1,0 +1,43 @@
+"""The page of engines: a visitor sees, restarts and drains own engines of X-Switch (key `engines` of a location).
+
+    auth = { realm = "Engines", ... }      who is the visitor?        REMOTE_USER = alice
+    engines = true                         which engines are hers?    those that run as the account alice
+
+feature.py   checks the request, and asks X-Switch, which checks again (ewe.xswitch.switch.control)
+pages.py     the answers of X-Switch as HTML
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ewe.config.messages import ConfigError
+from ewe.features.declaration import Feature
+
+if TYPE_CHECKING:
+    from ewe.features.base import Handler
+    from ewe.features.plan import LocationPlan
+
+
+def answer(location: LocationPlan) -> Handler:
+    """Return the handler of a location with `engines`.
+
+    Raises ConfigError without X-Switch, without a log-in, and beside users' pages.
+    """
+    from ewe.features.engines.feature import EnginesPage
+
+    switch = location.plan.provided("xswitch")
+    if switch is None:
+        raise ConfigError(f"{location.at('engines')} needs an X-Switch: --xswitch, or the model -x")
+    if not location.is_guarded:
+        raise ConfigError(f"{location.at('engines')} needs auth, which says who the visitor is")
+    if location.config.userdir is not None:
+        raise ConfigError(
+            f"{location.at('engines')} needs a site without users' pages, whose scripts could act in a visitor's"
+            ' browser: write a separate [[site]] with a name, and userdir = ""'
+        )
+    administrators = location.table.values["engines"]["administrators"]
+    return EnginesPage(location.prefix, administrators, switch.connections, location.config.names)
+
+
+FEATURE = Feature("engines", answer=answer, late=("ewe.features.engines.feature",))

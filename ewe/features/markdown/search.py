@@ -1,0 +1,74 @@
+"""The search of a book, by the titles and headings of its pages: `README.md?q=two+words`.
+
+A heading is found if it contains all words of the query that the title of its page does not contain. Letter case
+does not matter, and no character has a special meaning. The headings are in memory (book.py), so a search takes
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ewe.features.indexes import CONTROLS, parameters, text
+from ewe.features.markdown.book import relative
+from ewe.features.markdown.layout import MAX_QUERY_CHARS, bare, header_of
+from ewe.http.error_pages import html_escape
+from ewe.http.target import percent_encode, unescape
+
+if TYPE_CHECKING:
+    from ewe.features.markdown.book import Book, Chapter
+    from ewe.features.markdown.outline import Heading
+
+MAX_WORDS = 10  # of a search; each is looked for on every page
+MAX_RESULTS = 50  # pages
+MAX_SHOWN = 12  # headings of one page
+
+
+def query_of(query: str) -> str | None:
+    """Return the words that a form has sent; None if the query of the URL has no `q`."""
+    value = parameters(query).get("q")
+    if value is None:
+        return None
+    words = text(unescape(value[: 9 * MAX_QUERY_CHARS].replace("+", " ")))
+    return words.translate(CONTROLS)[:MAX_QUERY_CHARS].strip()
+
+
+def results(book: Book, query: str, here: str) -> str:
+    """Return the page of results. here: the path of the page that is asked."""
+    words = query.casefold().split()[:MAX_WORDS]
+    found = [each for each in (found_in(page, words) for page in book.pages.values()) if each is not None]
+    found.sort(key=lambda each: not each[1])  # pages whose title has all words come first
+    items = "".join(item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
+    count = f"{len(found) or 'No'} page{'' if len(found) == 1 else 's'}"
+    summary = f"<p>{count} with <b>{html_escape(query)}</b> in the title or a heading."
+    if len(found) > MAX_RESULTS:
+        summary += f" The first {MAX_RESULTS} are shown."
+    if book.is_cut:
+        summary += f" The search covers {len(book.pages)} pages; more exist."
+    body = f'<h1>Search</h1>\n{summary}</p>\n<ol class="found">\n{items}</ol>'
+    return bare(body, f"Search: {html_escape(query)}", header_of(book, here, query))
+
+
+def found_in(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
+    """Return a page, whether its title has all words, and the headings that have; None if nothing has."""
+    title = page.title.casefold()
+    missing = [word for word in words if word not in title]
+    headings = []
+    for each in page.headings:
+        words_of = each.text.casefold()
+        # With all words in the title, any heading would do.
+        if all(word in words_of for word in missing or words) and each.text != page.title:
+            headings.append(each)
+    return (page, not missing, headings) if words and (headings or not missing) else None
+
+
+def item(page: Chapter, headings: list[Heading], here: str) -> str:
+    """Return one result."""
+    link = relative(page.path, here)
+    shown = "".join(
+        f'<li><a href="{link}#{percent_encode(each.anchor)}">{html_escape(each.text)}</a>\n'
+        for each in headings[:MAX_SHOWN]
+    )
+    rest = f"<li>and {len(headings) - MAX_SHOWN} more\n" if len(headings) > MAX_SHOWN else ""
+    inner = f"<ul>\n{shown}{rest}</ul>" if headings else ""
+    return f'<li><a href="{link}">{html_escape(page.title)}</a>{inner}\n'

@@ -1,0 +1,36 @@
+"""Former names of the contract between ewe and a model: a model that was written for them goes on working.
+
+A class that defines a name under its former or its present name gets the other one as well. The methods of a class
+therefore find each other under both names, and so does super(). The log has one line for each former name that the
+code of a model uses.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+
+from ewe import logger
+
+FORMER = {
+    "ceiling": "connection_limit",
+    "hold": "run",
+    "holds_idle": "idle_occupies_worker",
+    "idle_holds": "occupied_by_idle",
+    "meet": "stream_of",
+    "words": "description",
+}
+CALLED = {"hold", "meet"}  # the names that a model calls and need not define
+
+
+def keep_former_names(model: type) -> None:
+    """Give each name that a class defines under both names; log the former names that the class uses."""
+    own = dict(vars(model))
+    for former, name in FORMER.items():
+        if name in own:
+            setattr(model, former, own[name])
+        elif former in own:
+            setattr(model, name, own[former])
+    functions = [each for each in own.values() if isinstance(each, FunctionType)]
+    used = CALLED.intersection(name for each in functions for name in each.__code__.co_names)
+    for former in sorted(FORMER.keys() & own.keys() | used):
+        logger.errors.warning(f"the model {model.__name__}: {former} is now called {FORMER[former]}")

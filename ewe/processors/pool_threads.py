@@ -1,0 +1,148 @@
+"""The pool's threads: how many there are, and when there are more or fewer.
+
+The main thread looks at the threads, and growth.py decides:
+
+    main thread: look() ── the queue makes a conversation wait for LOOK_S ─▶ start_new_thread: work()
+                        └─ some threads were idle for a whole window ─────▶ one None in the queue for each of them
+
+**When is a pool starved?** It is not enough that all threads are busy and the queue is not empty. A pool whose
+clients are as fast as the server always looks like this, and one more thread would only compete for the same
+processor. A conversation has to wait for too long: look() counts what the threads have taken from the queue since
+the last look. If they have taken less than what was in the queue then, something has waited for at least LOOK_S.
+
+Each thread writes only to its own PoolThread, so these counts need no lock. The main thread alone adds threads, and
+it alone orders them to end. The thread that finds the order (None) ends, whichever thread it is. It is between two
+conversations then, so no client notices.
+
+Possible failures: the system refuses a thread. The pool goes on with those that it has, says so once, and tries
+again after REFUSED_S. A thread that ends takes its count with it. look() therefore compares the counts of each
+thread, and not their sum.
+
+Read next: pool.py.
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger
+from ewe.config.count_range import CountRange, range_of
+from ewe.processors.growth import LOOK_S, Growth
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+
+REFUSED_S = 10.0  # seconds without another attempt after the system has refused a thread
+
+
+def threads_of(config: Config) -> CountRange:
+    """Return how many threads a pool has. By default it grows, but not with parking = never (as in 2006)."""
+    starves = config.parking == "never" and config.origin("poolthreads") == "default"
+    return CountRange(int(config.poolthreads)) if starves else range_of(config.poolthreads)
+
+
+class PoolThread:
+    """The counts of one thread. taken: the entries of the queue that it took. seen: `taken` at the last look."""
+
+    __slots__ = ("is_busy", "seen", "taken")
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.taken = self.seen = 0
+
+
+class PoolThreads:
+    """The threads of a pool.
+
+    work: what a thread runs; it gets its PoolThread. queue: where the threads find conversations, and None.
+    changed: called with the number of threads, when it changes. look_from: the time.monotonic() of the next look().
+    """
+
+    def __init__(
+        self,
+        work: Callable[[PoolThread], None],
+        queue: SimpleQueue[Any],
+        span: CountRange,
+        changed: Callable[[int], None],
+    ) -> None:
+        self.work = work
+        self.queue = queue
+        self.changed = changed
+        self.growth = Growth(span, time.monotonic())
+        self.threads: set[PoolThread] = set()
+        self.count = 0  # without those that are ordered to end
+        self.last_queue_length = 0  # the length of the queue at the last look
+        self.look_from = 0.0
+
+    def start(self) -> int:
+        """Start the first threads; return how many were started, since the system may refuse threads."""
+        wanted = int(self.growth.span)
+        if (reason := self.add(wanted)) is not None:
+            logger.errors.error(f"{self.count} of {wanted} threads run (poolthreads): {reason}")
+        self.look_from = time.monotonic() + LOOK_S
+        return self.count
+
+    def add(self, number: int) -> RuntimeError | None:
+        """Start some threads; return the reason if the system refuses one."""
+        for _ in range(number):
+            own = PoolThread()
+            self.threads.add(own)
+            try:
+                start_new_thread(self.run, (own,))
+            except RuntimeError as reason:
+                self.threads.discard(own)
+                return reason
+            self.count += 1
+        return None
+
+    def run(self, own: PoolThread) -> None:
+        """Work, in a thread, until the thread is ordered to end."""
+        try:
+            self.work(own)
+        finally:
+            self.threads.discard(own)
+
+    def end(self, number: int) -> None:
+        """Order some threads to end."""
+        for _ in range(number):
+            self.queue.put(None)
+        self.count -= number
+
+    def wait_s(self) -> float:
+        """Return how long the main thread waits for a connection, if parking = never; -1: without limit."""
+        span = self.growth.span
+        if span.most <= self.count == span:
+            return -1
+        if self.queue.qsize():
+            return LOOK_S
+        if self.count == int(span):  # a range equals no number
+            # Only the main thread queues a new connection. It then looks before its next wait.
+            return -1
+        return max(self.growth.window_ends - time.monotonic(), LOOK_S)
+
+    def look(self, now: float) -> None:
+        """Start or end threads if it is time. now: the time.monotonic()."""
+        span = self.growth.span
+        if now < self.look_from or span.most <= self.count == span:
+            return
+        self.look_from = now + LOOK_S
+        taken = idle = 0
+        for each in list(self.threads):
+            taken += each.taken - each.seen
+            each.seen = each.taken
+            idle += not each.is_busy
+        starved = idle == 0 and self.last_queue_length > taken
+        self.last_queue_length = self.queue.qsize()
+        difference = self.growth.look(now, self.count, idle, starved)
+        if difference > 0 and (reason := self.add(difference)) is not None:
+            logger.errors.error(f"{self.count} threads go on, another cannot start (poolthreads): {reason}")
+            self.look_from = now + REFUSED_S
+        elif difference < 0:
+            self.end(-difference)
+        if difference:
+            logger.errors.debug(f"the pool has {self.count} threads")
+            self.changed(self.count)

@@ -1,0 +1,114 @@
+"""The counted model: a concurrency model that counts its connections and requests on the scoreboard (`status`).
+
+counted(model) is a subclass of the model, as in trace.py: it overrides methods that every model calls, so no model
+contains a line about the counters, and a server without them runs the model's own class.
+
+Each process has a row of counters on the board. board.count(step) calls step(row) with this process's row.
+
+The process that serves also has the access log's writer count the requests (ewe.logger.count_with). The supervisor
+does not: after a reload that fails, its next workers count or do not count as the configuration says that stays.
+
+Read next: ewe.scoreboard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger, scoreboard, timeouts
+from ewe.processors.base import Processor
+from ewe.scoreboard import ACCEPTED, CONNECTIONS, QUEUE, REFUSED, WORKERS, Scoreboard, bucket_of, shared
+
+if TYPE_CHECKING:
+    from ewe.logger import AccessLogEntry
+    from ewe.streams.base import Stream
+    from ewe.streams.listener import Listener
+
+
+def counted(model: type[Processor]) -> type[Processor]:
+    """Return a model whose processors count their connections."""
+    return type(model.__name__, (Counted, model), {"board": shared(), "name": model.name})
+
+
+class Counted(Processor):
+    """Comes before a model in the method resolution order of counted()."""
+
+    board: Scoreboard
+
+    def serve(self, listener: Listener) -> None:
+        """Serve as the model does, after the writer of this process's row was started."""
+        self.board.gauges = self.write_gauges
+        self.board.refresh()
+        logger.count_with(count)
+        timeouts.count_with(count_timeout)
+        super().serve(listener)
+
+    def register(self, stream: Any) -> Any:
+        """Register a stream, and count an accepted connection; return the stream."""
+        registered = super().register(stream)
+        self.board.count(self.accept)
+        return registered
+
+    def forget(self, stream: Stream) -> None:
+        """Remove a stream from the live ones, and write the gauges."""
+        super().forget(stream)
+        self.board.count(self.write_gauges)
+
+    def resized(self, workers: int) -> None:
+        """Write the gauges: the number of workers has changed."""
+        self.board.count(self.write_gauges)
+        super().resized(workers)
+
+    def report_refusal(self, client: str, limit: str) -> None:
+        """Count a refused connection, and log it. limit: the setting whose limit was reached."""
+        self.board.count(refuse)
+        super().report_refusal(client, limit)
+
+    def accept(self, row: memoryview[int]) -> None:
+        """Count a connection."""
+        row[ACCEPTED] += 1
+        self.write_gauges(row)
+
+    def write_gauges(self, row: memoryview[int]) -> None:
+        """Write the connections and the workers of this process, and how many conversations wait for a worker."""
+        row[CONNECTIONS] = len(self.live)
+        row[QUEUE] = self.waiting()
+        row[WORKERS] = self.workers_now()
+
+
+def refuse(row: memoryview[int]) -> None:
+    """Count a refused connection."""
+    row[REFUSED] += 1
+
+
+def count_timeout(kind: str) -> None:
+    """Count a timeout in this process's row. kind: one of ewe.timeouts.KINDS."""
+    column = scoreboard.TIMEOUTS + timeouts.KINDS.index(kind)
+
+    def add_one(row: memoryview[int]) -> None:
+        row[column] += 1
+
+    shared().count(add_one)
+
+
+def count(entry: AccessLogEntry, feature: str) -> None:
+    """Count a request whose response has ended. feature: "" if it was refused before the site saw it."""
+    board = shared()
+    column = board.column_of(feature, entry.response.status)
+    bucket = bucket_of(entry.micros)
+
+    def add_request(row: memoryview[int]) -> None:
+        # Status (ewe.features.status) adds 1 to BUSY when it names the first feature. A request that was refused
+        # before has no feature, and is not in BUSY. A column cannot hold a negative number.
+        if feature and row[scoreboard.BUSY]:
+            row[scoreboard.BUSY] -= 1
+        row[scoreboard.REQUESTS] += 1
+        row[scoreboard.BYTES] += entry.sent
+        row[scoreboard.ABORTED] += entry.ending == logger.ABORTED
+        row[scoreboard.MICROS] += entry.micros
+        row[bucket] += 1
+        row[column] += 1
+
+    if not feature and entry.response.status == 408:  # only a head that came in part ends like this
+        count_timeout("head")
+    board.count(add_request)

@@ -1,0 +1,89 @@
+"""The database daemon that ewe starts for the setting `database`, as a program of the program manager.
+
+    ewe ── fork ──▶ program manager ── fork ──▶ ewe-dbd       databases.toml, written by ewe, lists the databases
+     └─ workers ── unix:ewe-dbd ────────────────▶┘            in a directory that only the workers' user may enter
+
+The manager opens the listening socket, and the daemon inherits it. While the manager restarts the daemon, requests
+wait in the backlog. Only the workers' user may use the daemon (SO_PEERCRED). Every database is read only.
+
+The manager loads the daemon's modules and forks. A new Python process could fail: after root is given up, ewe's
+directory may not be readable. A fork is also faster: the daemon restarts in some milliseconds. ewe's other
+processes never load these modules.
+
+Read next: ewe/database/inherited.py, the other side of the fork.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+from ewe.config.messages import quoted
+from ewe.config.setting_types import parse_database
+from ewe.server.kept_programs import Forked, KeptProgram, ProcessHandle
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+
+DAEMON = "ewe.database.inherited"
+
+
+class DaemonProgram(KeptProgram):
+    """The daemon, with its socket and its settings file, both in a private directory."""
+
+    setting = "database"
+    rereads = True
+
+    def __init__(self, directory: str, config: Config) -> None:
+        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))
+        self.address = f"unix:{self.path}"
+        self.settings = os.path.join(directory, "databases.toml")
+        names = ", ".join(parse_database(each)[0] for each in config.database)
+        browse = f"; visitors may browse them at {config.browser}/ (browser)" if config.browser else ""
+        self.described = f"a database daemon at {self.address} runs for {names} (database){browse}"
+        write_settings(config, self.settings)
+        self.trace_path = config.trace
+
+    def preload(self) -> None:
+        """Import the daemon's modules, and the drivers of its databases: after root is given up, their directory
+        may not be readable.
+        """
+        importlib.import_module(DAEMON).preload(self.settings)
+
+    def start(self, output: int) -> ProcessHandle:
+        """Fork a process that runs the daemon on the program's socket. Raises OSError.
+
+        output: the descriptor of a pipe to ewe's log, for the daemon's messages.
+        """
+        daemon = importlib.import_module(DAEMON)
+        trace = None
+        if self.trace_path is not None:
+            from ewe.trace import trace_at
+
+            trace = trace_at(self.trace_path)  # the server has opened it before the manager was forked
+        return Forked(lambda: daemon.serve(self.settings, self.socket.fileno(), output, trace))
+
+
+def needs_daemon(config: Config) -> bool:
+    """Return whether ewe must start a daemon: the settings have databases, and do not name a daemon (`dbd`)."""
+    return bool(config.database) and config.dbd is None
+
+
+def write_settings(config: Config, path: str) -> None:
+    """Write the daemon's settings file, and replace the old one in one step, since the daemon may read at any time.
+
+    A connection string may contain a password, so only the workers' user may read the file and its directory.
+    """
+    lines = []
+    for each in config.database:
+        name, driver, source = parse_database(each)
+        source = os.path.abspath(source) if driver == "sqlite" else source
+        lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"source = {quoted(source)}"]
+    fresh = f"{path}.new"
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write("\n".join(lines) + "\n")
+    if os.geteuid() == 0:
+        owner = os.stat(os.path.dirname(path))
+        os.chown(fresh, owner.st_uid, owner.st_gid)
+    os.replace(fresh, path)

@@ -1,0 +1,200 @@
+"""The traced stream: a stream over the model's own one, which writes an event at each wait and at each send.
+
+Read ewe.trace for the events, and for those that may be held: they go to the file together with the next event.
+These are held, because ewe's own code follows them and cannot wait before the next event is written:
+
+    goes-on     of a wait for a request: the head is parsed, then `request` is written
+    answered    the head of the response is sent next
+    waits       for a request, and `sends`: if the stream below does not block, since the conversation parks instead
+    sent        if the response is complete: the next wait follows, or the end. (Else a feature makes the next one.)
+
+The server uses this file only if the setting `trace` is given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ewe.streams.base import RECEIVE_BYTES, Child, Disconnected, Poller, Stream, Timeout
+from ewe.streams.over import StreamOver
+from ewe.trace import Trace
+
+T = TypeVar("T")
+
+
+class TracedStream(StreamOver):
+    """Writes the events of one connection. name: the connection's name in the trace. why: why it has ended."""
+
+    def __init__(self, below: Stream, trace: Trace, name: str) -> None:
+        super().__init__(below)
+        self.scheme = below.scheme
+        self.trace = trace
+        self.name = name
+        self.why = "the server closes"
+        self.complete = False  # is the response in progress complete before its first byte is sent?
+        self.before_wait = trace.write if below.may_block else trace.hold
+        below.programs = self.programs = TracedPrograms(trace, name)
+
+    @contextmanager
+    def wait(self, what: str) -> Iterator[None]:
+        """Write that the conversation waits, and how the wait ends."""
+        self.trace.write("waits", self.name, what)
+        how = ""  # in the event goes-on: "" for a wait that has ended well
+        try:
+            yield
+        except Timeout:
+            how = self.why = "timeout"
+            raise
+        except Disconnected:
+            how, self.why = "left", "the client has left"
+            raise
+        finally:
+            self.trace.write("goes-on", self.name, how)
+
+    async def next_request(self, seconds: float) -> bytes:
+        """Wait below for the first bytes of the next request, and return them; b"" if none come within `seconds`,
+        or at a stop.
+
+        If no request comes, note why the connection ends. Raises Disconnected.
+        """
+        began = time.monotonic()
+        how = ""
+        self.before_wait("waits", self.name, "request")
+        try:
+            data = await self.below.next_request(seconds)
+        except Disconnected:
+            how, self.why = "left", "the client has left"
+            raise
+        finally:
+            self.trace.hold("goes-on", self.name, how)
+        if not data:
+            if time.monotonic() - began >= seconds:
+                self.why = "no request came in time"
+            else:
+                self.why = "the server stops" if self.stopping else "the client closes"
+        return data
+
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+        """Return the next bytes from the stream below; write the events `waits` and `goes-on`. Raises Timeout,
+        Disconnected.
+        """
+        with self.wait("bytes"):
+            return await self.below.receive(limit)
+
+    async def send(self, *parts: bytes) -> None:
+        """Write all parts below, and the events `sends` and `sent` (0 bytes if it fails). Raises Timeout,
+        Disconnected.
+        """
+        self.before_wait("sends", self.name)
+        sent = 0
+        try:
+            await self.below.send(*parts)
+            sent = sum(map(len, parts))
+        finally:
+            self.after_send(sent)
+
+    def after_send(self, sent: int) -> None:
+        """Write the event `sent`. sent: bytes."""
+        if self.complete:
+            self.trace.hold("sent", self.name, sent)
+        else:
+            self.trace.write("sent", self.name, sent)
+
+    async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Send `head` and a part of a file below; write the events `sends` and `sent`. Raises Timeout,
+        Disconnected.
+        """
+        self.trace.write("sends", self.name)  # a disk may be slow
+        try:
+            await super().send_file(file, offset, count, head)
+        finally:
+            self.after_send(len(head) + count - self.unsent)
+
+    async def linger(self) -> None:
+        """Close our side and read off below; write the events `waits` and `goes-on`."""
+        with self.wait("close"):
+            await self.below.linger()
+
+    def poller(self) -> Poller:
+        """Return a poller for a program that writes an event at each wait."""
+        return TracedPoller(self, self.below.poller(), "program")
+
+    def upstream_poller(self) -> Poller:
+        """Return a poller for an upstream that writes an event at each wait."""
+        return TracedPoller(self, self.below.upstream_poller(), "server")
+
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        """Wait below for the client or an upstream; return True for the client. Write an event before and after.
+
+        Raises Timeout after `seconds`, Disconnected.
+        """
+        with self.wait("server"):
+            return await self.below.either(descriptor, seconds)
+
+    async def call(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        seconds: float = math.inf,
+        abandoned: Callable[[], None] | None = None,
+    ) -> T:
+        """Return function(*arguments), called below; write an event before and after.
+
+        Raises its exceptions; Timeout after `seconds`, Disconnected. After these two, `abandoned` is called.
+        """
+        with self.wait("call"):
+            return await self.below.call(function, *arguments, seconds=seconds, abandoned=abandoned)
+
+
+class TracedPoller:
+    """A poller that writes an event at each wait. what: what the conversation waits for."""
+
+    def __init__(self, stream: TracedStream, poller: Poller, what: str) -> None:
+        self.stream = stream
+        self.poller = poller
+        self.what = what
+        self.forget = poller.forget
+        self.share = poller.share
+        self.after = poller.after
+
+    async def wait(
+        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+    ) -> list[int]:
+        """Wait until a descriptor is ready, and return those that are; [] after `seconds`. Write an event before
+        and after.
+
+        since: the time.monotonic() of the last output. writable: -1 for none. Raises Disconnected.
+        """
+        with self.stream.wait(self.what):
+            return await self.poller.wait(descriptors, since, seconds, writable)
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        """Wait until a descriptor can be read; return False after `seconds`. Write an event before and after.
+        Raises Disconnected.
+        """
+        with self.stream.wait(self.what):
+            return await self.poller.readable(descriptor, since, seconds)
+
+
+class TracedPrograms(set[Child]):
+    """The programs of one connection. It writes an event when one is started, and when one is reaped."""
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        super().__init__()
+        self.trace = trace
+        self.name = name
+
+    def add(self, program: Child) -> None:
+        """Add a program that was started."""
+        super().add(program)
+        self.trace.write("program", self.name, getattr(program, "pid", ""))
+
+    def discard(self, program: object) -> None:
+        """Remove a program that was reaped."""
+        if program in self:
+            super().discard(program)
+            self.trace.write("exited", self.name, getattr(program, "pid", ""))

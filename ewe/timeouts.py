@@ -1,0 +1,58 @@
+"""Timeouts by kind: who was waited for in vain, and how often (setting `status`).
+
+    head        the head of a request did not come, or no first request came     head-timeout
+    body        the body of a request did not come                               body-timeout, min-rate
+    write       the client did not read its response                             write-timeout, min-rate
+    keep-alive  an idle connection was closed                                    idle
+    program     a program, an application or a responder was silent              program-timeout
+    upstream    another server was silent, or took no connection                 proxy-timeout
+    queue       no connection to a responder or a server was free                fastcgi-queue-timeout
+
+A head that came in part gets a response, so ewe.server.counted sees it. In all other cases the code that gives up
+calls timed_out(). No other code pays for it: a request without a timeout calls nothing here.
+Without the setting `status` the call does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+KINDS = ("head", "body", "write", "keep-alive", "program", "upstream", "queue")
+
+
+def ignore(kind: str) -> None:
+    """Count nothing."""
+
+
+class TimeoutCounter:
+    """Where timeouts are counted in this process."""
+
+    count: Callable[[str], None] = staticmethod(ignore)
+
+
+def timed_out(kind: str) -> None:
+    """Count a timeout. kind: one of KINDS."""
+    TimeoutCounter.count(kind)
+
+
+class IdleStream(Protocol):
+    """A stream that has waited for a request. requests: the number of those that it has had."""
+
+    requests: int
+    finishing: bool
+
+
+def counted_if_empty(stream: IdleStream, data: bytes) -> bytes:
+    """Count a timeout if `data` is b"", unless the server stops; return `data`.
+
+    data: the bytes that had come when the wait for a request was over.
+    """
+    if not data and not stream.finishing:
+        timed_out("keep-alive" if stream.requests else "head")
+    return data
+
+
+def count_with(count: Callable[[str], None]) -> None:
+    """Have timeouts counted by this function from now on."""
+    TimeoutCounter.count = staticmethod(count)
