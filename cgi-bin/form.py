@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shows the fields of a form, however they were sent: in the query of a GET, or in the body of a
-POST, as application/x-www-form-urlencoded or (files too) as multipart/form-data (RFC 7578)."""
+"""Show the fields of a form. A GET has them in its query. A POST has them in its body, as
+application/x-www-form-urlencoded or, with files, as multipart/form-data (RFC 7578)."""
 
 import os
 import re
@@ -8,9 +8,9 @@ import sys
 from html import escape
 from urllib.parse import parse_qsl
 
-LARGEST_BODY = 16 * 1024 * 1024  # bytes; the body is held in memory
+LARGEST_BODY = 16 * 1024 * 1024  # bytes; the whole body is in memory
 MOST_FIELDS = 1000
-PREVIEW = 400  # bytes of a body or a file that are shown
+PREVIEW = 400  # the page shows at most this many bytes of a body or a file
 
 # ; name=token or ; name="quoted", where \" and \\ stand for " and \
 PARAMETER = re.compile(r"""\s*;\s*([^\s;="]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))""")
@@ -38,7 +38,7 @@ PAGE = """\
 
 
 class Refused(Exception):
-    """A request that cannot be answered: the status to say so, and why, for a person to read."""
+    """A request is refused. status: of the response; reason: the text of the page; field: a header field."""
 
     def __init__(self, status, reason, field=""):
         super().__init__(reason)
@@ -46,14 +46,14 @@ class Refused(Exception):
 
 
 class Upload:
-    """A file among the fields."""
+    """An uploaded file in a field."""
 
     def __init__(self, filename, content_type, content):
         self.filename, self.content_type, self.content = filename, content_type, content
 
 
 def read_request():
-    """What was sent, as (bytes, fields); a field is a name with a str or an Upload."""
+    """Return the form as (bytes, fields). A field is a pair of a name and a str or an Upload."""
     method = os.environ.get("REQUEST_METHOD", "GET")
     if method in ("GET", "HEAD"):
         data = os.environb.get(b"QUERY_STRING", b"")
@@ -76,7 +76,7 @@ def read_request():
 
 
 def read_body():
-    """CONTENT_LENGTH bytes of standard input, and no more: its end may never come."""
+    """Read CONTENT_LENGTH bytes of standard input, and no more: a read to its end might wait forever."""
     length = os.environ.get("CONTENT_LENGTH") or "0"
     if not (length.isascii() and length.isdecimal()):
         raise Refused("400 Bad Request", "CONTENT_LENGTH is not a number.")
@@ -89,7 +89,7 @@ def read_body():
 
 
 def decode(data):
-    """Text, where the pages ask for UTF-8 and so get it from every browser."""
+    """Decode a text. The pages of the forms are in UTF-8, so every browser sends UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -107,14 +107,14 @@ def parse_urlencoded(data):
 
 
 def parse_multipart(data, content_type):
-    """The parts between the boundary's lines."""
+    """Return the fields of the parts between the boundary's lines."""
     boundary = parameters(content_type)[1].get("boundary", "")
     if not (boundary.isascii() and 1 <= len(boundary) <= 70):
         raise Refused("400 Bad Request", "The multipart body has no usable boundary.")
     delimiter = b"\r\n--" + boundary.encode()
 
-    # The line end before a boundary belongs to it, not to the part; the first has none, so lend it.
-    # What comes before the first is a preamble, to be ignored; so is what follows the closing one.
+    # The line end before a boundary belongs to the boundary, not to the part. The first boundary may
+    # have none before it, so add one. Ignore the text before the first boundary and after the last.
     _, *parts = (b"\r\n" + data).split(delimiter, MOST_FIELDS + 1)
     fields = []
     for part in parts:
@@ -145,8 +145,8 @@ def parse_part(head, content):
 
 
 def parameters(text):
-    """A field value such as: form-data; name="photo"; filename="ewe.png". The email package would
-    read it too, but it takes long to import, and falters at parameters that RFC 7578 forbids."""
+    """Parse a field value such as: form-data; name="photo"; filename="ewe.png". The email package could
+    parse it too, but takes long to import, and fails at parameters that RFC 7578 forbids."""
     kind = text.partition(";")[0]
     rest = text[len(kind) :].rstrip(" \t;")
     if not PARAMETERS.fullmatch(rest):
@@ -174,20 +174,22 @@ def show(value):
 
 
 def pre(text):
-    return f"<pre>\n{escape(text)}</pre>"  # HTML drops a line end right after <pre>: give it one
+    return f"<pre>\n{escape(text)}</pre>"  # HTML drops a line end right after <pre>, so add one
 
 
 def preview(data):
-    """The beginning of some bytes as HTML, with a dot for each that is not text."""
-    text = data[:PREVIEW].decode(errors="replace").removesuffix("\ufffd")  # its end may be cut in two
-    if "\ufffd" in text:  # not UTF-8, so the other characters in it would be there by chance
+    """Return the first PREVIEW bytes as HTML, with a dot for each byte that is not text."""
+    text = (
+        data[:PREVIEW].decode(errors="replace").removesuffix("\ufffd")
+    )  # the last character may be incomplete
+    if "\ufffd" in text:  # the bytes are not UTF-8, so a character beyond ASCII would be an accident
         text = data[:PREVIEW].decode("ascii", errors="replace").replace("\ufffd", "·")
     text = "".join(c if c.isprintable() or c in "\r\n\t" else "·" for c in text)
     return pre(text + (" …" if len(data) > PREVIEW else ""))
 
 
 def answer():
-    """The fields that come before the body, and the body."""
+    """Return the header fields of the response, and its body."""
     try:
         data, fields = read_request()
     except Refused as refused:
