@@ -1,7 +1,8 @@
-"""What all tests share: the fixtures that start servers, the directories of a run, and which tests are quick."""
+"""The parts that all tests share: fixtures that start servers, a run's directories, the choice of quick tests."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import hypothesis
 import pytest
 from support import needs
 from support.examples import examples
-from support.fork_server import ForkServer
+from support.fork_server import ForkServer, shared_fork_server
 from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starter
 
 # Compiled modules are kept, also where the environment says otherwise. Tests start Python a thousand times: each
@@ -24,9 +25,12 @@ sys.dont_write_bytecode = False
 
 # Quick tests start no process. A test starts processes if it uses one of these fixtures or bears the mark
 # `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
-PROCESS_FIXTURES = {"start", "shared_server"}
+PROCESS_FIXTURES = {"start", "start_shared", "shared_server"}
 PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
 processes_started: list[str] = []
+# The shared fixtures that started a process, by where they are defined and their name. Only the first test of a run
+# that asks for one sees the process start; all others need the mark too, or it depends on the order of the tests.
+process_fixtures: dict[tuple[str, str], str] = {}
 
 # A busy machine is no failure: hypothesis must not time an example.
 hypothesis.settings.register_profile("ewe", deadline=None, max_examples=examples(100))
@@ -35,8 +39,10 @@ hypothesis.settings.load_profile("ewe")
 # ones: at the end of a run, one process of pytest would work on them alone.
 BEGIN_A_RUN = (
     "tests/xswitch/test_java.py",
+    "tests/xswitch/test_servlet_apis.py",
     "packages/ewe-lab/tests/",
     "tests/operations/test_hostile.py",
+    "tests/gateway/test_scgi_uwsgi.py",
     "tests/streams/",
 )
 base_directory = pytest.StashKey[Path]()
@@ -59,19 +65,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = str(base / "run")
         rewrite_once(config)
     sys.addaudithook(note_process)
+    gc.disable()  # until pytest_collection_finish()
 
 
 def rewrite_once(config: pytest.Config) -> None:
     """In a new clone, rewrite the assertions of all tests before xdist starts its workers.
 
-    Otherwise each worker rewrites all files by itself, at the same time as the others.
+    Otherwise each worker rewrites all files by itself, at the same time as the others. Two processes rewrite half
+    of the files each: all of them take 13 s of CPU time.
     """
-    made = Path(__file__).parent / "tests" / "house" / "__pycache__"
+    root = Path(__file__).parent
+    made = root / "tests" / "house" / "__pycache__"
     tag = f"*.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
     if config.getoption("dist", "no") != "no" and not any(made.glob(tag)):
+        files = sorted([*root.glob("tests/**/test_*.py"), *root.glob("packages/*/tests/test_*.py")])
         command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet"]
         null = subprocess.DEVNULL
-        subprocess.run(command, cwd=config.rootpath, stdin=null, stdout=null, check=False)
+        halves = [
+            subprocess.Popen([*command, *files[half::2]], cwd=root, stdin=null, stdout=null)
+            for half in (0, 1)
+        ]
+        for each in halves:
+            each.wait()
 
 
 def note_process(event: str, arguments: tuple[object, ...]) -> None:
@@ -99,13 +114,43 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes by their fixtures, and put those first that begin a run."""
-    places = {path: place for place, path in enumerate(BEGIN_A_RUN)}
+    positions = {path: place for place, path in enumerate(BEGIN_A_RUN)}
     items.sort(
-        key=lambda item: min((n for path, n in places.items() if item.nodeid.startswith(path)), default=99)
+        key=lambda item: min((n for path, n in positions.items() if item.nodeid.startswith(path)), default=99)
     )
     for item in items:
         if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("starts_processes")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests and their modules from garbage collection.
+
+    They live until the end. Each full collection would visit their objects, and a collection in a fork of this
+    process would copy their memory. A collection before this would take longer than what it frees is worth.
+    """
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """Remember the fixtures of a module or a session that start a process."""
+    before = len(processes_started)
+    result = yield
+    if fixturedef.scope != "function" and len(processes_started) > before:
+        process_fixtures[fixturedef.baseid, fixturedef.argname] = processes_started[before]
+    return result
+
+
+def process_of(item: pytest.Item) -> str | None:
+    """Return a process that a test or one of its shared fixtures started, if any."""
+    shared = (
+        process
+        for (where, name), process in process_fixtures.items()
+        if item.nodeid.startswith(where) and name in getattr(item, "fixturenames", ())
+    )
+    return next(iter(processes_started), None) or next(shared, None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -113,8 +158,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Fail a test that starts a process without saying so; its fixtures have been set up by now."""
     quick = pyfuncitem.get_closest_marker("starts_processes") is None
     result = yield
-    if quick and processes_started:
-        pytest.fail(f"a test that starts a process needs the mark starts_processes: {processes_started[0]}")
+    if quick and (process := process_of(pyfuncitem)):
+        pytest.fail(f"a test that starts a process needs the mark starts_processes: {process}")
     return result
 
 
@@ -141,16 +186,18 @@ def tmp_path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def fork_servers() -> Iterator[Callable[..., ForkServer]]:
-    """What starts servers fast: a fork server for asyncio and one for the other models, made when first needed."""
+    """Return the fork server of a kind of servers (fork_server.is_heavy), made when first needed."""
     made: dict[tuple[bool, bool], ForkServer] = {}
 
-    def of_model(model: str, elsewhere: bool = False) -> ForkServer:
-        key = model.startswith(("asyncio", "xswitch")), elsewhere
+    def of_kind(heavy: bool, elsewhere: bool = False) -> ForkServer:
+        key = heavy, elsewhere
+        if key == (False, False):
+            return shared_fork_server()
         if key not in made:
             made[key] = ForkServer(*key)
         return made[key]
 
-    yield of_model
+    yield of_kind
     for server in made.values():
         server.close()
 
@@ -183,6 +230,20 @@ def shared_server(
     yield server
     starter.stop()
     assert "Traceback" not in server.log(), server.log()
+
+
+@pytest.fixture(scope="module")
+def start_shared(
+    tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[..., ForkServer]
+) -> Iterator[Starter]:
+    """`start` for servers with options that the tests of a file share, until the last of these tests has ended."""
+    directory = tmp_path_factory.mktemp("shared")
+    directory.chmod(0o755)
+    starter = Starter(directory, fork_servers)
+    yield starter
+    starter.stop()
+    for server in starter.servers:
+        assert "Traceback" not in server.log(), server.log()
 
 
 @pytest.fixture(params=MODELS)

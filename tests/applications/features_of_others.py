@@ -70,7 +70,7 @@ def commands(name: str, settings: Path) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def running(name: str, model: str) -> Iterator[Server]:
-    """Start a server and what stands behind it; stop all of it at the end."""
+    """Start a server and the servers behind it; stop all of them at the end."""
     with tempfile.TemporaryDirectory(prefix="features-") as directory, backends.running() as behind:
         place = Path(directory)
         ports = free_ports("PORT", "TLS", "PROXIED", "ADMIN") | behind

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from support import needs
 from support.http_upstream import HTTPUpstream
-from support.server import MODELS, Start
+from support.server import MODELS, Server, Start, Starter
 
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
 SOME = [*MODELS, "xswitch"] if ALL else ["fork", "pool", "asyncio"]
@@ -51,6 +52,7 @@ def wheel(path: Path) -> None:
 def debian_repository(root: Path, work: Path) -> None:
     """Write a repository with one package for apt."""
     (work / "lamb" / "DEBIAN").mkdir(parents=True)
+    (work / "lamb" / "DEBIAN").chmod(0o755)  # dpkg-deb refuses a directory that a umask of 077 has closed
     control = (
         "Package: lamb\nVersion: 1.0\nArchitecture: all\nMaintainer: Ada <a@example.org>\nDescription: baa\n"
     )
@@ -87,64 +89,111 @@ def apt(here: Path, *command: str) -> str:
     return run(here, "apt-get", "-q", *given, *command)
 
 
-@pytest.mark.starts_processes
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("model", SOME)
-@pytest.mark.needs("aria2", "curl", "wget", "git", "apt-get")
-def test_clients(start: Start, tmp_path: Path, model: str) -> None:
-    server = start(model, "--workers", "2") if model == "thread" else start(model)
-    root, here = server.root, tmp_path / "here"
-    here.mkdir()
-    data = os.urandom(12 << 20)
-    (root / "sheep.bin").write_bytes(data)
+@pytest.fixture(scope="module")
+def published(start_shared: Starter) -> Path:
+    """The files that the servers of this file's clients publish: their document root."""
+    root = start_shared.directory / "htdocs"
+    (root / "sheep.bin").write_bytes(os.urandom(12 << 20))
     (root / "files" / "deep er").mkdir(parents=True)
     for number in range(20):
         (root / "files" / "deep er" / f"ü {number}.txt").write_text(f"{number}\n")
-    (root / "simple" / "lamb").mkdir(parents=True)
-    wheel(root / "simple" / "lamb" / "lamb-1.0-py3-none-any.whl")
+    return root
 
-    # aria2: one file in eight parts at once. curl and wget: the second half of one that was interrupted
-    run(here, "aria2c", "-q", "-x4", "-s8", "-k1M", "--file-allocation=none", f"{server.url}sheep.bin")
-    assert hashlib.sha256((here / "sheep.bin").read_bytes()).digest() == hashlib.sha256(data).digest()
-    for command in (("curl", "-sS", "-C", "-", "-o", "half"), ("wget", "-q", "-c", "-O", "half")):
-        (here / "half").write_bytes(data[: 5 << 20])
-        run(here, *command, f"{server.url}sheep.bin")
-        assert (here / "half").read_bytes() == data
-    # curl: only if it has changed; a directory's way back; several files over one connection
-    run(here, "curl", "-sS", "-R", "-o", "page", server.url)
-    assert run(here, "curl", "-sS", "-z", "page", "-w", "%{http_code}", server.url) == "304"
-    told = run(
-        here, "curl", "-sSL", "-w", "%{num_redirects} %{http_code}", "-o", os.devnull, f"{server.url}files"
-    )
-    assert told == "1 200"
-    # wget: all that the listings lead to
-    run(here, "wget", "-q", "-r", "-np", "-nH", "--restrict-file-names=nocontrol", f"{server.url}files/")
-    got = sorted(path.read_text() for path in (here / "files").rglob("*.txt"))
+
+@pytest.fixture(scope="module", params=SOME)
+def served(request: pytest.FixtureRequest, start_shared: Starter, published: Path) -> Server:
+    """A server of each model for the clients."""
+    return start_shared(request.param, *(("--workers", "2") if request.param == "thread" else ()))
+
+
+@pytest.mark.needs("aria2")
+def test_aria2_gets_a_file_in_eight_parts_at_once(served: Server, tmp_path: Path) -> None:
+    run(tmp_path, "aria2c", "-q", "-x4", "-s8", "-k1M", "--file-allocation=none", f"{served.url}sheep.bin")
+    got, sent = ((place / "sheep.bin").read_bytes() for place in (tmp_path, served.root))
+    assert hashlib.sha256(got).digest() == hashlib.sha256(sent).digest()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("curl", "-sS", "-C", "-", "-o", "half"), marks=pytest.mark.needs("curl"), id="curl"),
+        pytest.param(("wget", "-q", "-c", "-O", "half"), marks=pytest.mark.needs("wget"), id="wget"),
+    ],
+)
+def test_the_second_half_of_an_interrupted_file(
+    served: Server, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    data = (served.root / "sheep.bin").read_bytes()
+    (tmp_path / "half").write_bytes(data[: 5 << 20])
+    run(tmp_path, *command, f"{served.url}sheep.bin")
+    same = (tmp_path / "half").read_bytes() == data
+    assert same, f"{command[0]} has {(tmp_path / 'half').stat().st_size} bytes"
+
+
+@pytest.mark.needs("curl")
+def test_curl_asks_if_a_file_has_changed_and_follows_a_directory(served: Server, tmp_path: Path) -> None:
+    run(tmp_path, "curl", "-sS", "-R", "-o", "page", served.url)
+    assert run(tmp_path, "curl", "-sS", "-z", "page", "-w", "%{http_code}", served.url) == "304"
+    what = "%{num_redirects} %{http_code}"
+    assert run(tmp_path, "curl", "-sSL", "-w", what, "-o", os.devnull, f"{served.url}files") == "1 200"
+
+
+@pytest.mark.needs("wget")
+def test_wget_gets_all_that_listings_lead_to(served: Server, tmp_path: Path) -> None:
+    run(tmp_path, "wget", "-q", "-r", "-np", "-nH", "--restrict-file-names=nocontrol", f"{served.url}files/")
+    got = sorted(path.read_text() for path in (tmp_path / "files").rglob("*.txt"))
     assert got == sorted(f"{number}\n" for number in range(20))
-    # pip: the listing is an index
+
+
+@pytest.mark.timeout(180)
+def test_pip_takes_a_listing_for_an_index(served: Server, tmp_path: Path) -> None:
+    (served.root / "simple" / "lamb").mkdir(parents=True, exist_ok=True)
+    wheel(served.root / "simple" / "lamb" / "lamb-1.0-py3-none-any.whl")
     run(
-        here, sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--disable-pip-version-check",
-        "--root-user-action=ignore", "--target", "lib", "--index-url", f"{server.url}simple/", "lamb",
+        tmp_path, sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--disable-pip-version-check",
+        "--root-user-action=ignore", "--target", "lib", "--index-url", f"{served.url}simple/", "lamb",
     )  # fmt: skip
-    assert (here / "lib" / "lamb.py").read_text() == "says = 'baa'\n"
-    # apt: an index whose hashes it checks, and again when nothing has changed
-    debian_repository(root / "debian", tmp_path / "build")
-    (here / "sources.list").write_text(f"deb [trusted=yes] {server.url}debian ./\n")
-    apt(here, "update")
-    assert "Hit:2 " in apt(here, "update")
-    apt(here, "download", "lamb")
-    assert (here / "lamb_1.0_all.deb").read_bytes() == (root / "debian" / "lamb_1.0_all.deb").read_bytes()
-    # git: plain files, prepared by update-server-info
+    assert (tmp_path / "lib" / "lamb.py").read_text() == "says = 'baa'\n"
+
+
+@pytest.fixture(scope="module")
+def debian(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of Debian packages in the document root."""
+    needs.require("apt-get")
+    debian_repository(published / "debian", tmp_path_factory.mktemp("build"))
+    return published / "debian"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.needs("apt-get")
+def test_apt_checks_the_hashes_of_an_index(served: Server, debian: Path, tmp_path: Path) -> None:
+    """The second update finds that nothing has changed."""
+    (tmp_path / "sources.list").write_text(f"deb [trusted=yes] {served.url}debian ./\n")
+    apt(tmp_path, "update")
+    assert "Hit:2 " in apt(tmp_path, "update")
+    apt(tmp_path, "download", "lamb")
+    assert (tmp_path / "lamb_1.0_all.deb").read_bytes() == (debian / "lamb_1.0_all.deb").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def plain_repository(published: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a repository of git in the document root: plain files, prepared by update-server-info."""
+    needs.require("git")
+    here = tmp_path_factory.mktemp("work")
     run(here, "git", "init", "-q", "-b", "main", "work")
     (here / "work" / "a").write_text("a")
     who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
     run(here / "work", "git", "add", "a")
     run(here / "work", "git", *who, "commit", "-qm", "a")
-    run(here, "git", "clone", "-q", "--bare", "work", str(root / "plain"))
-    run(root / "plain", "git", "update-server-info")
-    run(here, "git", "clone", "-q", f"{server.url}plain", "copy")
-    assert (here / "copy" / "a").read_text() == "a"
-    assert "Traceback" not in server.log()
+    run(here, "git", "clone", "-q", "--bare", "work", str(published / "plain"))
+    run(published / "plain", "git", "update-server-info")
+    return "plain"
+
+
+@pytest.mark.needs("git")
+def test_git_clones_plain_files(served: Server, plain_repository: str, tmp_path: Path) -> None:
+    run(tmp_path, "git", "clone", "-q", f"{served.url}{plain_repository}", "copy")
+    assert (tmp_path / "copy" / "a").read_text() == "a"
 
 
 @pytest.mark.starts_processes

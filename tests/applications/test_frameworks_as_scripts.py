@@ -19,7 +19,7 @@ from support.server import ROOT, Start
 
 UPLOAD = os.urandom(1_000_000)
 PACKAGES = Path(site.getsitepackages()[0])
-# X-Switch runs the programs as nobody, who may not enter a clone of root's that is closed to others.
+# X-Switch runs the programs as nobody. That account may not enter a clone of root's that is closed to others.
 OPEN = all(each.stat().st_mode & 0o5 == 0o5 for each in (PACKAGES, *PACKAGES.parents))
 MODELS = ["thread", "xswitch"] if OPEN or os.geteuid() != 0 else ["thread"]
 SCRIPT = """#!{python}

@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import needs, web
-from support.server import MODELS, Start, free_port, wait_until
+from support.server import MODELS, Server, Start, free_port, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
@@ -180,7 +180,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def by_xswitch(place: Path) -> None:
-    """Have X-Switch run the scripts, as nobody, to whom all of the place then belongs."""
+    """Let X-Switch run the scripts as nobody. That account then owns all files of the place."""
     head, *locations = (place / "ewe.toml").read_text().split("[[site.location]]")
     for number, text in enumerate(locations):
         if any(script in text for script in ("gitweb.cgi", "hgweb.cgi", "radicale.cgi")):
@@ -195,6 +195,58 @@ def by_xswitch(place: Path) -> None:
             shutil.chown(path, "nobody")
 
 
+def git_clones_and_pushes(server: Server, client: httpx.Client, place: Path) -> None:
+    """Nobody without a password; ada clones and pushes 2 MB, in chunks."""
+    assert client.get("git/class.git/info/refs?service=git-upload-pack").status_code == 401
+    url = server.url.replace("//", "//ada:sheep@") + "git/class.git"
+    git(place, "clone", "-q", url, "copy")
+    (place / "copy" / "big").write_bytes(os.urandom(2 << 20))
+    git(place / "copy", "add", "big")
+    git(place / "copy", "commit", "-qm", "2 MB")
+    git(place / "copy", "push", "-q")
+    git(place, "clone", "-q", url, "again")
+    same = (place / "again" / "big").read_bytes() == (place / "copy" / "big").read_bytes()
+    assert same, "what ada has pushed is not what she clones"
+
+
+def programs_show_the_repositories(client: httpx.Client) -> None:
+    """Pages of gitweb and cgit."""
+    assert "class.git" in client.get("gitweb").text
+    assert "Five workers" in client.get("gitweb?p=class.git;a=log").text
+    assert client.get("gitweb-static/gitweb.css").headers["content-type"] == "text/css; charset=utf-8"
+    assert client.get("gitweb-static/../gitweb.cgi").status_code == 404
+    assert "Five workers" in client.get("cgit/class.git/log/").text
+    assert client.get("cgit/class.git/plain/pool.py").text == "workers = 5\n"
+
+
+def mercurial_and_fossil_clone(server: Server, client: httpx.Client, place: Path) -> None:
+    """Pages, and clones over HTTP."""
+    assert "Five workers" in client.get("hg/shortlog").text
+    run(place, "hg", "clone", "-q", f"{server.url}hg", "hg-copy")
+    assert (place / "hg-copy" / "pool.py").read_text() == "workers = 5\n"
+    assert client.get("fossil").status_code in (301, 302, 303)
+    assert "Timeline" in client.get("fossil/timeline").text
+    run(place, "fossil", "clone", f"{server.url}fossil", "copy.fossil")
+
+
+def a_calendar_is_filled_and_queried(client: httpx.Client) -> None:
+    """A calendar of Radicale: made, filled, queried."""
+    assert client.get("calendar/").status_code == 401
+    client.auth = ("ada", "sheep")
+    report = {"Depth": "1", "Content-Type": "text/xml"}
+    for method, name, status, content, headers, expected in (
+        ("PROPFIND", "", 207, None, {}, ""),  # Radicale makes it
+        ("MKCALENDAR", "lectures/", 201, CALENDAR, {}, ""),
+        ("PUT", "lectures/1.ics", 201, LECTURE, {}, ""),
+        ("PROPFIND", "lectures/", 207, None, {"Depth": "1"}, "/calendar/ada/lectures/1.ics"),
+        ("REPORT", "lectures/", 207, QUERY, report, "SUMMARY:Concurrency"),
+        ("DELETE", "lectures/1.ics", 200, None, {}, ""),
+    ):
+        answer = client.request(method, f"calendar/ada/{name}", content=content, headers=headers)
+        assert answer.status_code == status, (method, answer.text)
+        assert expected in answer.text, method
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("name", SOME)
 def test_under_a_model(start: Start, place: Path, name: str) -> None:
@@ -202,46 +254,10 @@ def test_under_a_model(start: Start, place: Path, name: str) -> None:
         by_xswitch(place)
     server = start(name, "--config", "ewe.toml")
     with web.Client(base_url=server.url, timeout=40) as client:
-        # git: nobody without a password; ada clones and pushes 5 MB
-        assert client.get("git/class.git/info/refs?service=git-upload-pack").status_code == 401
-        url = server.url.replace("//", "//ada:sheep@") + "git/class.git"
-        git(place, "clone", "-q", url, "copy")
-        (place / "copy" / "big").write_bytes(os.urandom(5 << 20))
-        git(place / "copy", "add", "big")
-        git(place / "copy", "commit", "-qm", "5 MB")
-        git(place / "copy", "push", "-q")
-        git(place, "clone", "-q", url, "again")
-        assert (place / "again" / "big").read_bytes() == (place / "copy" / "big").read_bytes()
-        # What shows the repositories
-        assert "class.git" in client.get("gitweb").text
-        assert "Five workers" in client.get("gitweb?p=class.git;a=log").text
-        assert client.get("gitweb-static/gitweb.css").headers["content-type"] == "text/css; charset=utf-8"
-        assert client.get("gitweb-static/../gitweb.cgi").status_code == 404
-        assert "Five workers" in client.get("cgit/class.git/log/").text
-        assert client.get("cgit/class.git/plain/pool.py").text == "workers = 5\n"
-        # Mercurial and Fossil: pages, and clones over HTTP
-        assert "Five workers" in client.get("hg/shortlog").text
-        run(place, "hg", "clone", "-q", f"{server.url}hg", "hg-copy")
-        assert (place / "hg-copy" / "pool.py").read_text() == "workers = 5\n"
-        assert client.get("fossil").status_code in (301, 302, 303)
-        assert "Timeline" in client.get("fossil/timeline").text
-        run(place, "fossil", "clone", f"{server.url}fossil", "copy.fossil")
-        # A calendar: made, filled, queried
-        assert client.get("calendar/").status_code == 401
-        client.auth = ("ada", "sheep")
-        assert client.request("PROPFIND", "calendar/ada/").status_code == 207  # Radicale makes it
-        assert client.request("MKCALENDAR", "calendar/ada/lectures/", content=CALENDAR).status_code == 201
-        assert client.put("calendar/ada/lectures/1.ics", content=LECTURE).status_code == 201
-        found = client.request("PROPFIND", "calendar/ada/lectures/", headers={"Depth": "1"})
-        assert found.status_code == 207 and "/calendar/ada/lectures/1.ics" in found.text
-        report = client.request(
-            "REPORT",
-            "calendar/ada/lectures/",
-            content=QUERY,
-            headers={"Depth": "1", "Content-Type": "text/xml"},
-        )
-        assert report.status_code == 207 and "SUMMARY:Concurrency" in report.text
-        assert client.delete("calendar/ada/lectures/1.ics").status_code == 200
+        git_clones_and_pushes(server, client, place)
+        programs_show_the_repositories(client)
+        mercurial_and_fossil_clone(server, client, place)
+        a_calendar_is_filled_and_queried(client)
     assert "Traceback" not in server.log()
 
 
@@ -261,7 +277,7 @@ SAME = (
     "content-disposition",
     "www-authenticate",
 )
-# What differs between two answers of one program: times, tokens, the server's name and port
+# The parts that differ between two answers of one program: times, tokens, the server's name and port
 CHANGES = re.compile(
     rb"127\.0\.0\.1:\d+|localhost:\d+|\d\d:\d\d(:\d\d)?|[\d.]+ seconds|\b[\d.]+ ?ms\b|nonce[-=]['\"]?[\w+/=-]+"
     rb"|generated in .*? at .*|class='age-\w+'>[^<]*|\d+ (sec|min)\w*\.? ago| ?right now|csrf[^>]*value=.[\w-]+"
@@ -293,7 +309,7 @@ def apache(place: Path) -> Iterator[str]:
 
 
 def outline(answer: httpx.Response) -> tuple[int, dict[str, str], bytes]:
-    """Return what must be equal in two answers of one program: status, fields, body."""
+    """Return the parts that must be equal in two answers of one program: status, fields, body."""
     fields = {
         name: CHANGES.sub(b"", answer.headers.get(name, "").encode()).decode()
         for name in SAME

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.browsing import check_paging, listing_of, run, schema_in
 
-from ewe.database.drivers import Connection, Database, connect
+from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
-from ewe.features.browser.pages import Answer, Place, Rows
+from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, Schema
 from ewe.features.browser.urls import (
     OPERATORS,
@@ -21,9 +21,9 @@ from ewe.features.browser.urls import (
     BadRequest,
     Filter,
     View,
+    cursor_text,
     decode_name,
     encode_name,
-    place_text,
     values_in,
     view_of,
 )
@@ -55,7 +55,7 @@ INSERT INTO notes VALUES ('a', 'first'), ('a', 'second'), (NULL, 'third');
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseConnection]:
     path = tmp_path_factory.mktemp("browser") / "goods.db"
     with sqlite3.connect(path) as made:
         made.executescript(SCHEMA)
@@ -67,7 +67,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
 
 
 @pytest.fixture(scope="module")
-def schema(database: Connection) -> Schema:
+def schema(database: DatabaseConnection) -> Schema:
     return schema_in(database, SQLITE)
 
 
@@ -86,7 +86,7 @@ def test_a_schema_has_tables_keys_and_indexes(schema: Schema) -> None:
     ]
     assert tables["notes"].key == ("_rowid_",) and tables["notes"].row_id == "_rowid_"
     assert tables["cheap"].is_view and tables["cheap"].key == ()
-    assert tables["goods"].columns["cents"].filled == "computed"
+    assert tables["goods"].columns["cents"].filled_by == "computed"
     assert tables["goods"].search == "words" and tables["stock"].search == ""
 
 
@@ -116,7 +116,7 @@ def test_every_name_is_one_segment_of_a_path(name: str) -> None:
 
 @given(st.lists(VALUES))
 def test_a_place_comes_back_from_its_text(values: list[Value]) -> None:
-    assert values_in(place_text(values)) == values
+    assert values_in(cursor_text(values)) == values
 
 
 def test_a_view_comes_back_from_its_query(schema: Schema) -> None:
@@ -191,7 +191,7 @@ def test_a_query_that_cannot_be_is_refused_in_words(schema: Schema, query: str, 
     ],
 )
 def test_pages_hold_every_row_once(
-    database: Connection, schema: Schema, name: str, sort: str, descending: bool, size: int
+    database: DatabaseConnection, schema: Schema, name: str, sort: str, descending: bool, size: int
 ) -> None:
     check_paging(database, schema, schema.tables[name], View(sort=sort, descending=descending, size=size))
 
@@ -224,7 +224,7 @@ def test_pages_hold_every_row_once(
     ],
 )
 def test_a_filter_finds_what_it_says(
-    database: Connection, schema: Schema, column: str, op: str, value: str, ids: list[int]
+    database: DatabaseConnection, schema: Schema, column: str, op: str, value: str, ids: list[int]
 ) -> None:
     view = View((Filter(column, op, value),), sort="id")
     listing = listing_of(database, schema, schema.tables["goods"], view)
@@ -232,7 +232,7 @@ def test_a_filter_finds_what_it_says(
     assert listing.total == len(ids)
 
 
-def test_in_a_view_a_number_is_a_number(database: Connection, schema: Schema) -> None:
+def test_in_a_view_a_number_is_a_number(database: DatabaseConnection, schema: Schema) -> None:
     """The column of a view that computes has no affinity: 2.5 and '2.5' would differ there."""
     view = View((Filter("cost", "eq", "2.5"),))
     assert len(listing_of(database, schema, schema.tables["cheap"], view).rows.rows) == 3
@@ -240,7 +240,7 @@ def test_in_a_view_a_number_is_a_number(database: Connection, schema: Schema) ->
 
 @given(st.sampled_from(list(OPERATORS)), st.sampled_from(["id", "name", "extra"]), st.text(max_size=20))
 def test_a_visitors_text_is_never_in_the_sql(
-    database: Connection, schema: Schema, op: str, column: str, text: str
+    database: DatabaseConnection, schema: Schema, op: str, column: str, text: str
 ) -> None:
     text = text.replace("\0", "") + "ẞentinel"
     view = View((Filter(column, op, text if OPERATORS[op][1] else ""),), search=text)
@@ -252,7 +252,7 @@ def test_a_visitors_text_is_never_in_the_sql(
         run(database, statement)
 
 
-def test_names_of_any_kind_are_quoted(database: Connection, schema: Schema) -> None:
+def test_names_of_any_kind_are_quoted(database: DatabaseConnection, schema: Schema) -> None:
     table = schema.tables[EVIL]
     view = View((Filter(EVIL, "eq", EVIL),), sort=EVIL, facets=(EVIL,))
     assert len(listing_of(database, schema, table, view).rows.rows) == 1
@@ -276,12 +276,12 @@ def test_names_of_any_kind_are_quoted(database: Connection, schema: Schema) -> N
     ],
 )
 def test_a_search_uses_the_index_or_looks_for_parts(
-    database: Connection, schema: Schema, name: str, text: str, count: int
+    database: DatabaseConnection, schema: Schema, name: str, text: str, count: int
 ) -> None:
     assert listing_of(database, schema, schema.tables[name], View(search=text)).total == count
 
 
-def test_a_row_is_found_by_its_key_and_has_a_name(database: Connection, schema: Schema) -> None:
+def test_a_row_is_found_by_its_key_and_has_a_name(database: DatabaseConnection, schema: Schema) -> None:
     assert run(database, statements.row_of(schema, schema.tables["stock"], [1, "shop"]))[1] == [
         [1, "shop", 1]
     ]
@@ -314,9 +314,9 @@ def no_markup_of_others(text: str) -> None:
     assert "\"&' ;" not in text
 
 
-def test_a_page_shows_names_and_values_as_text(database: Connection, schema: Schema) -> None:
+def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, schema: Schema) -> None:
     table = schema.tables[EVIL]
-    place = Place("/-/databases/", "db", EVIL)
+    place = PageTrail("/-/databases/", "db", EVIL)
     view = View((Filter(EVIL, "eq", EVIL),), EVIL, EVIL, False, (EVIL,))
     listing = listing_of(database, schema, table, view)
     facet = pages.Facet(EVIL, [(EVIL, 3), (None, 1), (b"\0", 1)])
@@ -333,7 +333,11 @@ def test_a_page_shows_names_and_values_as_text(database: Connection, schema: Sch
     no_markup_of_others(pages.edit_page(place, table, {EVIL: EVIL}, EVIL, {"v." + EVIL: EVIL}))
     no_markup_of_others(pages.delete_page(place, table, {EVIL: EVIL}, EVIL))
     no_markup_of_others(pages.problem_page(place, EVIL, EVIL, EVIL))
-    answers: list[Answer] = [Answer(Rows([EVIL], [[EVIL]], True)), Answer(error=EVIL), Answer(rows, "", True)]
+    answers: list[StatementResult] = [
+        StatementResult(Rows([EVIL], [[EVIL]], True)),
+        StatementResult(error=EVIL),
+        StatementResult(rows, "", True),
+    ]
     for answer in answers:
         no_markup_of_others(pages.sql_page(place, EVIL, {"a": EVIL}, answer))
         no_markup_of_others(pages.sql_page(place, EVIL, {"a": EVIL}, answer, title=EVIL, editor=False))
@@ -353,14 +357,16 @@ def test_a_cell_is_short_and_visible(value: Value, fits: Callable[[str], bool]) 
     assert fits(pages.cell(value))
 
 
-def test_cells_lead_along_foreign_keys_and_the_key_to_its_row(database: Connection, schema: Schema) -> None:
+def test_cells_lead_along_foreign_keys_and_the_key_to_its_row(
+    database: DatabaseConnection, schema: Schema
+) -> None:
     listing = listing_of(database, schema, schema.tables["goods"], View())
     listing = listing._replace(labels={"maker": {"Bess": "of Kendal"}})
-    text = pages.table_page(Place("/-/databases/", "shop", "goods"), listing)
+    text = pages.table_page(PageTrail("/-/databases/", "shop", "goods"), listing)
     assert '<a href="/-/databases/shop/goods/row?key=%5B1%5D">1</a>' in text
     assert '<a href="/-/databases/shop/makers/row?key=Bess">Bess</a> <small>of Kendal</small>' in text
     listing = listing_of(database, schema, schema.tables["stock"], View())
-    text = pages.table_page(Place("/-/databases/", "shop", "stock"), listing)
+    text = pages.table_page(PageTrail("/-/databases/", "shop", "stock"), listing)
     assert 'href="/-/databases/shop/stock/row?key=%5B1%5D&amp;key=barn"' in text
 
 

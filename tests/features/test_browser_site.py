@@ -1,4 +1,4 @@
-"""The browser of databases on a server: what it answers, under every model, and who may change what."""
+"""The browser of databases on a server: its answers under every model, and the permission to change data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from support import web
-from support.demon import Demon
+from support.daemon import Daemon
 from support.fork_server import ForkServer
 from support.proc import peak_memory
 from support.server import MODELS, Server, Start, Starter
@@ -34,11 +34,11 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture(scope="module")
-def demon() -> Iterator[Demon]:
-    """A demon with the tables of support.demon, and in `log` a large one and one with large values."""
+def daemon() -> Iterator[Daemon]:
+    """A daemon with the tables of support.daemon, and in `log` a large one and one with large values."""
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
-        made = Demon(Path(name))
+        made = Daemon(Path(name))
         with closing(sqlite3.connect(made.directory / "log.db")) as log:
             log.executescript(
                 f"""CREATE TABLE many (n INTEGER PRIMARY KEY, text TEXT);
@@ -47,7 +47,7 @@ def demon() -> Iterator[Demon]:
                 CREATE TABLE large (n INTEGER PRIMARY KEY, data BLOB);
                 INSERT INTO large VALUES (1, zeroblob(1000000)), (2, zeroblob(1000000)), (3, zeroblob(9000000));"""
             )
-        made.general.append("patience = '20s'")
+        made.general.append("queue-timeout = '20s'")
         try:
             made.start()
             yield made
@@ -55,28 +55,28 @@ def demon() -> Iterator[Demon]:
             made.stop(signal.SIGKILL)
 
 
-def started(start: Start, demon: Demon, model: str = "thread", *more: str) -> Server:
-    """Return a server with a browser of the demon's databases."""
-    names = [each for name in demon.databases for each in ("--database", name)]
-    more = ("--dbd", demon.address, "--browser-edit", "shop.goods", *more)
+def started(start: Start, daemon: Daemon, model: str = "thread", *more: str) -> Server:
+    """Return a server with a browser of the daemon's databases."""
+    names = [each for name in daemon.databases for each in ("--database", name)]
+    more = ("--dbd", daemon.address, "--browser-edit", "shop.goods", *more)
     return start(model, *names, *more, constants=PATIENT)
 
 
 @pytest.fixture(scope="module")
 def browsing(
-    demon: Demon, tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[[str], ForkServer]
+    daemon: Daemon, tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[[str], ForkServer]
 ) -> Iterator[Server]:
     """One server for the tests that only look."""
     directory = tmp_path_factory.mktemp("browsing")
     directory.chmod(0o755)
     starter = Starter(directory, fork_servers)
-    yield started(starter, demon)
+    yield started(starter, daemon)
     starter.stop()
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_under_every_model(start: Start, demon: Demon, model: str) -> None:
-    server = started(start, demon, model)
+def test_under_every_model(start: Start, daemon: Daemon, model: str) -> None:
+    server = started(start, daemon, model)
     url = server.url + BASE
     with web.Client() as client:
         assert client.get(url[:-1]).headers["location"] == f"/{BASE}"
@@ -126,8 +126,8 @@ def test_a_visitor_pages_through_a_large_table_by_key(browsing: Server) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json"])
-def test_an_export_is_whole_filtered_and_streamed(start: Start, demon: Demon, suffix: str) -> None:
-    server = started(start, demon)
+def test_an_export_is_whole_filtered_and_streamed(start: Start, daemon: Daemon, suffix: str) -> None:
+    server = started(start, daemon)
     url = f"{server.url}{BASE}log/many.{suffix}?column=n&op=gt&value=10&sort=n&desc=1"
     web.get(f"{server.url}{BASE}log/many.{suffix}?column=n&op=lt&value=10")
     before = peak_memory([server.pid])
@@ -193,9 +193,9 @@ def test_what_cannot_be_is_said_with_the_right_status(
 
 
 def test_the_databases_words_are_for_the_log_unless_the_visitor_wrote_the_sql(
-    start: Start, demon: Demon, browsing: Server
+    start: Start, daemon: Daemon, browsing: Server
 ) -> None:
-    with closing(sqlite3.connect(demon.directory / "log.db")) as log:
+    with closing(sqlite3.connect(daemon.directory / "log.db")) as log:
         log.execute("CREATE VIEW IF NOT EXISTS broken AS SELECT gone FROM missing")
     query = (
         "--browser-query",
@@ -203,20 +203,20 @@ def test_the_databases_words_are_for_the_log_unless_the_visitor_wrote_the_sql(
         "--browser-query",
         "log/good=SELECT :a + 1 AS b",
     )
-    server = started(start, demon, "thread", *query)
+    server = started(start, daemon, "thread", *query)
     for path in ("log/-saved/bad", "log/-saved/bad.csv"):
         page = web.get(server.url + BASE + path)
         assert page.status_code in (400, 500) and "no such table" not in page.text
     assert "no such table: missing" in server.wait_for_log("missing")
     assert '<td class="n">8' in web.get(server.url + BASE + "log/-saved/good?:a=7").text
-    open_server = started(start, demon, "thread", *query, "--development")
+    open_server = started(start, daemon, "thread", *query, "--development")
     assert "no such table: missing" in web.get(open_server.url + BASE + "log/-saved/bad").text
     # A view that cannot be read does not hide the tables
     assert web.get(server.url + BASE + "log/goods").status_code == 200
     assert web.get(server.url + BASE + "log/broken").status_code == 404
 
 
-def test_a_demon_that_is_away_is_said_with_a_time_to_try_again(start: Start, tmp_path: Path) -> None:
+def test_a_daemon_that_is_away_is_said_with_a_time_to_try_again(start: Start, tmp_path: Path) -> None:
     server = start("thread", "--database", "log", "--dbd", f"unix:{tmp_path}/nothing.sock")
     page = web.get(server.url + BASE + "log/")
     assert (page.status_code, "retry-after" in page.headers) == (503, True)
@@ -225,9 +225,9 @@ def test_a_demon_that_is_away_is_said_with_a_time_to_try_again(start: Start, tmp
     assert everything.status_code == 200 and "does not answer" in everything.text
 
 
-def test_what_is_hidden_or_off_does_not_exist(start: Start, demon: Demon) -> None:
+def test_what_is_hidden_or_off_does_not_exist(start: Start, daemon: Daemon) -> None:
     server = started(
-        start, demon, "thread", "--browser-hidden", "staff", "--no-browser-sql", "--browser", "/db/of/us"
+        start, daemon, "thread", "--browser-hidden", "staff", "--no-browser-sql", "--browser", "/db/of/us"
     )
     url = server.url + "db/of/us/"
     page = web.get(url).text
@@ -236,7 +236,7 @@ def test_what_is_hidden_or_off_does_not_exist(start: Start, demon: Demon) -> Non
     assert web.get(url + "log/-sql?sql=SELECT+1").status_code == 404
     assert "-sql" not in web.get(url + "log/").text + web.get(url + "log/goods").text
     assert web.get(server.url + BASE).status_code == 404
-    off = started(start, demon, "thread", "--browser", "")
+    off = started(start, daemon, "thread", "--browser", "")
     assert web.get(off.url + BASE).status_code == 404
     plain = start("thread")
     assert web.get(plain.url + BASE).status_code == 404
@@ -246,38 +246,38 @@ def test_what_is_hidden_or_off_does_not_exist(start: Start, demon: Demon) -> Non
 # Forms
 
 
-def goods(demon: Demon) -> dict[int, tuple[object, ...]]:
+def goods(daemon: Daemon) -> dict[int, tuple[object, ...]]:
     """Return the rows of the table that may be changed, by id."""
-    with closing(sqlite3.connect(demon.directory / "shop.db")) as shop:
+    with closing(sqlite3.connect(daemon.directory / "shop.db")) as shop:
         return {row[0]: row[1:] for row in shop.execute("SELECT * FROM goods")}
 
 
-def test_a_row_is_inserted_changed_and_deleted(browsing: Server, demon: Demon) -> None:
+def test_a_row_is_inserted_changed_and_deleted(browsing: Server, daemon: Daemon) -> None:
     url = f"{browsing.url}{BASE}shop/goods/"
     name = "two\r\nlines & 'quotes'"
     sent = web.post(
         url + "insert", content=urlencode({"v.id": "70", "v.name": name, "v.price": ""}), headers=FORM
     )
     assert (sent.status_code, sent.headers["location"]) == (303, f"/{BASE}shop/goods")
-    assert goods(demon)[70] == ("two\nlines & 'quotes'", None, None)
+    assert goods(daemon)[70] == ("two\nlines & 'quotes'", None, None)
     form = web.get(url + "edit?key=[70]").text
     assert (
         "two\nlines &amp; &#x27;quotes&#x27;</textarea>" in form
         and 'name="null.price" value="1" checked' in form
     )
-    with closing(sqlite3.connect(demon.directory / "shop.db")) as shop, shop:
+    with closing(sqlite3.connect(daemon.directory / "shop.db")) as shop, shop:
         shop.execute("UPDATE goods SET image = x'01' WHERE id = 70")
     fields = {"v.id": "71", "v.name": name, "v.price": "4.5", "null.price": "1"}
     changed = web.post(url + "edit?key=[70]", content=urlencode(fields), headers=FORM)
     assert (changed.status_code, changed.headers["location"]) == (303, f"/{BASE}shop/goods/row?key=%5B71%5D")
-    assert goods(demon)[71] == ("two\nlines & 'quotes'", 4.5, b"\x01")
+    assert goods(daemon)[71] == ("two\nlines & 'quotes'", 4.5, b"\x01")
     nulled = web.post(
         url + "edit?key=[71]", content=urlencode({"v.name": "x", "null.name": "1"}), headers=FORM
     )
-    assert nulled.status_code == 303 and goods(demon)[71] == (None, 4.5, b"\x01")
-    assert "Delete this row?" in web.get(url + "delete?key=[71]").text and 71 in goods(demon)
+    assert nulled.status_code == 303 and goods(daemon)[71] == (None, 4.5, b"\x01")
+    assert "Delete this row?" in web.get(url + "delete?key=[71]").text and 71 in goods(daemon)
     deleted = web.post(url + "delete?key=[71]", content="", headers=FORM)
-    assert deleted.status_code == 303 and 71 not in goods(demon)
+    assert deleted.status_code == 303 and 71 not in goods(daemon)
     assert web.post(url + "delete?key=[71]", content="", headers=FORM).status_code == 404
 
 
@@ -295,14 +295,14 @@ def test_a_row_is_inserted_changed_and_deleted(browsing: Server, demon: Demon) -
     ],
 )
 def test_a_form_of_another_site_changes_nothing(
-    browsing: Server, demon: Demon, fields: dict[str, str], status: int
+    browsing: Server, daemon: Daemon, fields: dict[str, str], status: int
 ) -> None:
     """The form repeats an id, so that the database refuses what ewe lets pass: 409."""
-    before = goods(demon)
+    before = goods(daemon)
     url = f"{browsing.url}{BASE}shop/goods/insert"
     answer = web.post(url, content="v.id=1&v.name=evil", headers=FORM | fields)
     assert answer.status_code == status, answer.text
-    assert goods(demon) == before
+    assert goods(daemon) == before
     if status == 409:
         assert (
             "refuses this change" in answer.text
@@ -324,14 +324,14 @@ def test_a_form_of_another_site_changes_nothing(
     ],
 )
 def test_a_form_that_cannot_be_changes_nothing(
-    browsing: Server, demon: Demon, path: str, content: str | bytes, status: int
+    browsing: Server, daemon: Daemon, path: str, content: str | bytes, status: int
 ) -> None:
-    before = goods(demon)
+    before = goods(daemon)
     assert web.post(f"{browsing.url}{BASE}{path}", content=content, headers=FORM).status_code == status
-    assert goods(demon) == before
+    assert goods(daemon) == before
 
 
-def test_a_form_for_a_database_that_only_reads_is_refused_by_the_demon(start: Start, demon: Demon) -> None:
-    server = started(start, demon, "thread", "--browser-edit", "log.goods")
+def test_a_form_for_a_database_that_only_reads_is_refused_by_the_daemon(start: Start, daemon: Daemon) -> None:
+    server = started(start, daemon, "thread", "--browser-edit", "log.goods")
     answer = web.post(f"{server.url}{BASE}log/goods/insert", content="v.name=x", headers=FORM)
     assert answer.status_code == 409 and "refuses this change" in answer.text

@@ -1,4 +1,4 @@
-"""Compression on the fly: what is compressed, for whom, its tags, and that the bytes come back the same."""
+"""Compression during sending: which responses, for which clients, entity tags, and unchanged content."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from support import needs
 from support.memory import MemoryStream
-from support.server import MODELS, Server, Start, write_program
+from support.server import MODELS, Server, Starter, write_program
 from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
 from ewe.features import compression as compression_module
 from ewe.features.compression import Compression, Encoded
-from ewe.features.static import COST, SMALL
+from ewe.features.static import ENTRY_BYTES, MAX_CACHED_BYTES
 from ewe.http import codings
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response, Source
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
@@ -73,102 +73,147 @@ def decoded(fields: dict[str, str], body: bytes) -> bytes:
     return DECODERS[fields.get("content-encoding", "")](body)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_bodies_come_back_the_same(start: Start, model: str) -> None:
-    """Files small and large, programs short, long and slow, with each coding, GET and HEAD."""
-    server = start(model, "--compress", "all", "--cache", "1m")
-    (server.root / "small.txt").write_bytes(TEXT)
-    (server.root / "large.txt").write_bytes(LONG)
-    (server.root / "picture.png").write_bytes(TEXT)
-    (server.root / "tiny.txt").write_bytes(b"x" * 1023)
-    (server.root / "noise.txt").write_bytes(os.urandom(2000))
-    (server.root / "beside.txt").write_bytes(TEXT)
-    (server.root / "beside.txt.gz").write_bytes(gzip.compress(b"of the sidecar"))
-    write_program(server.cgi / "say", PROGRAM)
-    wait_until_settled(server.root / "beside.txt.gz")
-    tags = set()
-    for coding in ("gzip", "br", "zstd", "identity"):
-        accept = f"Accept-Encoding: {coding}"
-        sent = coding.removeprefix("identity")
-        for target, expected in (
-            ("/small.txt", TEXT),
-            ("/small.txt", TEXT),  # from the cache
-            ("/large.txt", LONG),
-            ("/cgi-bin/say?x", PROGRAM_TEXT),
-            ("/cgi-bin/say?long", PROGRAM_LONG),
-        ):
-            if coding == "br" and "cgi" in target:
-                continue  # each program costs a start
-            status, fields, body = ask(server, f"GET {target}", accept)
-            assert (status, fields.get("content-encoding", "")) == (200, sent), target
-            assert decoded(fields, body) == expected
-            assert fields["vary"] == "Accept-Encoding"
-            assert ("accept-ranges" in fields) == (not sent and "cgi" not in target)
-            if sent:
-                assert len(body) < len(expected) / 4
-            tags.add((target, fields.get("etag")))
-            of_head = ask(server, f"HEAD {target}", accept)[1]
-            # A length that only encoding would tell may be missing: RFC 9110 section 9.3.2
-            for name in ("date", "transfer-encoding", "content-length"):
-                if name != "content-length" or "cgi" in target:
-                    fields.pop(name, None), of_head.pop(name, None)
-            assert of_head == fields
-        for target in ("/picture.png", "/tiny.txt"):
-            _, fields, body = ask(server, f"GET {target}", accept)
-            assert "content-encoding" not in fields and "vary" not in fields
-            assert body == (server.root / target[1:]).read_bytes()
-    assert len(tags) == 4 + 4 + 2
-    for accept in ("gzip", "identity", "br, gzip;q=0.5"):
-        _, fields, body = ask(server, "GET /noise.txt", f"Accept-Encoding: {accept}")
-        assert "content-encoding" not in fields and fields["vary"] == "Accept-Encoding"
-        assert body == (server.root / "noise.txt").read_bytes()
-    # A compressed file beside the file is first, for the coding that it has.
-    assert decoded(*ask(server, "GET /beside.txt", "Accept-Encoding: gzip")[1:]) == b"of the sidecar"
-    assert decoded(*ask(server, "GET /beside.txt", "Accept-Encoding: zstd")[1:]) == TEXT
-    conditions(server)
-    first_line_at_once(server)
+SHARED_FILES = {
+    "small.txt": TEXT,
+    "large.txt": LONG,
+    "picture.png": TEXT,
+    "tiny.txt": b"x" * 1023,
+    "noise.txt": os.urandom(2000),
+    "beside.txt": TEXT,
+    "beside.txt.gz": gzip.compress(b"of the sidecar"),
+}
+in_each_coding = pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "identity"])
+
+
+@pytest.fixture(scope="module")
+def published(start_shared: Starter) -> None:
+    """The files and the program of the shared servers."""
+    for name, content in SHARED_FILES.items():
+        (start_shared.directory / "htdocs" / name).write_bytes(content)
+    write_program(start_shared.directory / "cgi-bin" / "say", PROGRAM)
+    wait_until_settled(start_shared.directory / "htdocs" / "beside.txt.gz")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def compressing(request: pytest.FixtureRequest, start_shared: Starter, published: None) -> Server:
+    """A server of each model that compresses, for the tests that leave it as it is."""
+    return start_shared(request.param, "--compress", "all", "--cache", "1m")
+
+
+@in_each_coding
+def test_bodies_come_back_the_same(compressing: Server, coding: str) -> None:
+    """Files small and large, programs short and long, with each coding, GET and HEAD."""
+    accept = f"Accept-Encoding: {coding}"
+    sent = coding.removeprefix("identity")
+    for target, expected in (
+        ("/small.txt", TEXT),
+        ("/small.txt", TEXT),  # from the cache
+        ("/large.txt", LONG),
+        ("/cgi-bin/say?x", PROGRAM_TEXT),
+        ("/cgi-bin/say?long", PROGRAM_LONG),
+    ):
+        if coding == "br" and "cgi" in target:
+            continue  # each program costs a start
+        status, fields, body = ask(compressing, f"GET {target}", accept)
+        assert (status, fields.get("content-encoding", "")) == (200, sent), target
+        assert decoded(fields, body) == expected, target
+        assert fields["vary"] == "Accept-Encoding", target
+        assert ("accept-ranges" in fields) == (not sent and "cgi" not in target), target
+        if sent:
+            assert len(body) < len(expected) / 4, target
+        of_head = ask(compressing, f"HEAD {target}", accept)[1]
+        # A length that only encoding would tell may be missing: RFC 9110 section 9.3.2
+        for name in ("date", "transfer-encoding", "content-length"):
+            if name != "content-length" or "cgi" in target:
+                fields.pop(name, None), of_head.pop(name, None)
+        assert of_head == fields, target
+
+
+@in_each_coding
+@pytest.mark.parametrize("target", ["/picture.png", "/tiny.txt"])
+def test_what_is_not_compressed(compressing: Server, coding: str, target: str) -> None:
+    _, fields, body = ask(compressing, f"GET {target}", f"Accept-Encoding: {coding}")
+    assert "content-encoding" not in fields and "vary" not in fields
+    assert body == SHARED_FILES[target[1:]]
+
+
+@pytest.mark.parametrize("target", ["/small.txt", "/large.txt", "/cgi-bin/say?x"])
+def test_each_coding_has_a_tag_of_its_own(compressing: Server, target: str) -> None:
+    """Asked twice, a file has the same tag; a program that sends no tag has none."""
+    codings = ("gzip", "br", "zstd", "identity", "gzip")
+    tags = [
+        ask(compressing, f"HEAD {target}", f"Accept-Encoding: {coding}")[1].get("etag") for coding in codings
+    ]
+    if "cgi" in target:
+        assert set(tags) == {None}
+    else:
+        assert tags[0] == tags[-1] and None not in tags and len(set(tags)) == 4, tags
+
+
+@pytest.mark.parametrize("accept", ["gzip", "identity", "br, gzip;q=0.5"])
+def test_a_body_that_compression_does_not_shorten_is_sent_plain(compressing: Server, accept: str) -> None:
+    _, fields, body = ask(compressing, "GET /noise.txt", f"Accept-Encoding: {accept}")
+    assert "content-encoding" not in fields and fields["vary"] == "Accept-Encoding"
+    assert body == SHARED_FILES["noise.txt"]
+
+
+@pytest.mark.parametrize(
+    ("coding", "expected"), [("gzip", b"of the sidecar"), ("zstd", TEXT)], ids=["gzip", "zstd"]
+)
+def test_a_compressed_file_beside_the_file_is_first(
+    compressing: Server, coding: str, expected: bytes
+) -> None:
+    """For the coding that it has."""
+    assert decoded(*ask(compressing, "GET /beside.txt", f"Accept-Encoding: {coding}")[1:]) == expected
 
 
 def wait_until_settled(path: Path) -> None:
-    """Wait until files as old as this one are cached (static.SETTLED)."""
+    """Wait until files as old as this one are cached (static.SETTLED_S)."""
     while time.time() - os.stat(path).st_ctime < 0.06:
         time.sleep(0.01)
 
 
-def conditions(server: Server) -> None:
-    """A tag finds its own coding again, a range is never of a compressed body, a program's fields are heard."""
-    for target in ("/small.txt", "/large.txt", "/cgi-bin/say?tag"):
-        plain = ask(server, f"GET {target}")[1]
-        packed = ask(server, f"GET {target}", "Accept-Encoding: gzip")[1]
-        assert packed["etag"] == f'W/{plain["etag"][:-1]}-gzip"'
-        for tag, accept in (
-            (plain["etag"], "identity"),
-            (packed["etag"], "gzip"),
-            (packed["etag"], "br, gzip"),
-        ):
-            status, fields, _ = ask(
-                server, f"GET {target}", f"Accept-Encoding: {accept}", f"If-None-Match: {tag}"
-            )
-            assert (status, fields["etag"], fields["vary"]) == (304, tag, "Accept-Encoding")
-        other = packed["etag"].replace("gzip", "lzma")
-        assert ask(server, f"GET {target}", "Accept-Encoding: gzip", f"If-None-Match: {other}")[0] == 200
-    plain = ask(server, "GET /small.txt")[1]
-    packed = ask(server, "GET /small.txt", "Accept-Encoding: gzip")[1]
+@pytest.mark.parametrize("target", ["/small.txt", "/large.txt", "/cgi-bin/say?tag"])
+def test_a_tag_finds_its_own_coding_again(compressing: Server, target: str) -> None:
+    plain = ask(compressing, f"GET {target}")[1]
+    packed = ask(compressing, f"GET {target}", "Accept-Encoding: gzip")[1]
+    assert packed["etag"] == f'W/{plain["etag"][:-1]}-gzip"'
+    for tag, accept in (
+        (plain["etag"], "identity"),
+        (packed["etag"], "gzip"),
+        (packed["etag"], "br, gzip"),
+    ):
+        conditions = f"Accept-Encoding: {accept}", f"If-None-Match: {tag}"
+        status, fields, _ = ask(compressing, f"GET {target}", *conditions)
+        assert (status, fields["etag"], fields["vary"]) == (304, tag, "Accept-Encoding"), conditions
+    other = packed["etag"].replace("gzip", "lzma")
+    assert ask(compressing, f"GET {target}", "Accept-Encoding: gzip", f"If-None-Match: {other}")[0] == 200
+
+
+def test_a_range_is_never_of_a_compressed_body(compressing: Server) -> None:
+    plain = ask(compressing, "GET /small.txt")[1]
+    packed = ask(compressing, "GET /small.txt", "Accept-Encoding: gzip")[1]
     for tag, status in ((plain["etag"], 206), (packed["etag"], 200)):
-        found, fields, body = ask(
-            server, "GET /small.txt", "Accept-Encoding: gzip", "Range: bytes=10-19", f"If-Range: {tag}"
-        )
+        part = "Range: bytes=10-19", f"If-Range: {tag}"
+        found, fields, body = ask(compressing, "GET /small.txt", "Accept-Encoding: gzip", *part)
         assert (found, fields["etag"]) == (status, plain["etag"]) and "content-encoding" not in fields
         assert body == (TEXT[10:20] if status == 206 else TEXT)
-    fields = ask(server, "GET /cgi-bin/say?still", "Accept-Encoding: gzip")[1]
+
+
+def test_a_program_may_forbid_compression(compressing: Server) -> None:
+    fields = ask(compressing, "GET /cgi-bin/say?still", "Accept-Encoding: gzip")[1]
     assert "content-encoding" not in fields and "vary" not in fields
-    # HTTP/1.0 has no chunks: a body that comes piece by piece is not compressed.
-    assert "content-encoding" not in ask(server, "GET /large.txt HTTP/1.0", "Accept-Encoding: gzip")[1]
 
 
-def first_line_at_once(server: Server) -> None:
+def test_an_old_client_gets_a_body_in_pieces_uncompressed(compressing: Server) -> None:
+    """HTTP/1.0 has no chunks."""
+    fields = ask(compressing, "GET /large.txt HTTP/1.0", "Accept-Encoding: gzip")[1]
+    assert "content-encoding" not in fields
+
+
+def test_the_first_line_comes_at_once(compressing: Server) -> None:
     """The first line of a program is decoded before the program goes on."""
-    with server.connect() as sock:
+    with compressing.connect() as sock:
         sock.sendall(request_of("GET /cgi-bin/say?slow", "Accept-Encoding: gzip"))
         with sock.makefile("rb") as file:
             while file.readline() != b"\r\n":
@@ -178,9 +223,9 @@ def first_line_at_once(server: Server) -> None:
                 text += decoder.decompress(file.read(size))
                 file.readline()
                 if text == b"the first line\n":
-                    (server.cgi / "go").touch()
+                    (compressing.cgi / "go").touch()
             assert text == b"the first line\n" + PROGRAM_TEXT
-    (server.cgi / "go").unlink()
+    (compressing.cgi / "go").unlink()
 
 
 # Without a server
@@ -203,7 +248,7 @@ class Program(Source):
 
 def request(*lines: str, line: str = "GET / HTTP/1.1") -> Request:
     """Return a request with these field lines."""
-    return parse_request("\r\n".join((line, "Host: ewe", *lines, "", "")).encode("latin-1"), Limits())
+    return parse_request("\r\n".join((line, "Host: ewe", *lines, "", "")).encode("latin-1"), RequestLimits())
 
 
 def compressed(
@@ -289,7 +334,7 @@ def test_what_is_compressed(response: Response, is_compressed: bool) -> None:
 def test_pages_of_one_visitor(
     setting: str, lines: tuple[str, ...], response: Response, told: bool, is_compressed: bool
 ) -> None:
-    """A secret and a visitor's text in one compressed page are what BREACH needs."""
+    """BREACH needs a secret and a visitor's text in one compressed page."""
     found = compressed(response, GZIP, *lines, told=told, compress=setting)
     assert (found.get("content-encoding") == "gzip") == is_compressed
 
@@ -421,18 +466,15 @@ def test_the_cache_counts_what_is_compressed(tmp_path: Path) -> None:
     room = 100 * 1024
     for number in range(8):
         (tmp_path / f"{number}.txt").write_bytes(os.urandom(9000).hex().encode())
-    (tmp_path / "edge.txt").write_bytes(b"x" * SMALL)
+    (tmp_path / "edge.txt").write_bytes(b"x" * MAX_CACHED_BYTES)
     wait_until_settled(tmp_path / "edge.txt")
     site = make_site(Config(documentroot=tmp_path, compress="files", cache=room, cgi_path="/nowhere"))
     assert site.plan is not None
     static = site.plan.static
     for name in [f"{number}.txt" for number in range(8)] * 3 + ["edge.txt"] * 3:
         for coding in ("gzip", "br", "zstd", "identity"):
-            found = run(
-                site.respond(
-                    request(f"Accept-Encoding: {coding}", line=f"GET /{name} HTTP/1.1"), MemoryStream([])
-                )
-            )  # type: ignore[arg-type]
+            asked = request(f"Accept-Encoding: {coding}", line=f"GET /{name} HTTP/1.1")
+            found = run(site.respond(asked, MemoryStream([])))
             assert isinstance(found.body, bytes)
             assert (
                 decoded({"content-encoding": found.get("content-encoding") or ""}, found.body)
@@ -441,23 +483,23 @@ def test_the_cache_counts_what_is_compressed(tmp_path: Path) -> None:
             held = 0
             for entry in static.cache.values():
                 response = entry.file.response
-                held += entry.file.size + COST
+                held += entry.file.size + ENTRY_BYTES
                 for variant in response.variants.values():
-                    held += COST + (len(variant.body) if variant.body is not response.body else 0)
-            assert held == static.taken == sum(entry.cost for entry in static.cache.values()) <= room
+                    held += ENTRY_BYTES + (len(variant.body) if variant.body is not response.body else 0)
+            assert held == static.used_bytes == sum(entry.cost for entry in static.cache.values()) <= room
     # Unchanged files are compressed once.
     again = [
         run(site.respond(request(GZIP, line="GET /edge.txt HTTP/1.1"), MemoryStream([]))) for _ in range(2)
-    ]  # type: ignore[arg-type]
+    ]
     assert again[0] is again[1]
     os.utime(tmp_path / "edge.txt", (1, 1))
-    static.cache["/edge.txt"].checked = 0.0
+    static.cache["/edge.txt"].checked_at = 0.0
     changed = run(site.respond(request(GZIP, line="GET /edge.txt HTTP/1.1"), MemoryStream([])))
     assert changed.get("etag") != again[0].get("etag")
 
 
 def test_only_so_many_bodies_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each holds memory as long as its client reads."""
+    """Each encoder holds memory as long as its client reads."""
     monkeypatch.setattr(compression_module, "MAX_STREAMS", 3)
     compression = Compression(Config(compress="all"))
     asked = request(GZIP)

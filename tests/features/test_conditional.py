@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from support import web
-from support.server import Start
+from support.server import WAYS_TO_WAIT, Start
 
 from ewe.http.conditional import outcome, range_applies, tags
 from ewe.http.dates import http_date
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request
 from ewe.http.parser import parse_request
 
@@ -28,7 +30,7 @@ FUTURE = "Fri, 01 Jan 2199 00:00:00 GMT"
 def request(*lines: str) -> Request:
     """Return a GET request with these field lines."""
     text = "\r\n".join(("GET / HTTP/1.1", "Host: ewe", *lines, "", ""))
-    return parse_request(text.encode("latin-1"), Limits())
+    return parse_request(text.encode("latin-1"), RequestLimits())
 
 
 # Entity tags: section 8.8.3
@@ -139,7 +141,7 @@ def test_a_hostile_list_costs_little(unit: str, end: str) -> None:
         (("If-Modified-Since: Sun Nov  6 08:49:36 1994",), None),
         (("If-Unmodified-Since: Sunday, 06-Nov-94 08:49:36 GMT",), 412),
         (("If-Unmodified-Since: Sun Nov  6 08:49:36 1994",), 412),
-        # What is not a date is ignored: sections 13.1.3 and 13.1.4
+        # A value that is not a date is ignored: sections 13.1.3 and 13.1.4
         (("If-Modified-Since: yesterday",), None),
         (("If-Modified-Since:",), None),
         (("If-Modified-Since: 784111777",), None),
@@ -164,7 +166,7 @@ MODIFIED_SINCE = {"": None, OLDER: True, SAME: False, NEWER: False, "never": Non
 
 
 def test_the_order_in_all_combinations() -> None:
-    """All of them, against section 13.2.2 read aloud."""
+    """All combinations of the fields, compared with a literal reading of section 13.2.2."""
     for match, unmodified, none_match, since in itertools.product(
         MATCH, UNMODIFIED, NONE_MATCH, MODIFIED_SINCE
     ):
@@ -204,44 +206,58 @@ def test_if_range(lines: tuple[str, ...], age: float, expected: bool) -> None:
 # The same over a socket
 
 
-def test_conditions_of_a_file(start: Start, way_to_wait: str) -> None:
-    server = start(way_to_wait)
-    small, large = bytes(range(256)) * 4, os.urandom(100_000)
-    for name, content in (("small.bin", small), ("large.bin", large)):
-        (server.root / name).write_bytes(content)
-        os.utime(server.root / name, (MODIFIED, MODIFIED + 0.75))  # a part of a second is not compared
+FILES = {"/small.bin": bytes(range(256)) * 4, "/large.bin": os.urandom(100_000)}
+FILE_CONDITIONS: list[tuple[dict[str, str], int]] = [  # TAG stands for the file's own tag
+    ({"If-None-Match": "TAG"}, 304),
+    ({"If-None-Match": 'W/"x", W/TAG'}, 304),
+    ({"If-None-Match": '"x"', "If-Modified-Since": SAME}, 200),
+    ({"If-Modified-Since": SAME}, 304),
+    ({"If-Modified-Since": OLDER}, 200),
+    ({"If-Match": '"x"'}, 412),
+    ({"If-Match": "TAG"}, 200),
+    ({"If-Unmodified-Since": OLDER}, 412),
+    ({"If-Unmodified-Since": SAME}, 200),
+]
+OTHER_CONDITIONS: list[tuple[str, str, dict[str, str], int]] = [
+    # Step 5: If-Range
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": "TAG"}, 206),
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": SAME}, 206),
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": '"x"'}, 200),
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": NEWER}, 200),
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": "TAG", "If-None-Match": "TAG"}, 304),
+    ("GET", "", {"Range": "bytes=0-9", "If-Range": "TAG", "If-Match": '"x"'}, 412),
+    ("GET", "", {"If-Range": '"x"'}, 200),
+    # Where the answer would be no 2xx, conditions are ignored: section 13.2.1
+    ("GET", "/missing", {"If-Match": '"x"'}, 404),
+    ("GET", "/missing", {"If-None-Match": "*"}, 404),
+    ("POST", "", {"If-Match": '"x"'}, 405),
+]
+ALL_CONDITIONS = [
+    (method, "", *row) for method in ("GET", "HEAD") for row in FILE_CONDITIONS
+] + OTHER_CONDITIONS
+
+
+@pytest.fixture(scope="module", params=WAYS_TO_WAIT)
+def client(request: pytest.FixtureRequest, start_shared: Start) -> Iterator[httpx.Client]:
+    """A client of a server for each way to wait, which serves FILES."""
+    server = start_shared(request.param)
+    for path, content in FILES.items():
+        (server.root / path[1:]).write_bytes(content)
+        os.utime(server.root / path[1:], (MODIFIED, MODIFIED + 0.75))  # a part of a second is not compared
     with web.Client(base_url=server.url) as client:
-        for path, content in (("/small.bin", small), ("/large.bin", large)):
-            fresh = client.get(path)
-            etag = fresh.headers["etag"]
-            assert fresh.headers["last-modified"] == SAME
+        yield client
 
-            def status(path: str = path, method: str = "GET", etag: str = etag, **fields: str) -> int:
-                headers = {name.replace("_", "-"): value for name, value in fields.items()}
-                response = client.request(method, path, headers=headers)
-                if response.status_code == 304:
-                    assert response.content == b"" and response.headers["etag"] == etag
-                    assert "content-type" not in response.headers
-                return response.status_code
 
-            for method in ("GET", "HEAD"):
-                assert status(method=method, if_none_match=etag) == 304
-                assert status(method=method, if_none_match=f'W/"x", W/{etag}') == 304
-                assert status(method=method, if_none_match='"x"', if_modified_since=SAME) == 200
-                assert status(method=method, if_modified_since=SAME) == 304
-                assert status(method=method, if_modified_since=OLDER) == 200
-                assert status(method=method, if_match='"x"') == 412
-                assert status(method=method, if_match=etag) == 200
-                assert status(method=method, if_unmodified_since=OLDER) == 412
-                assert status(method=method, if_unmodified_since=http_date(MODIFIED)) == 200
-            # Step 5: If-Range
-            part = {"range": "bytes=0-9"}
-            assert status(**part, if_range=etag) == status(**part, if_range=SAME) == 206
-            assert status(**part, if_range='"x"') == status(**part, if_range=NEWER) == 200
-            assert status(**part, if_range=etag, if_none_match=etag) == 304
-            assert status(**part, if_range=etag, if_match='"x"') == 412
-            assert status(if_range='"x"') == 200
-            # Where the answer would be no 2xx, conditions are ignored: section 13.2.1
-            assert status("/missing", if_match='"x"') == status("/missing", if_none_match="*") == 404
-            assert status(method="POST", if_match='"x"') == 405
-            assert client.get(path).content == content  # and nothing of all this sticks
+@pytest.mark.parametrize("path", FILES)
+def test_conditions_of_a_file(client: httpx.Client, path: str) -> None:
+    fresh = client.get(path)
+    assert (fresh.headers["last-modified"], http_date(MODIFIED)) == (SAME, SAME)
+    etag = fresh.headers["etag"]
+    for method, other, conditions, status in ALL_CONDITIONS:
+        headers = {name: value.replace("TAG", etag) for name, value in conditions.items()}
+        response = client.request(method, other or path, headers=headers)
+        assert response.status_code == status, (method, other, conditions)
+        if status == 304:
+            assert response.content == b"" and response.headers["etag"] == etag
+            assert "content-type" not in response.headers
+    assert client.get(path).content == FILES[path]  # and nothing of all this sticks

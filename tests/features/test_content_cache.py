@@ -20,10 +20,10 @@ from ewe.config.settings import Config
 from ewe.features.compression import Compression
 from ewe.features.content_cache import Cached
 from ewe.gateway import content_cache, content_copies
-from ewe.gateway.content_cache import PATIENCE, ContentCache, Recorder
+from ewe.gateway.content_cache import SHARED_WAIT_S, ContentCache, RecordedBody
 from ewe.http.caching import NEUTRAL, directives, lifetime, seconds, selecting
 from ewe.http.dates import http_date
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import FileResponse, Request, Response, Source
 from ewe.http.parser import parse_request
 from ewe.http.response_head import options_of
@@ -120,7 +120,7 @@ class Program(Source):
 
 
 class Place:
-    """A cache around a feature. says: what it answers, or what makes it; seen: the requests that it got."""
+    """A cache around a feature. says: the response, or a function that makes it; seen: the requests that it got."""
 
     def __init__(self, room: int = 1 << 20) -> None:
         self.cache = ContentCache(room)
@@ -136,7 +136,7 @@ class Place:
     def ask(self, line: str = "GET /", *fields: str, host: str = "ewe") -> tuple[str, bytes]:
         """Return Cache-Status without its name, and the body, read to its end."""
         lines = "\r\n".join((f"{line} HTTP/1.1", f"Host: {host}", *fields, "", ""))
-        response = run(self.cached.respond(parse_request(lines.encode("latin-1"), Limits()), self.io))
+        response = run(self.cached.respond(parse_request(lines.encode("latin-1"), RequestLimits()), self.io))
         assert response is not None
         self.response = response
         body = response.body
@@ -153,8 +153,8 @@ class Place:
     def check(self) -> None:
         """The memory that is counted is the memory that is held."""
         held = sum(copy.cost for copies in self.cache.copies.values() for copy in copies)
-        assert held == self.cache.taken <= self.cache.room
-        assert not self.cache.flights
+        assert held == self.cache.used_bytes <= self.cache.room
+        assert not self.cache.in_flight
 
 
 @pytest.fixture
@@ -231,14 +231,14 @@ def test_a_copy_and_its_age(place: Place, clock: Callable[[float], None]) -> Non
         (page(status=401), (), False),
         (page(status=403), (), False),
         (page(), ("Cache-Control: no-store",), False),
-        # Who asks
+        # Credentials in the request
         (page(), ("Authorization: Basic eA==",), False),
         (page("public, max-age=9"), ("Authorization: Basic eA==",), True),
         (page("s-maxage=9"), ("Authorization: Basic eA==",), True),
         (page(), ("Cookie: a=b",), False),
         (page("public, max-age=9"), ("Cookie: a=b",), False),
         (page("public, max-age=9", ("Vary", "Cookie")), ("Cookie: a=b",), True),
-        # What a program may believe, and what is no part of the key
+        # Fields that a program may obey, but that are not in the key
         (page(), ("X-Forwarded-Host: evil",), False),
         (page(), ("X-Original-URL: /admin",), False),
         (page(), ("Forwarded: host=evil",), False),
@@ -320,14 +320,14 @@ def test_a_host_in_capitals_leaves_no_copy(place: Place) -> None:
 def test_the_version_is_part_of_the_key(place: Place) -> None:
     place.says = lambda request: page(body=b"%d.%d" % request.version)
     for version in (b"1.0", b"1.1", b"1.0"):
-        request = parse_request(b"GET / HTTP/%b\r\nHost: ewe\r\n\r\n" % version, Limits())
+        request = parse_request(b"GET / HTTP/%b\r\nHost: ewe\r\n\r\n" % version, RequestLimits())
         response = run(place.cached.respond(request, place.io))
         assert response is not None and response.body == version
 
 
 def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
     place.says = lambda request: page(body=place.io.variables.get(b"TIER", b"none"))
-    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits())
+    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", RequestLimits())
     for tier in (b"gold", b"free", b"gold"):
         place.io.variables = {b"TIER": tier}
         response = run(place.cached.respond(request, place.io))
@@ -637,11 +637,11 @@ def test_what_passes_by(place: Place) -> None:
     place.says = page(body=Program(b"a", HTTPError(502, "cut")))
     with pytest.raises(HTTPError):
         place.ask()
-    run(place.response.close()) if isinstance(place.response.body, Recorder) else None
+    run(place.response.close()) if isinstance(place.response.body, RecordedBody) else None
     place.says = source = page(body=Program(b"a", b"b"))
     inner = source.body
     response = run(
-        place.cached.respond(parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits()), place.io)
+        place.cached.respond(parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", RequestLimits()), place.io)
     )
     assert response is not None and isinstance(response.body, Source)
     run(response.body.receive())
@@ -676,7 +676,7 @@ def test_compressed_copies_are_kept_beside_the_copy(place: Place) -> None:
     place.says = page(body=b"sheep " * 500)
     place.ask()
     place.ask("GET /", "Accept-Encoding: gzip")
-    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\nAccept-Encoding: gzip\r\n\r\n", Limits())
+    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\nAccept-Encoding: gzip\r\n\r\n", RequestLimits())
     first = run(compression.finish(request, place.response, place.io))
     assert first.get("content-encoding") == "gzip" and first.get("age") == "0"
     assert run(compression.finish(request, place.response, place.io)) is first
@@ -784,7 +784,7 @@ def a_slow_client_holds_nobody(server: Server) -> None:
         assert slow.recv(100).startswith(b"HTTP/1.1 200")
         began = time.monotonic()
         assert ask() == "ewe; fwd=uri-miss"
-        assert time.monotonic() - began < PATIENCE  # or it has waited in vain
+        assert time.monotonic() - began < SHARED_WAIT_S  # or it has waited in vain
         assert ask().startswith("ewe; hit")
 
 

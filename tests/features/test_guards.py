@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 
+from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError
 from ewe.features.base import Middleware
 from ewe.features.guards import auth, htpasswd
-from ewe.features.guards.addresses import Allow, Deny
 from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import who
-from ewe.features.guards.freshness import CacheControl, Expires
-from ewe.features.guards.headers import Headers
-from ewe.features.guards.limit_rate import LimitRate
-from ewe.features.guards.methods import Methods
-from ewe.features.guards.request_rate import RequestRate
 from ewe.gateway import wsgi
-from ewe.gateway.shared_table import WAYS, Rate, SharedTable
+from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
 from ewe.http.messages import Request, Response, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
@@ -38,7 +33,7 @@ def io_of(address: str = "192.0.2.1") -> Stream:
 
 
 class Inner:
-    """The handler inside a middleware. seen: the request that has come through. variables: what was said of it."""
+    """The handler inside a middleware. seen: the request that passed. variables: those of that request."""
 
     def __init__(self, response: Response | None = None) -> None:
         self.response = response or Response(200)
@@ -49,6 +44,11 @@ class Inner:
         self.seen = request
         self.variables = io.variables
         return self.response
+
+
+def made(key: str, value: object) -> Any:
+    """Return the guard that a key of a site asks for. Raises ConfigError."""
+    return feature(STEPS[key].module).keys[key].middleware(PLACE, value)
 
 
 def ask(guard: Middleware, request: Request, io: Stream | None = None) -> Response | None:
@@ -68,7 +68,7 @@ def verdict(guard: Middleware, request: Request, address: str = "192.0.2.1") -> 
 
 
 def test_methods() -> None:
-    guard = Methods.from_table(["GET", "PROPFIND"], PLACE)
+    guard = made("methods", ["GET", "PROPFIND"])
     asked = {name: verdict(guard, Request(name, "/", (1, 1))) for name in
              ("GET", "HEAD", "PROPFIND", "POST", "DELETE", "OPTIONS", "BREW", "get")}  # fmt: skip
     assert asked == {
@@ -93,11 +93,7 @@ def test_methods() -> None:
     ],
 )  # fmt: skip
 def test_addresses(settings: dict[str, object], passes: tuple[str, ...], refused: tuple[str, ...]) -> None:
-    guards = [
-        guard.from_table(settings[key], PLACE)
-        for key, guard in (("deny", Deny), ("allow", Allow))
-        if key in settings
-    ]
+    guards = [made(key, settings[key]) for key in ("deny", "allow") if key in settings]
     request = Request("GET", "/", (1, 1))
     for address, status in [*((each, 0) for each in passes), *((each, 403) for each in refused)]:
         statuses = [verdict(guard, request, address) for guard in guards]
@@ -112,7 +108,7 @@ def test_who_is_counted_together() -> None:
 def test_the_rate_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    guard = RequestRate.from_table({"rate": 2, "burst": 3}, PLACE)
+    guard = made("requests-per-second", {"rate": 2, "burst": 3})
     request = Request("GET", "/", (1, 1))
     statuses = [verdict(guard, request) for _ in range(5)]
     assert statuses == [0, 0, 0, 429, 429]
@@ -134,7 +130,7 @@ def test_a_full_table_keeps_those_that_wait_longest(monkeypatch: pytest.MonkeyPa
         assert not rate.take(b"%d" % number)
     assert rate.take(b"one")
     held = sum(rate.table.get(rate.table.digest(b"rate", b"%d" % number)) > 0 for number in range(100))
-    assert held == WAYS - 1
+    assert held == BUCKET_SLOTS - 1
 
 
 @pytest.mark.starts_processes
@@ -177,7 +173,7 @@ def finished(guard: Any, response: Response, path: str = "/a.html") -> list[tupl
 def test_headers() -> None:
     replaced = {"X-Frame-Options": "DENY", "X-Name": "Zoë"}
     table = {"set": replaced, "add": {"Link": ["<a>", "<b>"]}, "remove": ["x-powered-by"]}
-    guard = Headers.from_table(table, PLACE)
+    guard = made("headers", table)
     fields = (("X-Powered-By", "PHP"), ("x-frame-options", "SAMEORIGIN"), ("Link", "<c>"))
     assert finished(guard, Response(404, fields, b"none")) == [
         ("Link", "<c>"), ("X-Frame-Options", "DENY"), ("X-Name", "Zo\xc3\xab"), ("Link", "<a>"), ("Link", "<b>"),
@@ -185,7 +181,7 @@ def test_headers() -> None:
 
 
 def test_expires() -> None:
-    guard = Expires.from_table({"text/html": "0s", "image/*": "30d", "default": "1h"}, PLACE)
+    guard = made("expires", {"text/html": "0s", "image/*": "30d", "default": "1h"})
     for kind, age in (("text/html; charset=utf-8", 0), ("image/png", 2592000), ("a/b", 3600)):
         fields = dict(finished(guard, Response(200, (("Content-Type", kind),), b"x")))
         assert fields["Cache-Control"] == f"max-age={age}" and fields["Expires"].endswith("GMT")
@@ -193,67 +189,67 @@ def test_expires() -> None:
     for kept in (Response(404, (), b"x"), Response(200, (("cache-control", "no-store"),), b"x")):
         assert finished(guard, kept) == list(kept.fields)
     other = (("Content-Type", "c/d"),)
-    assert finished(Expires.from_table({"a/b": "1d"}, PLACE), Response(200, other)) == list(other)
+    assert finished(made("expires", {"a/b": "1d"}), Response(200, other)) == list(other)
 
 
 def test_cache_control() -> None:
-    guard = CacheControl.from_table("public, immutable", PLACE)
-    expires = Expires.from_table("1y", PLACE)
+    guard = made("cache-control", "public, immutable")
+    expires = made("expires", "1y")
     assert finished(guard, Response(200)) == [("Cache-Control", "public, immutable")]
     inner = Inner()
     after = run(expires.around(inner, inner).respond(Request("GET", "/", (1, 1)), io_of()))
     assert dict(finished(guard, after))["Cache-Control"] == "public, immutable, max-age=31536000"
-    assert dict(finished(CacheControl.from_table("no-store", PLACE), after))["Cache-Control"] == "no-store"
+    assert dict(finished(made("cache-control", "no-store"), after))["Cache-Control"] == "no-store"
     assert finished(guard, Response(200, (("Cache-Control", "private"),))) == [("Cache-Control", "private")]
     assert finished(guard, Response(500)) == []
 
 
 BAD = [
-    (Methods, [], "expected a list of methods"),
-    (Methods, ["get"], "in capitals"),
-    (Methods, ["G T"], "in capitals"),
-    (Methods, ["TRACE"], "no TRACE"),
-    (Methods, 3, "expected a list"),
-    (Allow, ["192.0.2.1/24"], "the network is 192.0.2.0/24"),
-    (Deny, ["x"], "expected addresses"),
-    (Allow, ["all"], "leave the setting out"),
-    (Allow, [], "expected addresses"),
-    (RequestRate, 0, "above 0"),
-    (RequestRate, True, "above 0"),
-    (RequestRate, {"burst": 3}, "above 0"),
-    (RequestRate, {"rate": 3, "bust": 3}, 'did you mean "burst"'),
-    (RequestRate, {"rate": 1, "burst": 0.5}, "from 1"),
-    (RequestRate, float("nan"), "above 0"),
-    (Headers, {"set": {"X-A": "a\r\nSet-Cookie: b"}}, "in one line"),
-    (Headers, {"set": {"X-A:": "a"}}, "the name of"),
-    (Headers, {"add": {"Content-Length": "3"}}, "ewe itself writes"),
-    (Headers, {"remove": ["Date"]}, "ewe itself"),
-    (Headers, {"set": {"X\nY": "a"}}, "the name of"),
-    (Headers, {"ad": {}}, 'did you mean "add"'),
-    (Headers, {"set": {"X-A": 3}}, "in one line"),
-    (Headers, {"set": {"X-A": " a"}}, "in one line"),
-    (Expires, "soon", "a time such as"),
-    (Expires, {"text": "1d"}, "a time such as"),
-    (Expires, "99y", "at most 10y"),
-    (CacheControl, "a\nb", "in one line"),
-    (CacheControl, "", "directives"),
-    (LimitRate, "0", "for each second"),
-    (LimitRate, "fast", "a size in bytes"),
-    (Auth, {"realm": "x"}, "either file or command"),
-    (Auth, {"file": "/x"}, "realm"),
-    (Auth, "x", "expected"),
-    (Auth, {"realm": "x\ny", "file": "/x"}, "a name in ASCII"),
-    (Auth, {"realm": "x", "file": "/none"}, "No such file"),
-    (Auth, {"realm": "x", "command": "check"}, "an absolute path"),
-    (Auth, {"realm": "x", "fil": "/x"}, 'mean "file"'),
-    (Auth, {"realm": "x", "command": "/x", "timeout": -1}, "a time"),
+    ("methods", [], "expected a list of methods"),
+    ("methods", ["get"], "in capitals"),
+    ("methods", ["G T"], "in capitals"),
+    ("methods", ["TRACE"], "no TRACE"),
+    ("methods", 3, "expected a list"),
+    ("allow", ["192.0.2.1/24"], "the network is 192.0.2.0/24"),
+    ("deny", ["x"], "expected addresses"),
+    ("allow", ["all"], "leave the setting out"),
+    ("allow", [], "expected addresses"),
+    ("requests-per-second", 0, "above 0"),
+    ("requests-per-second", True, "above 0"),
+    ("requests-per-second", {"burst": 3}, "above 0"),
+    ("requests-per-second", {"rate": 3, "bust": 3}, 'did you mean "burst"'),
+    ("requests-per-second", {"rate": 1, "burst": 0.5}, "from 1"),
+    ("requests-per-second", float("nan"), "above 0"),
+    ("headers", {"set": {"X-A": "a\r\nSet-Cookie: b"}}, "in one line"),
+    ("headers", {"set": {"X-A:": "a"}}, "the name of"),
+    ("headers", {"add": {"Content-Length": "3"}}, "ewe itself writes"),
+    ("headers", {"remove": ["Date"]}, "ewe itself"),
+    ("headers", {"set": {"X\nY": "a"}}, "the name of"),
+    ("headers", {"ad": {}}, 'did you mean "add"'),
+    ("headers", {"set": {"X-A": 3}}, "in one line"),
+    ("headers", {"set": {"X-A": " a"}}, "in one line"),
+    ("expires", "soon", "a time such as"),
+    ("expires", {"text": "1d"}, "a type such as"),
+    ("expires", "99y", "at most 10y"),
+    ("cache-control", "a\nb", "in one line"),
+    ("cache-control", "", "directives"),
+    ("limit-rate", "0", "for each second"),
+    ("limit-rate", "fast", "a size in bytes"),
+    ("auth", {"realm": "x"}, "either file or command"),
+    ("auth", {"file": "/x"}, "realm"),
+    ("auth", "x", "expected"),
+    ("auth", {"realm": "x\ny", "file": "/x"}, "a name in ASCII"),
+    ("auth", {"realm": "x", "file": "/none"}, "No such file"),
+    ("auth", {"realm": "x", "command": "check"}, "an absolute path"),
+    ("auth", {"realm": "x", "fil": "/x"}, 'mean "file"'),
+    ("auth", {"realm": "x", "command": "/x", "timeout": -1}, "a time"),
 ]
 
 
-@pytest.mark.parametrize("kind, value, words", BAD)
-def test_bad_settings(kind: Any, value: object, words: str) -> None:
+@pytest.mark.parametrize("key, value, words", BAD)
+def test_bad_settings(key: str, value: object, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        kind.from_table(value, PLACE)
+        made(key, value)
     text = str(refused.value)
     assert text.startswith(PLACE) and words in text and "\n" not in text
 
@@ -293,7 +289,7 @@ def test_bad_lines(tmp_path: Path, line: str, words: str) -> None:
     file = tmp_path / "htpasswd"
     file.write_text(f"# members\nok:{HASHES['sha1']}\n\n{line}\n")
     with pytest.raises(ConfigError) as refused:
-        Auth.from_table({"realm": "x", "file": str(file)}, PLACE)
+        made("auth", {"realm": "x", "file": str(file)})
     assert f"{file} line 4: " in str(refused.value) and words in str(refused.value)
 
 
@@ -335,7 +331,7 @@ def log_in(guard: Auth, name: str, password: str, address: str = "192.0.2.1") ->
 @pytest.fixture
 def guard(tmp_path: Path) -> Auth:
     (tmp_path / "htpasswd").write_text(f"ada:{HASHES['bcrypt']}\nbob:{HASHES['sha1']}\n")
-    return Auth.from_table({"realm": 'The "club"', "file": str(tmp_path / "htpasswd")}, PLACE)
+    return made("auth", {"realm": 'The "club"', "file": str(tmp_path / "htpasswd")})
 
 
 def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,9 +345,8 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert len(asked.hashes) == 2  # but not for another client.
     assert log_in(guard, "ada", "wrong") == 401
     count = len(asked.hashes)
-    assert {log_in(guard, "ada", "wrong") for _ in range(50)} == {
-        401
-    }  # is no further guess, and no further check
+    # Is no further guess, and no further check
+    assert {log_in(guard, "ada", "wrong") for _ in range(50)} == {401}
     assert len(asked.hashes) == count
     # An unknown name costs as much as the most expensive known one, and never gets in.
     asked.hashes.clear()
@@ -393,16 +388,15 @@ def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log_in(guard, "ada", "secret", "192.0.2.99") == 0
     statuses = [log_in(guard, "ada", f"guess {number}") for number in range(auth.CLIENT_BURST + 3)]
     assert statuses == [401] * auth.CLIENT_BURST + [429] * 3
-    assert (
-        log_in(guard, "ada", "secret") == log_in(guard, "bob", "secret") == 429
-    )  # right or wrong, nothing is told
+    # Right or wrong, nothing is told
+    assert log_in(guard, "ada", "secret") == log_in(guard, "bob", "secret") == 429
     assert len(asked.hashes) == auth.CLIENT_BURST + 1
     # From many addresses: the name is protected, and its owner still gets in.
     statuses = [log_in(guard, "ada", "guess", f"198.51.100.{number}") for number in range(60)]
     assert statuses.count(401) == auth.USER_BURST - auth.CLIENT_BURST and statuses[-1] == 429
     assert log_in(guard, "ada", "secret", "203.0.113.1") == 429
     now += 70  # past what is remembered
-    monkeypatch.setattr(auth, "USER_SECONDS", 5.0)
+    monkeypatch.setattr(auth, "USER_INTERVAL_S", 5.0)
     for number in range(20):
         log_in(guard, "ada", "guess", f"198.51.101.{number}")
     assert log_in(guard, "ada", "secret", "192.0.2.99") == 0

@@ -1,4 +1,4 @@
-"""Directory indexes: what is listed and in what order, that every name leads back to its file, HTML or JSON."""
+"""Directory indexes: the listed names and their order, links that lead to the files, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.server import MODELS, Start, wait_until
 from ewe.config.settings import Config
 from ewe.features import indexes
 from ewe.features.static import Static
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
@@ -147,7 +147,7 @@ def json_of(root: Path, query: str | None = None) -> list[dict[str, object]]:
     return found
 
 
-# What is listed
+# The listed names
 
 
 def test_the_response(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_long_listing_comes_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It examines the names of one page alone, whatever it is asked for: an event loop waits meanwhile."""
+    """A listing examines the names of one page only, for any requested page: the event loop waits for it."""
     count = 2 * indexes.PAGE_NAMES + 500
     assert count > indexes.MAX_SORTED
     make(tmp_path, *(f"photo {number:05} of a sheep.jpeg" for number in range(count - 1)), "Album/")
@@ -279,12 +279,14 @@ def test_a_long_listing_comes_in_pages(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_every_name_leads_back_to_its_file(name: str, is_directory: bool, path: str) -> None:
     mode = 0o040755 if is_directory else 0o100644
-    entry = indexes.Entry(name, SimpleNamespace(st_mode=mode, st_size=1, st_mtime_ns=0))  # type: ignore[arg-type]
+    entry = indexes.DirectoryEntry(name, SimpleNamespace(st_mode=mode, st_size=1, st_mtime_ns=0))  # type: ignore[arg-type]
     page = Page(indexes.as_page([entry], path, "", "name", "asc"))
     href, label = page.rows[-1][:2]
     assert href.startswith("./") and href.isascii() and href.isprintable() and " " not in href
     target = urljoin("http://example.org" + percent_encode(path), href).removeprefix("http://example.org")
-    request = parse_request(f"GET {target} HTTP/1.1\r\nHost: example.org\r\n\r\n".encode("ascii"), Limits())
+    request = parse_request(
+        f"GET {target} HTTP/1.1\r\nHost: example.org\r\n\r\n".encode("ascii"), RequestLimits()
+    )
     assert request.path == path + name + "/" * is_directory
     assert request.query is None
     assert label == indexes.text(name).translate(indexes.CONTROLS) + "/" * is_directory
@@ -304,7 +306,7 @@ def test_every_crumb_leads_to_its_directory(parts: list[str]) -> None:
     assert len(page.crumbs) == len(parts) + 1
     for number, (href, _, current) in enumerate(page.crumbs):
         request = parse_request(
-            f"GET {href} HTTP/1.1\r\nHost: a\r\n\r\n".encode("ascii"), Limits(100_000, 100_000)
+            f"GET {href} HTTP/1.1\r\nHost: a\r\n\r\n".encode("ascii"), RequestLimits(100_000, 100_000)
         )
         assert request.path == "/" + "".join(part + "/" for part in parts[:number])
         assert current == ("page" if number == len(parts) else "")
@@ -457,7 +459,7 @@ def test_dates(seconds: int, expected: str | None) -> None:
 
 
 def test_a_date_beyond_all_calendars() -> None:
-    entry = indexes.Entry(
+    entry = indexes.DirectoryEntry(
         "a",
         SimpleNamespace(st_mode=0o100644, st_size=1, st_mtime_ns=10**30),  # type: ignore[arg-type]
     )
@@ -486,7 +488,7 @@ def test_a_date_beyond_all_calendars() -> None:
         ("application/json;q=0.8, text/html;q=0.9", False),
         ("application/json;q=0.8,text/html;q=0.75", True),
         ("application/json ; q=0.5 , text/html\t;\tQ=0.4", True),
-        ("application/json, text/plain, */*", True),  # axios: of equal weights, what is named
+        ("application/json, text/plain, */*", True),  # axios: among equal weights, a named type
         ("application/json;q=0.5, */*", False),  # the most specific range decides: JSON 0.5, HTML 1
         ("text/html;q=0.5, */*", True),
         ("text/html;q=0, */*;q=0.1", True),
@@ -612,12 +614,14 @@ def test_the_tag_is_of_all_that_the_page_shows(tmp_path: Path, monkeypatch: pyte
 @given(st.lists(names, unique=True, max_size=4), st.lists(names, unique=True, max_size=4))
 def test_two_lists_have_two_tags(one: list[str], other: list[str]) -> None:
     about: Any = SimpleNamespace(st_mode=0o100644, st_size=1, st_mtime_ns=0)
-    tags = [indexes.tag_of([indexes.Entry(name, about) for name in found], "") for found in (one, other)]
+    tags = [
+        indexes.tag_of([indexes.DirectoryEntry(name, about) for name in found], "") for found in (one, other)
+    ]
     assert (tags[0] == tags[1]) is (one == other)
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("count", [3, indexes.FEW + 5])
+@pytest.mark.parametrize("count", [3, indexes.INLINE_NAMES + 5])
 def test_a_listing_is_validated(start: Start, model: str, count: int) -> None:
     server = start(model, "--compress", "all", "--compress-codings", "gzip")
     (server.root / "d").mkdir()
@@ -676,12 +680,12 @@ class Calling(Stream):
 
 
 def test_a_directory_with_many_names_is_listed_by_a_call(tmp_path: Path) -> None:
-    """Beside an event loop it is made in another thread, so that other clients are answered meanwhile."""
+    """Beside an event loop a thread makes the listing, so that other clients are answered meanwhile."""
     (tmp_path / "d").mkdir()
     static = Static(Config(), str(tmp_path))
     request = Request("GET", "/d/", (1, 1), path="/d/")
     descriptors = len(os.listdir("/proc/self/fd"))
-    for count, calls in ((indexes.FEW, 0), (indexes.FEW + 1, 1)):
+    for count, calls in ((indexes.INLINE_NAMES, 0), (indexes.INLINE_NAMES + 1, 1)):
         make(tmp_path / "d", *(str(number) for number in range(count)))
         io = Calling()
         response = run(static.respond(request, io))
@@ -696,7 +700,7 @@ def test_a_directory_with_many_names_is_listed_by_a_call(tmp_path: Path) -> None
 def test_a_directory_that_is_exchanged_before_its_turn(tmp_path: Path, then: str) -> None:
     root = tmp_path / "root"
     (root / "d").mkdir(parents=True)
-    make(root / "d", *(str(number) for number in range(indexes.FEW + 1)))
+    make(root / "d", *(str(number) for number in range(indexes.INLINE_NAMES + 1)))
 
     class Late(Calling):
         async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
@@ -718,15 +722,15 @@ def test_a_directory_that_is_exchanged_before_its_turn(tmp_path: Path, then: str
 def test_the_order_of_many_names(tmp_path: Path) -> None:
     found = [f"{'aB'[number % 2]}{number * 7919 % 5000}" for number in range(5000)]
     expected = sorted(found, key=str.casefold)
-    assert indexes.Part([*found], "").names == expected[: indexes.PAGE_NAMES]
-    assert indexes.Part([*found], "5").names == expected[-indexes.PAGE_NAMES :]
+    assert indexes.DirectoryPage([*found], "").names == expected[: indexes.PAGE_NAMES]
+    assert indexes.DirectoryPage([*found], "5").names == expected[-indexes.PAGE_NAMES :]
 
 
 def test_clients_who_leave_meanwhile_leave_no_descriptor(start: Start, way_to_wait: str) -> None:
     server = start(way_to_wait)
     (server.root / "d").mkdir()
-    make(server.root / "d", *(f"{number}" for number in range(3 * indexes.FEW)))
-    assert len(Page(web.get(server.url + "d/").text).names) == 3 * indexes.FEW
+    make(server.root / "d", *(f"{number}" for number in range(3 * indexes.INLINE_NAMES)))
+    assert len(Page(web.get(server.url + "d/").text).names) == 3 * indexes.INLINE_NAMES
     for _ in range(20):
         with server.connect() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

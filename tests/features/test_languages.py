@@ -165,10 +165,10 @@ def test_tags_ranges_and_codings(tmp_path: Path) -> None:
         assert gzip.decompress(packed.body) == (tmp_path / "page.en.html").read_bytes()
         assert set(packed.fields["vary"].split(", ")) == {"Accept-Encoding", "Accept-Language"}
         assert packed.fields["content-language"] == "en"
-    held = static_of(site).taken
+    held = static_of(site).used_bytes
     for _ in range(20):
         ask(site, "GET /page.html", "Accept-Language: en", "Accept-Encoding: gzip")
-    assert static_of(site).taken == held
+    assert static_of(site).used_bytes == held
 
 
 def static_of(site: Site) -> Static:
@@ -181,7 +181,7 @@ def test_a_variant_that_changes(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert b"this is page.en.html" in ask(site, "GET /page.html").body
     (tmp_path / "page.en.html").write_text("changed")
-    static_of(site).cache["/page.en.html"].checked = 0.0
+    static_of(site).cache["/page.en.html"].checked_at = 0.0
     assert ask(site, "GET /page.html").body == b"changed"
     (tmp_path / "page.en.html").unlink()
     assert b"this is page.html.de" in ask(site, "GET /page.html").body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import markdown
@@ -12,17 +13,18 @@ import pytest
 from support import web
 from support.server import Start
 
-from ewe.features.markdown_pages import EXTENSIONS, HEADING, LARGEST, TAG, TooSlow, bounded
+from ewe.features.markdown.book import MAX_FILE_BYTES
+from ewe.features.markdown.convert import EXTENSIONS, HEADING, LIBRARY, TAG, TooSlow, bounded
 
 HOSTILE = ["[", "![", "<a@", "<![CDATA[", "\\", "# a\n", "*_", "`a", "a  \n", "[a](<b", "a\n=\n", "[TOC]\n\n"]
 
 
 @pytest.mark.parametrize("model", ["serial", "thread", "pool", "asyncio"])
 def test_a_page_that_takes_too_long(start: Start, model: str) -> None:
-    """Its source is sent, it is not tried twice, and others have their pages."""
-    server = start(model, "--markdown", constants={"ewe.features.markdown_pages.SECONDS": 0.5})
+    """The source is sent, the page is not tried twice, and other pages are made."""
+    server = start(model, "--markdown", constants={"ewe.features.markdown.convert.PAGE_CPU_S": 0.3})
     (server.root / "good.md").write_text("# A page\n\nof *words*")
-    (server.root / "slow.md").write_text("[" * LARGEST)
+    (server.root / "slow.md").write_text("[" * MAX_FILE_BYTES)
     (server.root / "nested.md").write_text("".join(" " * 4 * depth + "* a\n" for depth in range(300)))
     url = f"http://127.0.0.1:{server.port}"
     for name in ("slow", "slow", "nested"):
@@ -31,22 +33,26 @@ def test_a_page_that_takes_too_long(start: Start, model: str) -> None:
         assert answer.content == (server.root / f"{name}.md").read_bytes()
     assert "<em>words</em>" in web.get(f"{url}/good.md").text
     log = server.log()
-    assert log.count("'slow.md' is sent as it is: its page takes more than 0.5 s") == 1
+    assert log.count("'slow.md' is sent as it is: its page takes more than 0.3 s") == 1
     assert log.count("'nested.md' is sent as it is") == 1 and "Traceback" not in log
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_the_library_calls_functions_all_the_time(text: str) -> None:
     """The bound holds only then: else a page takes hours. Some versions of Python need no bound for some texts."""
-    source = text * (LARGEST // len(text))
+    source = text * (MAX_FILE_BYTES // len(text))
     with suppress(TooSlow):
         bounded(lambda: markdown.markdown(source, extensions=EXTENSIONS), 0.1)
     assert sys.getprofile() is None
 
 
 def test_a_heading_is_found_in_bounded_time() -> None:
-    """Also one that is never closed, of tags that are never closed."""
-    for text in ("<h1>" * (LARGEST // 4), "<h1 " * (LARGEST // 4), "<h1>" + "<" * LARGEST):
+    """A heading that is never closed, with tags that are never closed, is found in bounded time, too."""
+    for text in (
+        "<h1>" * (MAX_FILE_BYTES // 4),
+        "<h1 " * (MAX_FILE_BYTES // 4),
+        "<h1>" + "<" * MAX_FILE_BYTES,
+    ):
         heading = HEADING.search(text)
         TAG.sub("", heading[1] if heading else text)
     heading = HEADING.search('<p><h2 id="a">A <em>word</em></h2><h1>b</h1>')
@@ -75,3 +81,26 @@ def test_the_bound_survives_a_callback_of_the_garbage_collector() -> None:
     finally:
         gc.callbacks.remove(called)
     assert begun
+
+
+def test_the_bound_is_not_raised_in_a_generator_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would write a traceback and ignore the exception."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ignored.append(what.exc_value))
+    monkeypatch.setitem(globals(), "__name__", f"{LIBRARY[0]}played")
+    begin = time.thread_time()
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            while time.thread_time() < begin + 0.1:
+                pass
+            len("a call of a function, when it is late")
+
+    def first() -> int:
+        return next(numbers())
+
+    with pytest.raises(TooSlow):
+        bounded(lambda: "".join(str(first()) for _ in range(10**9)), 0.02)
+    assert not ignored

@@ -23,7 +23,8 @@ PATHS = [
     "-/databases/shop/", "-/databases/shop/goods", "-/databases/shop/goods?sort=name&size=2",
     "-/databases/shop/goods/row?key=%5B1%5D", "-/databases/shop/-sql?sql=SELECT+1",
     "-/databases/shop/-sql?sql=SELECT", "-/databases/shop/-saved/cheap?:most=2", "-/databases/shop/nothing",
-    "-/databases/shop/goods?sort=nothing",
+    "-/databases/shop/goods?sort=nothing", "book/README.md", "book/a.md", "book/README.md?q=%3Cb%3E",
+    "book/a.md?q=x", "book/README.md?print",
 ]  # fmt: skip
 
 
@@ -87,6 +88,11 @@ def serving(start: Start, tmp_path: Path) -> Server:
         os.close(os.open(server.root / "long" / str(number), os.O_CREAT | os.O_WRONLY))
     (server.root / "notes.md").write_text("# Notes\n\n```\ncode\n```\n\n[x](y)\n")
     (server.root / "notes.fr.md").write_text("# Notes\n")
+    (server.root / "book").mkdir()
+    (server.root / "book" / "README.md").write_text(
+        "# `<b>` &\n\n[a](a.md) [out](../../x.py)\n\n## x\n\n## x\n\n## `<i>`\n"
+    )
+    (server.root / "book" / "a.md").write_text("# A `<b>`\n\n## x\n\n| a |\n|---|\n| [x](README.md#x-1) |\n")
     return server
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from support import web
-from support.server import Start
+from support.server import WAYS_TO_WAIT, Server
 
 from ewe.http.ranges import MAX_RANGES, wanted
 
@@ -42,7 +43,7 @@ WHOLE = None  # the field is ignored
         ("bytes=20-29,0-9", 1000, [(20, 10), (0, 10)]),  # in the order asked for
         ("bytes=0-9 ,\t20-29 , -10", 1000, [(0, 10), (20, 10), (990, 10)]),
         ("bytes=,0-9,, 20-29, ,", 1000, [(0, 10), (20, 10)]),  # empty elements: section 5.6.1.2
-        ("bytes=0-9,2000-", 1000, [(0, 10)]),  # what cannot be satisfied is left out
+        ("bytes=0-9,2000-", 1000, [(0, 10)]),  # a range outside of the file is omitted
         ("bytes=0-9,5-14", 1000, [(0, 10), (5, 10)]),  # two may overlap: section 14.2
         ("bytes=0-9,5-14,8-20", 1000, WHOLE),  # more than two may not
         ("bytes=0-599,400-999", 1000, WHOLE),  # more than the whole
@@ -147,69 +148,106 @@ def parts_of(response: httpx.Response) -> list[tuple[dict[str, str], bytes]]:
     return found
 
 
-def test_parts_of_a_file(start: Start, way_to_wait: str) -> None:
-    server = start(way_to_wait)
-    content = random.Random(1).randbytes(300_000)
-    (server.root / "small.txt").write_bytes(content[:1000])
-    (server.root / "large.bin").write_bytes(content)
-    (server.root / "empty.txt").write_bytes(b"")
-    with web.Client(base_url=server.url) as client:
+CONTENT = random.Random(1).randbytes(300_000)
+FILES = {"/small.txt": CONTENT[:1000], "/large.bin": CONTENT, "/empty.txt": b""}
+# A test with this mark asks the server that it shares with the tests of this file, once for each way to wait.
+in_each_way = pytest.mark.parametrize("shared_server", WAYS_TO_WAIT, indirect=True)
+# A file that the cache of the server holds, and one that is too large for it
+of_small_and_large = pytest.mark.parametrize("path", ["/small.txt", "/large.bin"])
 
-        def get(path: str, value: str, **more: str) -> httpx.Response:
-            return client.get(path, headers={"Range": value, **more})
 
-        for path, size in (("/small.txt", 1000), ("/large.bin", 300_000)):
-            whole = client.get(path)
-            assert whole.headers["accept-ranges"] == "bytes"
-            kind = whole.headers["content-type"]
-            for value, first, last in (
-                ("bytes=0-9", 0, 9),
-                ("bytes=-5", size - 5, size - 1),
-                (f"bytes={size - 10}-", size - 10, size - 1),
-                (f"bytes=1-{size * 9}", 1, size - 1),
-                ("bytes=0-", 0, size - 1),
-            ):
-                response = get(path, value)
-                assert response.status_code == 206
-                assert response.content == content[first : last + 1]
-                assert response.headers["content-range"] == f"bytes {first}-{last}/{size}"
-                assert response.headers["content-length"] == str(last - first + 1)
-                assert response.headers["content-type"] == kind
-                for name in ("etag", "last-modified", "accept-ranges"):
-                    assert response.headers[name] == whole.headers[name]
-            # Several
-            third = size // 3
-            response = get(path, f"bytes=-7, 0-{third - 1},{2 * third}-{2 * third + 49}")
-            assert response.status_code == 206
-            assert response.headers["etag"] == whole.headers["etag"]
-            assert "content-range" not in response.headers
-            spans = ((size - 7, size - 1), (0, third - 1), (2 * third, 2 * third + 49))
-            assert parts_of(response) == [
-                (
-                    {"content-type": kind, "content-range": f"bytes {first}-{last}/{size}"},
-                    content[first : last + 1],
-                )
-                for first, last in spans
-            ]
-            # Not satisfiable
-            response = get(path, f"bytes={size}-")
-            assert response.status_code == 416
-            assert response.headers["content-range"] == f"bytes */{size}"
-            assert get(path, "bytes=-0").status_code == 416
-            # Ignored
-            for value in ("bytes=4-3", "lines=0-9", "bytes=x", "bytes=0-9,-", ""):
-                response = get(path, value)
-                assert (response.status_code, response.content) == (200, content[:size]), value
-                assert "content-range" not in response.headers
-            head = client.head(path, headers={"Range": "bytes=0-9"})  # defined for GET alone: section 14.2
-            assert (head.status_code, head.headers["content-length"]) == (200, str(size))
-            # If-Range
-            etag = whole.headers["etag"]
-            assert get(path, "bytes=0-9", **{"If-Range": etag}).content == content[:10]
-            assert get(path, "bytes=0-9", **{"If-Range": "W/" + etag}).content == content[:size]
-            assert get(path, f"bytes={size}-", **{"If-Range": etag}).status_code == 416
-            assert get(path, f"bytes={size}-", **{"If-Range": '"x"'}).status_code == 200
-        assert get("/empty.txt", "bytes=0-").status_code == 416
-        # A download in parts, as a client with a broken line does it
-        pieces = [get("/large.bin", f"bytes={at}-{at + 49_999}").content for at in range(0, 300_000, 50_000)]
-        assert b"".join(pieces) == content
+@pytest.fixture(scope="module")
+def client(shared_server: Server) -> Iterator[httpx.Client]:
+    """A client of the shared server, which serves FILES."""
+    for path, content in FILES.items():
+        (shared_server.root / path[1:]).write_bytes(content)
+    with web.Client(base_url=shared_server.url) as client:
+        yield client
+
+
+def get(client: httpx.Client, path: str, value: str, **more: str) -> httpx.Response:
+    """Ask for a range of a file."""
+    return client.get(path, headers={"Range": value, **more})
+
+
+@in_each_way
+@of_small_and_large
+def test_a_part_of_a_file(client: httpx.Client, path: str) -> None:
+    size = len(FILES[path])
+    whole = client.get(path).headers
+    assert whole["accept-ranges"] == "bytes"
+    same = {name: whole[name] for name in ("content-type", "etag", "last-modified", "accept-ranges")}
+    for value, first, last in (
+        ("bytes=0-9", 0, 9),
+        ("bytes=-5", size - 5, size - 1),
+        (f"bytes={size - 10}-", size - 10, size - 1),
+        (f"bytes=1-{size * 9}", 1, size - 1),
+        ("bytes=0-", 0, size - 1),
+    ):
+        response = get(client, path, value)
+        assert (response.status_code, response.content) == (206, FILES[path][first : last + 1]), value
+        expected = same | {
+            "content-range": f"bytes {first}-{last}/{size}",
+            "content-length": str(last - first + 1),
+        }
+        assert {name: response.headers[name] for name in expected} == expected, value
+
+
+@in_each_way
+@of_small_and_large
+def test_several_parts_of_a_file(client: httpx.Client, path: str) -> None:
+    size = len(FILES[path])
+    whole = client.get(path).headers
+    third = size // 3
+    response = get(client, path, f"bytes=-7, 0-{third - 1},{2 * third}-{2 * third + 49}")
+    assert (response.status_code, response.headers["etag"]) == (206, whole["etag"])
+    assert "content-range" not in response.headers
+    spans = ((size - 7, size - 1), (0, third - 1), (2 * third, 2 * third + 49))
+    assert parts_of(response) == [
+        (
+            {"content-type": whole["content-type"], "content-range": f"bytes {first}-{last}/{size}"},
+            FILES[path][first : last + 1],
+        )
+        for first, last in spans
+    ]
+
+
+@in_each_way
+@of_small_and_large
+def test_a_range_outside_of_the_file_is_416(client: httpx.Client, path: str) -> None:
+    size = len(FILES[path])
+    response = get(client, path, f"bytes={size}-")
+    assert (response.status_code, response.headers["content-range"]) == (416, f"bytes */{size}")
+    assert get(client, path, "bytes=-0").status_code == 416
+    assert get(client, "/empty.txt", "bytes=0-").status_code == 416
+
+
+@in_each_way
+@of_small_and_large
+def test_a_range_that_is_ignored(client: httpx.Client, path: str) -> None:
+    for value in ("bytes=4-3", "lines=0-9", "bytes=x", "bytes=0-9,-", ""):
+        response = get(client, path, value)
+        assert (response.status_code, response.content) == (200, FILES[path]), value
+        assert "content-range" not in response.headers, value
+    head = client.head(path, headers={"Range": "bytes=0-9"})  # defined for GET alone: section 14.2
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(FILES[path])))
+
+
+@in_each_way
+@of_small_and_large
+def test_if_range(client: httpx.Client, path: str) -> None:
+    content = FILES[path]
+    etag = client.get(path).headers["etag"]
+    beyond = f"bytes={len(content)}-"
+    assert get(client, path, "bytes=0-9", **{"If-Range": etag}).content == content[:10]
+    assert get(client, path, "bytes=0-9", **{"If-Range": "W/" + etag}).content == content
+    assert get(client, path, beyond, **{"If-Range": etag}).status_code == 416
+    assert get(client, path, beyond, **{"If-Range": '"x"'}).status_code == 200
+
+
+@in_each_way
+def test_a_download_in_parts(client: httpx.Client) -> None:
+    """As a client with a broken line does it."""
+    starts = range(0, 300_000, 50_000)
+    pieces = [get(client, "/large.bin", f"bytes={at}-{at + 49_999}").content for at in starts]
+    assert b"".join(pieces) == CONTENT

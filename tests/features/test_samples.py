@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import socket
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 from support import web
 from support.server import MODELS, ROOT, Server, Start
@@ -25,14 +26,21 @@ CGI = ROOT / "cgi-bin"
 TEXT = "text/plain; charset=utf-8"
 
 
-@pytest.fixture
-def sample(start: Start) -> Server:
+@pytest.fixture(scope="module")
+def sample(start_shared: Start) -> Server:
     """A server of the samples as `make serve` starts one. What it says it says under each model: test_cgi.py."""
-    return start("pool", "--documentroot", str(ROOT / "htdocs"), "--cgi-path", str(CGI))
+    return start_shared("pool", "--documentroot", str(ROOT / "htdocs"), "--cgi-path", str(CGI))
+
+
+@pytest.fixture(scope="module")
+def client(sample: Server) -> Iterator[httpx.Client]:
+    """A client with one kept connection."""
+    with web.Client(base_url=sample.url, timeout=30) as client:
+        yield client
 
 
 def test_every_sample_is_tested() -> None:
-    """Whoever adds a sample adds a test; all but sources can be executed."""
+    """Each sample has a test, and each sample but a source is executable."""
     names = {path.name for path in CGI.iterdir() if path.name != "hello-c"}
     assert names == {
         "echo", "environment", "form.py", "headers", "hello.c", "hello.pl", "hello.py", "hello.sh",
@@ -44,7 +52,7 @@ def test_every_sample_is_tested() -> None:
 
 
 def test_the_welcome_page_fits_every_start() -> None:
-    """Its commands are right after `make serve` and after an installation: no port but the default one."""
+    """The page's commands work after `make serve` and after an installation: they use the default port only."""
     page = (ROOT / "htdocs" / "index.html").read_text()
     default = Config.port.default
     assert {int(port) for port in re.findall(r"localhost:(\d+)", page)} == {default}
@@ -61,70 +69,86 @@ def test_the_picture_shows_every_model(file: str) -> None:
     assert "One conversation, seven models" in text and len(names) == 7
 
 
-def test_samples(sample: Server) -> None:
-    """All of them but echo, over one kept connection each client."""
-    with web.Client(base_url=sample.url, timeout=30) as client:
-        # hello
-        languages = {"hello.sh": "the shell", "hello.py": "Python"}
-        if shutil.which("perl"):
-            languages["hello.pl"] = "Perl"
-        for name, language in languages.items():
-            answer = client.get(f"/cgi-bin/{name}")
-            assert (answer.status_code, answer.text) == (200, f"Hello from {language}!\n")
-            assert answer.headers["content-type"] == TEXT
-            answer = client.head(f"/cgi-bin/{name}")
-            assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, TEXT, b"")
-        assert client.get("/cgi-bin/hello.c").status_code == 403  # a source is not served either
-        answer = client.get("/cgi-bin/nph-hello")
-        assert answer.text == "Hello from a program that speaks HTTP itself!\n"
-        assert "server" not in answer.headers and "date" in answer.headers
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("hello.sh", "the shell"),
+        ("hello.py", "Python"),
+        pytest.param("hello.pl", "Perl", marks=pytest.mark.needs("Perl")),
+    ],
+)
+def test_hello(client: httpx.Client, name: str, language: str) -> None:
+    answer = client.get(f"/cgi-bin/{name}")
+    assert (answer.status_code, answer.text) == (200, f"Hello from {language}!\n")
+    assert answer.headers["content-type"] == TEXT
+    answer = client.head(f"/cgi-bin/{name}")
+    assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, TEXT, b"")
 
-        # environment
-        lines = client.get("/cgi-bin/environment/a%0Ab?x=%20").text.splitlines()
-        found = dict(line.partition("=")[::2] for line in lines)
-        assert found["PATH_INFO"] == r"/a\nb" and found["QUERY_STRING"] == "x=%20"
-        assert found["SERVER_PORT"] == str(sample.port) and found["SERVER_NAME"] == "127.0.0.1"
-        assert lines == sorted(lines)
 
-        # headers
-        text = client.post(
-            "/cgi-bin/headers", content=b"12345", headers={"X-My-Own": "yes", "Authorization": "no"}
-        ).text
-        assert "X-My-Own: yes\n" in text and "Content-Length: 5\n" in text and "Host: 127.0.0.1:" in text
-        assert "Authorization" not in text and "Content-Type" not in text
+def test_a_source_is_not_served(client: httpx.Client) -> None:
+    assert client.get("/cgi-bin/hello.c").status_code == 403
 
-        # redirect
-        hello = (ROOT / "htdocs" / "hello.txt").read_text()
-        answer = client.get("/cgi-bin/redirect?local")
-        assert (answer.status_code, answer.text) == (200, hello)
-        for way, text in (("client", ""), ("document", "Found elsewhere")):
-            answer = client.get(f"/cgi-bin/redirect?{way}")
-            assert answer.status_code == 302 and text in answer.text
-            assert answer.headers["location"] == f"{sample.url}hello.txt"
-            assert client.get(f"/cgi-bin/redirect?{way}", follow_redirects=True).text == hello
-        assert "redirect?local" in client.get("/cgi-bin/redirect").text
-        assert client.get("/cgi-bin/redirect?other").status_code == 400
-        assert client.head("/cgi-bin/redirect").content == b""
 
-        # sleep
-        began = time.monotonic()
-        assert client.get("/cgi-bin/sleep?0.3").text == "Slept for 0.3 s.\n"
-        assert time.monotonic() - began >= 0.3
-        for query in ("nan", "-1"):
-            assert client.get(f"/cgi-bin/sleep?{query}").status_code == 400
+def test_nph_hello(client: httpx.Client) -> None:
+    answer = client.get("/cgi-bin/nph-hello")
+    assert answer.text == "Hello from a program that speaks HTTP itself!\n"
+    assert "server" not in answer.headers and "date" in answer.headers
 
-        # stream
-        with client.stream("GET", "/cgi-bin/stream?n=3") as streaming:
-            lines = [line.partition(",")[0] for line in streaming.iter_lines()]
-        assert lines == [f"line {n} of 3" for n in range(1, 4)]
-        with client.stream("GET", "/cgi-bin/stream?n=1000") as streaming:
-            line = next(streaming.iter_lines())  # three minutes before the last one is written
-        assert line.startswith("line 1 of 1000,")
-        assert client.get("/cgi-bin/stream?n=x").status_code == 400
+
+def test_environment(sample: Server, client: httpx.Client) -> None:
+    lines = client.get("/cgi-bin/environment/a%0Ab?x=%20").text.splitlines()
+    found = dict(line.partition("=")[::2] for line in lines)
+    expected = {
+        "PATH_INFO": r"/a\nb",
+        "QUERY_STRING": "x=%20",
+        "SERVER_PORT": str(sample.port),
+        "SERVER_NAME": "127.0.0.1",
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert lines == sorted(lines)
+
+
+def test_headers(client: httpx.Client) -> None:
+    fields = {"X-My-Own": "yes", "Authorization": "no"}
+    text = client.post("/cgi-bin/headers", content=b"12345", headers=fields).text
+    assert "X-My-Own: yes\n" in text and "Content-Length: 5\n" in text and "Host: 127.0.0.1:" in text
+    assert "Authorization" not in text and "Content-Type" not in text
+
+
+def test_redirect(sample: Server, client: httpx.Client) -> None:
+    hello = (ROOT / "htdocs" / "hello.txt").read_text()
+    answer = client.get("/cgi-bin/redirect?local")
+    assert (answer.status_code, answer.text) == (200, hello)
+    for way, text in (("client", ""), ("document", "Found elsewhere")):
+        answer = client.get(f"/cgi-bin/redirect?{way}")
+        assert (answer.status_code, answer.headers["location"]) == (302, f"{sample.url}hello.txt"), way
+        assert text in answer.text
+        assert client.get(f"/cgi-bin/redirect?{way}", follow_redirects=True).text == hello, way
+    assert "redirect?local" in client.get("/cgi-bin/redirect").text
+    assert client.get("/cgi-bin/redirect?other").status_code == 400
+    assert client.head("/cgi-bin/redirect").content == b""
+
+
+def test_sleep(client: httpx.Client) -> None:
+    began = time.monotonic()
+    assert client.get("/cgi-bin/sleep?0.3").text == "Slept for 0.3 s.\n"
+    assert time.monotonic() - began >= 0.3
+    for query in ("nan", "-1"):
+        assert client.get(f"/cgi-bin/sleep?{query}").status_code == 400, query
+
+
+def test_stream(client: httpx.Client) -> None:
+    assert client.get("/cgi-bin/stream?n=x").status_code == 400
+    with client.stream("GET", "/cgi-bin/stream?n=3") as streaming:
+        lines = [line.partition(",")[0] for line in streaming.iter_lines()]
+    assert lines == [f"line {n} of 3" for n in range(1, 4)]
+    with client.stream("GET", "/cgi-bin/stream?n=1000") as streaming:
+        line = next(streaming.iter_lines())  # three minutes before the last one is written
+    assert line.startswith("line 1 of 1000,")
 
 
 def test_form(sample: Server) -> None:
-    """The answer to htdocs/form.html, in its three ways; whatever came is escaped."""
+    """The answer to htdocs/form.html, for three kinds of forms. All values are escaped."""
     page = web.get(sample.url + "form.html").text
     assert page.count('action="/cgi-bin/form.py"') == 3
     url = sample.url + "cgi-bin/form.py"
@@ -179,7 +203,7 @@ def in_chunks(data: bytes) -> bytes:
 
 
 def echo(sock: socket.socket, framing: bytes, body: bytes) -> tuple[bytes, str]:
-    """Send a body to echo; return what came back, and its type."""
+    """Send a body to echo; return the echoed body and its type."""
     sock.sendall(
         b"POST /cgi-bin/echo HTTP/1.1\r\nHost: ewe\r\nContent-Type: x/y\r\n" + framing + b"\r\n\r\n" + body
     )

@@ -17,8 +17,15 @@ from ewe import svg
 from ewe.sqlpages import results, templates
 from ewe.sqlpages.charts import bars, lines
 from ewe.sqlpages.declarations import Declarations, PageError, Query, parse, with_nulls
-from ewe.sqlpages.results import Choice, Page, Result, filled, identifier, select
-from ewe.sqlpages.templates import Environment, Template
+from ewe.sqlpages.results import (
+    Choice,
+    Page,
+    QueryResult,
+    fill_placeholders,
+    quoted_identifier,
+    select_statement,
+)
+from ewe.sqlpages.templates import Environment, PageTemplate
 from ewe.sqlpages.values import BadValue, Parameter, bound, fields_of, value_of
 
 PAGE = """-- database: library
@@ -64,7 +71,7 @@ def test_a_page_is_taken_apart() -> None:
     }
     books = found.queries["books"]
     assert books.parameters == ("q", "year")
-    assert (books.rows, books.seconds, books.needs, books.line) == (20, 1.5, "q", 17)
+    assert (books.rows, books.seconds, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
     assert books.sort == (("title", False), ('a "b', False), ("year", True))
     assert books.sql.endswith("q2 = :q") and books.sql.startswith("-- what it finds\nSELECT")
     assert found.posts["add"].redirect == "books.sql.html?id={id}"
@@ -149,7 +156,7 @@ QUERY = "-- query: a\nSELECT 1 "
     ],
 )
 def test_no_line_takes_the_square_of_its_length(text: str) -> None:
-    """Half a megabyte then takes an hour, and nobody else is answered meanwhile."""
+    """With the square, half a megabyte would take an hour, and no other client would be answered meanwhile."""
     try:
         parse(text + "\n---\n")
     except PageError:
@@ -198,7 +205,7 @@ BOOKS = Query("books", 1, "SELECT a -- all", rows=10, sort=(("title", False), ("
 
 
 def statement(**given: str) -> str:
-    return select(BOOKS, Choice(BOOKS, "", given))
+    return select_statement(BOOKS, Choice(BOOKS, "", given))
 
 
 def test_a_query_is_a_subquery_sorted_by_declared_columns_alone() -> None:
@@ -210,8 +217,11 @@ def test_a_query_is_a_subquery_sorted_by_declared_columns_alone() -> None:
         assert statement(sort=sort) == statement(), sort
     for page in ("0", "-1", "1e3", "9999999", "1;DROP", "٣", " 2"):
         assert statement(page=page) == statement(), page
-    assert select(BOOKS, Choice(BOOKS, "", {"page": "3"}), whole=True) == begin + '"title", "year" DESC'
-    assert select(BOOKS, Choice(BOOKS, "books.", {"sort": "year", "books.sort": "-year"})).count(
+    assert (
+        select_statement(BOOKS, Choice(BOOKS, "", {"page": "3"}), whole=True)
+        == begin + '"title", "year" DESC'
+    )
+    assert select_statement(BOOKS, Choice(BOOKS, "books.", {"sort": "year", "books.sort": "-year"})).count(
         '"year" DESC'
     )
 
@@ -233,14 +243,14 @@ def test_a_test_for_null_has_a_type() -> None:
 
 @given(st.text())
 def test_any_name_is_one_name(name: str) -> None:
-    quoted = identifier(name)
+    quoted = quoted_identifier(name)
     assert quoted[0] == quoted[-1] == '"' and '"' not in quoted[1:-1].replace('""', "")
 
 
-def result(columns: list[str], rows: list[list[Any]], given: dict[str, str] | None = None) -> Result:
+def result(columns: list[str], rows: list[list[Any]], given: dict[str, str] | None = None) -> QueryResult:
     declarations = Declarations(queries={"books": BOOKS})
     page = Page(declarations, "/shop/our books.sql.html", given or {}, templates.STYLE)
-    return Result(page, BOOKS, Choice(BOOKS, "", given or {}), "", columns, rows)
+    return QueryResult(page, BOOKS, Choice(BOOKS, "", given or {}), "", columns, rows)
 
 
 NASTY = "<script>alert('1')</script>&\""
@@ -270,7 +280,7 @@ def test_links_keep_what_the_visitor_has_chosen() -> None:
     assert 'rel="next" href="?q=a%26b&amp;sort=-year&amp;page=3&amp;other=%22%3E"' in table
     assert "Rows 11 to 20; there are more" in table and len(found) == 10 and found.cut
     assert found.csv == "our%20books.sql.csv?q=a%26b&sort=-year&other=%22%3E"
-    assert filled("a?x={x}&y={y}", {"x": "../&=", "y": None}) == "a?x=..%2F%26%3D&y="
+    assert fill_placeholders("a?x={x}&y={y}", {"x": "../&=", "y": None}) == "a?x=..%2F%26%3D&y="
 
 
 def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
@@ -321,7 +331,7 @@ def test_a_chart_with_long_texts_takes_little_time() -> None:
 
 
 def test_a_table_of_links_is_no_longer_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "MAX_TABLE", 50_000)
+    monkeypatch.setattr(results, "MAX_TABLE_CHARS", 50_000)
     found = result(["a", "b"], [["t" * 8000, 1]] * 10)
     with pytest.raises(ValueError, match="a table longer than"):
         found.table(links={"a": "{a}"})
@@ -335,7 +345,7 @@ def load(name: str) -> tuple[str, Any]:
 
 
 def render(text: str, **variables: object) -> str:
-    return Template(Environment(load), text, 10).render(variables)
+    return PageTemplate(Environment(load), text, 10).render(variables)
 
 
 def test_a_template_escapes_and_extends() -> None:
@@ -424,8 +434,8 @@ def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
 
 
 def test_a_template_is_compiled_in_bounded_time() -> None:
-    longest = "{{ 1 }}" * (templates.MAX_SOURCE // 7)
-    assert render(longest) == "1" * (templates.MAX_SOURCE // 7)
+    longest = "{{ 1 }}" * (templates.MAX_SOURCE_CHARS // 7)
+    assert render(longest) == "1" * (templates.MAX_SOURCE_CHARS // 7)
     with pytest.raises(PageError) as error:
         render("\n\n" + longest + "1234567")
     assert str(error.value).endswith("template: longer than 32768 characters") and error.value.line == 13
@@ -433,12 +443,12 @@ def test_a_template_is_compiled_in_bounded_time() -> None:
     for word in ("include", "extends", "import"):
         with pytest.raises(PageError, match=r"_long\.sql\.html, line 10: longer than 32768 characters"):
             use = f'{{% {word} "_long.sql.html" {"as a " if word == "import" else ""}%}}'
-            Template(Environment(lambda name: (files[name], lambda: True)), use, 0).render({})
+            PageTemplate(Environment(lambda name: (files[name], lambda: True)), use, 0).render({})
 
 
 def test_compiling_what_a_template_includes_counts_as_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.05)
-    part = "{{ a.b(c)[d] }}" * ((templates.MAX_SOURCE - 100) // 15)
+    monkeypatch.setattr(templates, "RENDER_TIMEOUT_S", 0.05)
+    part = "{{ a.b(c)[d] }}" * ((templates.MAX_SOURCE_CHARS - 100) // 15)
     loaded: list[str] = []
 
     def load(name: str) -> tuple[str, Any]:
@@ -447,12 +457,12 @@ def test_compiling_what_a_template_includes_counts_as_its_time(monkeypatch: pyte
 
     text = "".join(f'{{% include "_{number}.sql.html" %}}' for number in range(40))
     with pytest.raises(PageError, match=r"longer than 0\.05 s"):
-        Template(Environment(load), text, 0).render({})
+        PageTemplate(Environment(load), text, 0).render({})
     assert len(loaded) < 5
 
 
 def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.05)
+    monkeypatch.setattr(templates, "RENDER_TIMEOUT_S", 0.05)
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     calls = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}"
     for text in (loop, calls):
@@ -463,9 +473,9 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text",
     [
-        "{{ [[1] * 10000] * 3000 }}",
-        "{{ ([[1] * 10000] * 3000)|tojson }}",
-        "{{ ((['ab'] * 1000000)|map('urlize')|list)|length }}",
+        "{{ [[1] * 10000] * 300 }}",
+        "{{ ([[1] * 10000] * 300)|tojson }}",
+        "{{ ((['ab'] * 100000)|map('urlize')|list)|length }}",
         "{{ (range(99999)|map('string')|map('upper')|list + range(99999)|list)|map('urlize')|list|length }}",
         *(
             f"{{% set n = namespace(a=[1], b=(1,), c={{}}) %}}{{% for i in range(30) %}}{grow}{{% endfor %}}{use}"
@@ -482,9 +492,9 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
         "{% set a = range(99999)|list %}{% set m = namespace(a=[]) %}"
         "{% for i in range(99999) %}{% set m.a = m.a + [a] %}{% endfor %}",
         "{% set n = namespace() %}{% set m = namespace(a=n, b=n) %}{{ m }}",
-        # Texts that are nowhere in a list, and as long as one text may be
+        # Texts that are nowhere in a list, and nearly as long as one text may be
         *(
-            f"{{% set n = namespace() %}}{{% set x = 'x' * 1000000 %}}{''.join(holds)}"
+            f"{{% set n = namespace() %}}{{% set x = 'x' * 100000 %}}{''.join(holds)}"
             for holds in (
                 [f"{{% set n.a{number} = x ~ {number} %}}" for number in range(90)],
                 [f"{{% set n.a{number} = x|upper %}}" for number in range(90)],
@@ -496,7 +506,10 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
         ),
     ],
 )
-def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str) -> None:
+def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are a tenth of ewe's, and so is the work up to them."""
+    for limit in ("MAX_RESULT_CHARS", "MAX_ITEMS", "MAX_COUNTED"):
+        monkeypatch.setattr(templates, limit, getattr(templates, limit) // 10)
     with pytest.raises(PageError) as error:
         render(text, blob=b"%999999999s")
     assert "MemoryError" not in str(error.value)
@@ -527,16 +540,16 @@ A = '{% set a = "a" * 1000000 %}'
     ],
 )
 def test_no_call_takes_the_product_of_two_sizes(text: str) -> None:
-    """Nothing ends a call, and it may hold the interpreter for hours."""
+    """A call cannot be interrupted, and could hold the interpreter for hours."""
     with pytest.raises(PageError, match=r"more than 256 characters|number that is too large|too many keys"):
         render(text)
 
 
 @pytest.mark.parametrize("use", ["-1 in b", "a == b", "a < b", "a is eq b", "-1 is in b", "b[1:]", "b[::-1]"])
 def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MAX_HELD", 1 << 40)
+    monkeypatch.setattr(templates, "MAX_COUNTED", 1 << 40)
     ticks = itertools.count()
-    clock = SimpleNamespace(monotonic=lambda: next(ticks) * templates.SECONDS / 100)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * templates.RENDER_TIMEOUT_S / 100)
     monkeypatch.setattr(templates, "time", clock)
     with pytest.raises(PageError, match="longer than 2 s"):
         render("{% set a = [0, 1] %}{% set b = [0, 1] %}" + f"{{% if {use} %}}{{% endif %}}" * 200)
@@ -547,7 +560,7 @@ def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.
     [
         HALF_A_MILLION + "".join(f"{{% set c{number} = b[:] %}}" for number in range(400)),
         A + "".join(f"{{% set c{number} = a[1:] %}}" for number in range(400)),
-        HALF_A_MILLION + "{% set x %}" + "{{ b }}" * 600 + "{% endset %}",
+        "{% set b = range(40000)|list %}{% set x %}" + "{{ b }}" * 600 + "{% endset %}",
         *(
             begin + "{% for i in range(99999) %}" + "y" * 20000 + "{% endfor %}" + end
             for begin, end in (
@@ -564,14 +577,19 @@ def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.
         ),
     ],
 )
-def test_what_a_part_of_a_page_writes_is_bounded(text: str) -> None:
-    """The parts of a page that are kept until they are whole: blocks, macros, and slices of lists and texts."""
+def test_what_a_part_of_a_page_writes_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a page that are kept until they are whole: blocks, macros, and slices of lists and texts.
+
+    The limits are an eighth of ewe's, and so is the memory up to them.
+    """
+    for limit in ("MAX_ITEMS", "MAX_COUNTED", "MAX_PAGE_CHARS"):
+        monkeypatch.setattr(templates, limit, getattr(templates, limit) // 8)
     many = "{% for i in range(9999) %}" + "y" * 20000 + "{% endfor %}"
     tracemalloc.start()
     try:
         with pytest.raises(PageError):
-            Template(Environment(lambda name: (many, lambda: True)), text, 0).render({})
-        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+            PageTemplate(Environment(lambda name: (many, lambda: True)), text, 0).render({})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
     finally:
         tracemalloc.stop()
 
@@ -585,8 +603,8 @@ def test_the_plain_page_has_a_form_and_every_result() -> None:
     declarations = parse(PAGE.partition("---")[0])
     page = Page(declarations, "/books.sql.html", {"q": NASTY}, templates.STYLE)
     books = declarations.queries["books"]
-    found = Result(page, books, Choice(books, "", {}), "", ["title"], [["a"]])
-    text = Template(Environment(load), None, 0).render({"page": page, "results": {"books": found}})
+    found = QueryResult(page, books, Choice(books, "", {}), "", ["title"], [["a"]])
+    text = PageTemplate(Environment(load), None, 0).render({"page": page, "results": {"books": found}})
     assert '<input type="search" name="q" value="&lt;script&gt;' in text and "<script" not in text
     assert 'name="year"' in text and 'name="price"' not in text  # which no query uses
     assert "<td>a" in text and 'href="books.sql.csv?q=' in text

@@ -1,9 +1,10 @@
-"""Pages from SQL through the real server: pages, forms, exports, under every model; and what must never happen."""
+"""Pages from SQL through the real server: pages, forms, exports, under every model; and forbidden effects."""
 
 from __future__ import annotations
 
 import html
 import os
+import pwd
 import re
 import select
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import web
-from support.demon import ME, Demon
+from support.daemon import ME, Daemon
 from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
@@ -24,9 +25,9 @@ from support.xswitch_client import account
 from ewe.config.settings import Config
 from ewe.database.protocol import ClientRequest
 from ewe.features import sql_pages
-from ewe.features.databases.asking import Databases, Table
+from ewe.features.databases.asking import Databases, ResultTable
 from ewe.features.sql_pages import SQLPages
-from ewe.features.static import SETTLED, Static
+from ewe.features.static import SETTLED_S, Static
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run
@@ -54,8 +55,8 @@ INSERT INTO books (title, year) VALUES (:q, :since) RETURNING title
 NASTY = "<script>alert('1')</script>&\"; DROP TABLE books; --"
 
 
-class Library(Demon):
-    """A demon with the databases `books` (may be changed), `shelf` (may not) and the blog."""
+class Library(Daemon):
+    """A daemon with the databases `books` (may be changed), `shelf` (may not) and the blog."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -63,7 +64,7 @@ class Library(Demon):
         self.databases = {
             "log": [allowed],
             "books": ["write = true", allowed],
-            "shelf": ["place = 'books.db'", allowed],
+            "shelf": ["source = 'books.db'", allowed],
             "blog": ["write = true", allowed],
         }
         for name, scripts in {"books": [SCHEMA], "blog": [read("schema.sql"), read("content.sql")]}.items():
@@ -75,7 +76,7 @@ class Library(Demon):
     def settings(self) -> Path:
         """Write the settings; `shelf` is the file of `books`, which it must not change."""
         path = super().settings()
-        path.write_text(path.read_text().replace("place = 'shelf.db'\n", ""))
+        path.write_text(path.read_text().replace("source = 'shelf.db'\n", ""))
         return path
 
     def count(self, where: str = "1") -> int:
@@ -153,13 +154,13 @@ class Asked(Databases):
     def __init__(self) -> None:
         self.requests: list[tuple[ClientRequest, bool]] = []
 
-    async def rows(self, request: ClientRequest, io: object, *, writes: bool = False) -> Table:
+    async def rows(self, request: ClientRequest, io: object, *, writes: bool = False) -> ResultTable:
         self.requests.append((request, writes))
-        return Table(["title"], [["a"]], False)
+        return ResultTable(["title"], [["a"]], False)
 
 
 def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
-    """Not only since it is a subquery: the demon is told, too."""
+    """The query is a subquery, and the daemon is told in addition that it may only read."""
     (tmp_path / "books.sql.html").write_text(
         BOOKS.partition("---")[0].replace("id, title", "id, title AS decade, 1 AS books, title")
     )
@@ -222,7 +223,7 @@ def test_a_page_is_never_sent_as_text(start: Start, options: tuple[str, ...]) ->
 
 @pytest.fixture
 def pages(start: Start, library: Library) -> Server:
-    """A server with the books, whose address is not the developers'."""
+    """A server with the books. Its address is not one of a developer's machine."""
     server = start("pool", "--dbd", library.address)
     (server.root / "books.sql.html").write_text(BOOKS)
     return server
@@ -340,13 +341,13 @@ def test_a_change_of_a_file_shows_within_a_second(pages: Server) -> None:
     page.write_text(
         '-- database: books\n---\n{% extends "_layout.sql.html" %}{% block x %}first{% endblock %}'
     )
-    time.sleep(2 * SETTLED)  # a file that has just changed is not remembered
+    time.sleep(2 * SETTLED_S)  # a file that has just changed is not remembered
     url = pages.url + "a"
     assert web.get(url).text == "one first"
     assert web.get(pages.url + "_layout.sql.html").status_code == 404
     page.write_text(page.read_text().replace("first", "second"))
     wait_until(lambda: web.get(url).text == "one second", 20)
-    time.sleep(2 * SETTLED)
+    time.sleep(2 * SETTLED_S)
     layout.write_text(layout.read_text().replace("one", "two"))
     wait_until(lambda: web.get(url).text == "two second", 20)
     page.unlink()
@@ -363,7 +364,7 @@ ERRORS = {
     "-- database: books\n-- query: x\nSELECT nix": (500, "line 3: x: database books: STATEMENT: no such column"),
     "-- database: books\n-- qery: x\nSELECT 1": (500, "line 2: no declaration 'qery', did you mean query?"),
     "-- database: books\n---\n\n{{ nix }}": (500, "line 4: template: 'nix' is undefined"),
-    "-- query: x\nSELECT 1": (500, "which database?"),
+    "-- query: x\nSELECT 1": (500, "the page names no database"),
     "-- database: books\n-- query: x\n-- time: 0.2\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
     " SELECT count(*) FROM n": (504, "line 4: x: database books: TIMEOUT"),
     "-- database: other\n-- query: x\nSELECT 1": (403, "FORBIDDEN"),
@@ -440,27 +441,38 @@ def test_a_users_template_does_not_hold_the_event_loop(start: Start, tmp_path: P
         server = start(
             "asyncio", "--userdir", "public_html", "--user", "nobody",
             "--database", f"~{alice.pw_name}={tmp_path / 'own.db'}",
-            constants={"ewe.sqlpages.templates.SECONDS": 8.0},
+            constants={"ewe.sqlpages.templates.RENDER_TIMEOUT_S": 4.0},
         )  # fmt: skip
         with server.connect(60) as slow:
             slow.sendall(b"GET /~%b/slow.sql.html HTTP/1.0\r\n\r\n" % alice.pw_name.encode())
-            for _ in range(20):
+            for _ in range(10):
                 assert web.get(server.url).status_code == 200
             assert select.select([slow], [], [], 0)[0] == []
             assert read_all(slow).startswith(b"HTTP/1.1 500 ")
-            server.wait_for_log("longer than 8 s")
+            server.wait_for_log("longer than 4 s")
+
+
+def give(account: pwd.struct_passwd, *paths: Path) -> None:
+    """Make an account the owner of these paths."""
+    for path in paths:
+        os.chown(path, account.pw_uid, account.pw_gid)
+
+
+def make_databases(directory: Path, *names: str) -> None:
+    """Make databases that every account may read, each with its name in it."""
+    for name in names:
+        with sqlite3.connect(directory / f"{name}.db") as database:
+            database.execute("CREATE TABLE t AS SELECT ? AS word", (name,))
+        database.close()
+        (directory / f"{name}.db").chmod(0o644)
 
 
 @pytest.mark.needs("root")
 def test_a_users_page_uses_only_databases_that_name_the_user(start: Start, tmp_path: Path) -> None:
+    make_databases(tmp_path, "own", "other")
     with account() as alice:
         public = Path(alice.pw_dir) / "public_html"
         public.mkdir(exist_ok=True)
-        for name in ("own", "other"):
-            with sqlite3.connect(tmp_path / f"{name}.db") as database:
-                database.execute("CREATE TABLE t AS SELECT ? AS word", (name,))
-            database.close()
-            (tmp_path / f"{name}.db").chmod(0o644)
         query = "-- query: x\nSELECT word FROM t"
         texts = {
             "mine": f"-- database: ~{alice.pw_name}:own\n{query}",
@@ -468,38 +480,26 @@ def test_a_users_page_uses_only_databases_that_name_the_user(start: Start, tmp_p
             "other": f"-- database: other\n{query}",
             "longer": f"-- database: ~{alice.pw_name}x\n{query}",
             "none": f"-- database: ~{alice.pw_name}:none\n{query}",
+            "bad": "-- query: x\nSELECT 1 AS a\n---\n{{ x.first.b }}",
         }
         for name, text in texts.items():
             (public / f"{name}.sql.html").write_text(text)
-        for path in (public, *public.iterdir()):
-            os.chown(path, alice.pw_uid, alice.pw_gid)
-        databases = {
-            f"~{alice.pw_name}:own": "own",
-            f"~{alice.pw_name}": "own",
-            "other": "other",
-            f"~{alice.pw_name}x": "other",
-        }
-        options = [
-            word
-            for name, file in databases.items()
-            for word in ("--database", f"{name}={tmp_path / file}.db")
-        ]
+        give(alice, public, *public.iterdir())
+        databases = {":own": "own", "": "own", "x": "other"}
+        given = {f"~{alice.pw_name}{end}": file for end, file in databases.items()} | {"other": "other"}
+        options = [f"--database={name}={tmp_path / file}.db" for name, file in given.items()]
         server = start("pool", "--userdir", "public_html", "--user", "nobody", *options)
         found = {name: web.get(f"{server.url}~{alice.pw_name}/{name}.sql.html") for name in texts}
         statuses = {name: answer.status_code for name, answer in found.items()}
-        assert statuses == {"mine": 200, "default": 200, "other": 404, "longer": 404, "none": 404}, (
-            server.log()
-        )
+        expected = {"mine": 200, "default": 200, "other": 404, "longer": 404, "none": 404, "bad": 500}
+        assert statuses == expected, server.log()
         assert "<td>own" in found["mine"].text and "<td>own" in found["default"].text
         assert web.get(f"{server.url}~{alice.pw_name}/mine").text.count("<td>own") == 1
-        (public / "bad.sql.html").write_text("-- query: x\nSELECT 1 AS a\n---\n{{ x.first.b }}")
-        os.chown(public / "bad.sql.html", alice.pw_uid, alice.pw_gid)
-        assert web.get(f"{server.url}~{alice.pw_name}/bad.sql.html").status_code == 500
         server.wait_for_log("bad.sql.html, line 4: template: ")  # found without root's modules
         off = start("pool", "--userdir", "public_html", "--user", "nobody")
         for name in texts:
             answer = web.get(f"{off.url}~{alice.pw_name}/{name}.sql.html")
-            assert (answer.status_code, "SELECT" in answer.text) == (404, False)
+            assert (answer.status_code, "SELECT" in answer.text) == (404, False), name
 
 
 def test_the_blog(start: Start, library: Library) -> None:

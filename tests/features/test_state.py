@@ -1,4 +1,4 @@
-"""The samples of state (samples/state, docs/state.md): what each keeps, what a visitor can forge, what ends it."""
+"""The samples of state (samples/state, docs/programs.md): the kept state, forgery by a visitor, and restarts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from support.server import MODELS, ROOT, Server, Start, accepts, wait_until
 
 pytestmark = pytest.mark.starts_processes
 SAMPLES = ROOT / "samples" / "state"
-IN_EWE = {"none": "none", "url": "url", "signed": "signed", "server": "server_side", "demon": "in_demon"}
-KEPT = ("url", "signed", "server", "demon", "affinity")
-SESSIONS = ("server", "demon", "affinity")
+IN_EWE = {"none": "none", "url": "url", "signed": "signed", "server": "server_side", "daemon": "in_daemon"}
+KEPT = ("url", "signed", "server", "daemon", "affinity")
+SESSIONS = ("server", "daemon", "affinity")
 
 
 class Shop:
-    """The samples in a directory, with a demon and two processes for session affinity, behind servers of ewe."""
+    """The samples in a directory, with a daemon and two processes for session affinity, behind servers of ewe."""
 
     def __init__(self, directory: Path, start: Start) -> None:
         self.directory = directory
@@ -39,7 +39,7 @@ class Shop:
         (directory / "sessions").mkdir()
         with closing(sqlite3.connect(directory / "state.db")) as database:
             database.executescript((SAMPLES / "schema.sql").read_text())
-        self.run("demon", "-m", "ewe.database.cli", "--config", "dbd.toml", "--log", "demon.log")
+        self.run("daemon", "-m", "ewe.database.cli", "--config", "dbd.toml", "--log", "daemon.log")
         for name in ("a", "b"):
             self.run(name, "affinity.py", f"{name}.sock")
         self.wait_for("a", "b", "state")
@@ -189,7 +189,7 @@ def test_a_url_can_be_written_but_holds_only_baskets(shop: Shop) -> None:
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_number_that_the_visitor_made_up_is_never_taken(shop: Shop, name: str) -> None:
-    """Else somebody could give a visitor a number, and look into the basket later (session fixation)."""
+    """Otherwise an attacker could give a visitor a number, and read the basket later (session fixation)."""
     server = shop.server("thread")
     for number in ("0" * 32, "../basket.key", "made-up"):
         with browser() as visitor:
@@ -204,7 +204,7 @@ def test_a_number_that_the_visitor_made_up_is_never_taken(shop: Shop, name: str)
         )
 
 
-@pytest.mark.parametrize("name", ["server", "demon"])
+@pytest.mark.parametrize("name", ["server", "daemon"])
 def test_two_requests_at_once_are_both_counted(shop: Shop, name: str) -> None:
     server = shop.server("prefork", "--workers", "4")
     with browser() as visitor:

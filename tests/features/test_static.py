@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import http.client
@@ -24,21 +25,23 @@ from hypothesis import strategies as some
 from support import web
 from support.examples import examples
 from support.proc import descendants, open_files, peak_memory
-from support.server import Server, Start, wait_until
+from support.server import WAYS_TO_WAIT, Server, Start, wait_until
 from support.wire import read_response
 
 from ewe.config.settings import Config
 from ewe.features import static
-from ewe.features.static import SMALL, Static, hidden
+from ewe.features.static import MAX_CACHED_BYTES, Static, hidden
 from ewe.http.dates import http_date, parse_date
-from ewe.http.limits import Limits
-from ewe.http.messages import Response
+from ewe.http.limits import RequestLimits
+from ewe.http.messages import Region, Response
 from ewe.http.negotiation import preferred_coding
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run
 
 Fetched = tuple[int, Message, bytes]
+# A test with this mark asks the server that it shares with the tests of this file, once for each way to wait.
+in_each_way = pytest.mark.parametrize("shared_server", WAYS_TO_WAIT, indirect=True)
 
 
 @pytest.fixture
@@ -60,67 +63,80 @@ def fetch(server: Server, target: str, *fields: str, method: str = "GET") -> Fet
 
 
 def respond(files: Static, path: str = "/file.txt", *fields: str) -> Response | None:
-    """Return what Static answers, without a server."""
+    """Return the response of Static, without a server."""
     lines = "\r\n".join((f"GET {path} HTTP/1.1", "Host: ewe", *fields, "", ""))
-    request = parse_request(lines.encode(), Limits())
+    request = parse_request(lines.encode(), RequestLimits())
     return run(files.respond(request, None))  # type: ignore[arg-type]
 
 
 # What a file's response says
 
 
-def test_fields_of_a_file(server: Server) -> None:
-    root = server.root
-    then = 1_000_000_000
-    for name, size in (
-        ("a.txt", 10),
-        ("a.js", 10),
-        ("a.css", 10),
-        ("a.wasm", 10),
-        ("a.svg", 10),
-        ("unknown", 10),
-    ):
-        (root / name).write_bytes(b"x" * size)
-    (root / "edge.txt").write_bytes(b"x" * SMALL)
-    (root / "above.txt").write_bytes(b"x" * (SMALL + 1))
-    (root / "empty.txt").touch()
-    (root / "tomorrow.txt").write_text("not yet")
-    for file in root.iterdir():
-        os.utime(file, (then, then))
-    os.utime(root / "tomorrow.txt", (then, time.time() + 86400))
-    os.utime(root / "empty.txt", (then, -86400))  # before 1970
-    seen = set()
-    for name, kind in (
-        ("a.txt", "text/plain; charset=utf-8"),
-        ("a.js", "text/javascript; charset=utf-8"),
-        ("a.css", "text/css; charset=utf-8"),
-        ("a.wasm", "application/wasm"),
-        ("a.svg", "image/svg+xml; charset=utf-8"),
-        ("unknown", "application/octet-stream"),
-        ("edge.txt", "text/plain; charset=utf-8"),
-        ("above.txt", "text/plain; charset=utf-8"),
-        ("empty.txt", "text/plain; charset=utf-8"),
-    ):
-        first = fetch(server, "/" + name)
-        status, fields, body = fetch(server, "/" + name)  # from the cache, if it is small
-        assert status == 200 and body == (root / name).read_bytes() == first[2]
-        assert fields["content-type"] == kind
-        assert fields["content-length"] == str(len(body))
-        assert fields["last-modified"] == http_date(os.stat(root / name).st_mtime)
-        assert fields["accept-ranges"] == "bytes"
-        assert fields["x-content-type-options"] == "nosniff"
-        assert "vary" not in fields and "content-encoding" not in fields
-        assert re.fullmatch(r'"[!#-~]+"', fields["etag"])  # strong: no W/
-        assert first[1]["etag"] == fields["etag"] and fields["etag"] not in seen
-        seen.add(fields["etag"])
-    # A time in the future is replaced by now: RFC 9110 section 8.8.2.1
-    _, fields, _ = fetch(server, "/tomorrow.txt")
+TEXT = "text/plain; charset=utf-8"
+KINDS = {  # the size and the type of each file
+    "a.txt": (10, TEXT),
+    "a.js": (10, "text/javascript; charset=utf-8"),
+    "a.css": (10, "text/css; charset=utf-8"),
+    "a.wasm": (10, "application/wasm"),
+    "a.svg": (10, "image/svg+xml; charset=utf-8"),
+    "unknown": (10, "application/octet-stream"),
+    "edge.txt": (MAX_CACHED_BYTES, TEXT),
+    "above.txt": (MAX_CACHED_BYTES + 1, TEXT),
+    "empty.txt": (0, TEXT),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds(shared_server: Server) -> Server:
+    """The shared server with the files of KINDS, all of one modification time but the empty one."""
+    for name, (size, _) in KINDS.items():
+        file = shared_server.root / name
+        file.write_bytes(b"x" * size)
+        os.utime(file, (10**9, 10**9 if size else -86400))  # before 1970
+    return shared_server
+
+
+@in_each_way
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, (_, kind) in KINDS.items()], ids=list(KINDS)
+)
+def test_fields_of_a_file(kinds: Server, name: str, kind: str) -> None:
+    first = fetch(kinds, "/" + name)
+    status, fields, body = fetch(kinds, "/" + name)  # from the cache, if it is small
+    assert status == 200 and body == (kinds.root / name).read_bytes() == first[2]
+    expected = {
+        "content-type": kind,
+        "content-length": str(len(body)),
+        "last-modified": http_date(os.stat(kinds.root / name).st_mtime),
+        "accept-ranges": "bytes",
+        "x-content-type-options": "nosniff",
+        "vary": None,
+        "content-encoding": None,
+        "etag": first[1]["etag"],
+    }
+    assert {name: fields[name] for name in expected} == expected
+    assert re.fullmatch(r'"[!#-~]+"', fields["etag"])  # strong: no W/
+
+
+@in_each_way
+def test_no_two_files_have_one_etag(kinds: Server) -> None:
+    etags = {name: fetch(kinds, "/" + name)[1]["etag"] for name in KINDS}
+    assert len(set(etags.values())) == len(KINDS), etags
+
+
+@in_each_way
+def test_a_modification_in_the_future_is_one_of_now(shared_server: Server) -> None:
+    """RFC 9110 section 8.8.2.1."""
+    file = shared_server.root / "tomorrow.txt"
+    file.write_text("not yet")
+    os.utime(file, (10**9, time.time() + 86400))
+    _, fields, _ = fetch(shared_server, "/tomorrow.txt")
     modified, now = parse_date(fields["last-modified"]), parse_date(fields["date"])
     assert modified is not None and now is not None and modified <= now
 
 
 def test_names(server: Server) -> None:
-    """Whatever name a file has, its URL leads to it."""
+    """The URL of a file leads to it, for every name of a file."""
     names = [
         b"with space.txt", b"100% wool.txt", b"%41.txt", b"what?.txt", b"a#b.txt", b"a&b=c;d.txt", b"+.txt",
         b"back\\slash.txt", b"quote'\".txt", b"<b>.txt", b"a:b.txt", b"~tilde.txt", b"[x].txt", b"a|b.txt",
@@ -149,14 +165,19 @@ def test_names(server: Server) -> None:
         assert fetch(server, target)[0] == 404, target[:30]
 
 
-def test_directories(start: Start, way_to_wait: str) -> None:
-    server = start(way_to_wait)
-    root = server.root
+@pytest.fixture(scope="module")
+def directories(shared_server: Server) -> Server:
+    """The shared server with directories, each with an index that names it."""
     for name in ("docs", "a b", "caf\u00e9", "evil.example", "what?#", "index"):
-        (root / name).mkdir()
-        (root / name / "index.html").write_text(f"index of {name}")
-    (root / "docs" / "start.txt").write_text("start")
-    for target, location in (
+        (shared_server.root / name).mkdir()
+        (shared_server.root / name / "index.html").write_text(f"index of {name}")
+    return shared_server
+
+
+@in_each_way
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [
         ("/docs", "/docs/"),
         ("/docs?a=1&b=%20", "/docs/?a=1&b=%20"),
         ("/docs?", "/docs/?"),
@@ -172,28 +193,51 @@ def test_directories(start: Start, way_to_wait: str) -> None:
         ("/%2e//evil.example", "/evil.example/"),
         ("/docs/..//evil.example", "/evil.example/"),
         ("http://ewe//evil.example", "/evil.example/"),
-    ):
-        for method in ("GET", "HEAD"):
-            status, fields, body = fetch(server, target, method=method)
-            assert (status, fields["location"]) == (301, location), target
-            assert (location in body.decode().replace("&amp;", "&")) is (method == "GET")
+    ],
+)
+def test_a_directory_is_redirected_to_its_slash(directories: Server, target: str, location: str) -> None:
+    for method in ("GET", "HEAD"):
+        status, fields, body = fetch(directories, target, method=method)
+        assert (status, fields["location"]) == (301, location), method
+        assert (location in body.decode().replace("&amp;", "&")) is (method == "GET")
+
+
+@in_each_way
+def test_a_path_back_to_the_root_is_the_root(directories: Server) -> None:
     for target in ("//evil.example/..", "//evil.example/%2e%2e", "/docs/..", "/.", "//", "/docs/../"):
-        status, fields, body = fetch(server, target)
-        assert (status, fields["location"]) == (200, None) and b"welcome" in body
+        status, fields, body = fetch(directories, target)
+        assert (status, fields["location"]) == (200, None) and b"welcome" in body, target
+
+
+@in_each_way
+def test_a_directory_is_its_index(directories: Server) -> None:
     for target in ("/docs/", "/docs/.", "/docs/?a=1", "/docs//", "/docs/index.html"):
-        status, fields, body = fetch(server, target)
-        assert (status, body) == (200, b"index of docs")
-        assert fields["content-type"] == "text/html; charset=utf-8" and fields["etag"]
-    assert fetch(server, "/docs/", f"If-None-Match: {fields['etag']}")[0] == 304
-    assert fetch(server, "/docs/", "Range: bytes=0-4")[2] == b"index"
-    (root / "index" / "index.html.gz").write_bytes(gzip.compress(b"zipped"))
-    status, fields, body = fetch(server, "/index/", "Accept-Encoding: gzip")
+        status, fields, body = fetch(directories, target)
+        assert (status, body) == (200, b"index of docs"), target
+        assert fields["content-type"] == "text/html; charset=utf-8" and fields["etag"], target
+
+
+@in_each_way
+def test_an_index_has_conditions_ranges_and_variants(directories: Server) -> None:
+    etag = fetch(directories, "/docs/index.html")[1]["etag"]
+    assert fetch(directories, "/docs/", f"If-None-Match: {etag}")[0] == 304
+    assert fetch(directories, "/docs/", "Range: bytes=0-4")[2] == b"index"
+    (directories.root / "index" / "index.html.gz").write_bytes(gzip.compress(b"zipped"))
+    status, fields, body = fetch(directories, "/index/", "Accept-Encoding: gzip")
     assert (status, fields["content-encoding"], gzip.decompress(body)) == (200, "gzip", b"zipped")
-    assert fetch(server, "/docs/index.html/")[0] == 404  # a file is no directory
-    assert fetch(server, "/docs/index.html/x")[0] == 404
-    assert fetch(server, "/nowhere/")[0] == 404
-    # Settings
+
+
+@in_each_way
+def test_a_file_is_no_directory(directories: Server) -> None:
+    expected = dict.fromkeys(("/docs/index.html/", "/docs/index.html/x", "/nowhere/"), 404)
+    assert {target: fetch(directories, target)[0] for target in expected} == expected
+
+
+def test_settings_of_the_index(start: Start, way_to_wait: str) -> None:
     server = start(way_to_wait, "--defaultindex", "start.txt", "--no-indexes")
+    (server.root / "docs").mkdir()
+    (server.root / "docs" / "index.html").write_text("index of docs")
+    (server.root / "docs" / "start.txt").write_text("start")
     assert fetch(server, "/docs/")[::2] == (200, b"start")
     assert fetch(server, "/")[0] == 403 and fetch(server, "/docs")[0] == 301
 
@@ -201,23 +245,36 @@ def test_directories(start: Start, way_to_wait: str) -> None:
 # Compressed variants
 
 
-def test_variants(server: Server, tmp_path: Path) -> None:
-    root = server.root
-    plain = b"plain text " * 20_000
-    zipped = {"br": b"brotli", "zstd": b"zstandard" * 10_000, "gzip": gzip.compress(plain, mtime=0)}
-    (root / "page.html").write_bytes(plain)
-    for coding, suffix in (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz")):
-        (root / ("page.html" + suffix)).write_bytes(zipped[coding])
-    (root / "style.css").write_text("plain")
-    (root / "style.css.gz").write_bytes(gzip.compress(b"plain"))
+PLAIN = b"plain text " * 20_000
+VARIANTS_OF_PAGE = {
+    "": PLAIN,
+    "br": b"brotli",
+    "zstd": b"zstandard" * 10_000,
+    "gzip": gzip.compress(PLAIN, mtime=0),
+}
+
+
+@pytest.fixture(scope="module")
+def page_etags(shared_server: Server) -> dict[str, str]:
+    """The tags of page.html on the shared server and of its compressed variants, by the name of their coding."""
     etags = {}
-    for accepts, coding in (
+    for coding, suffix in (("", ""), ("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz")):
+        (shared_server.root / ("page.html" + suffix)).write_bytes(VARIANTS_OF_PAGE[coding])
+    for coding in VARIANTS_OF_PAGE:
+        etags[coding] = fetch(shared_server, "/page.html", f"Accept-Encoding: {coding}")[1]["etag"]
+    return etags
+
+
+@in_each_way
+@pytest.mark.parametrize(
+    ("accepts", "coding"),
+    [
         (None, ""),
         ("", ""),
         ("gzip", "gzip"),
         ("x-gzip", "gzip"),
         ("GZIP", "gzip"),
-        ("gzip, deflate, br, zstd", "br"),  # what browsers send
+        ("gzip, deflate, br, zstd", "br"),  # browsers send this value
         ("gzip, deflate", "gzip"),
         ("zstd, gzip", "zstd"),
         ("br;q=0.5, gzip;q=0.8, zstd;q=0.6", "gzip"),
@@ -231,57 +288,76 @@ def test_variants(server: Server, tmp_path: Path) -> None:
         ("identity;q=0, gzip;q=0.001", "gzip"),
         ("deflate", ""),
         ("gzip;q=0\u00b2, br;q=x", ""),  # no weights
-    ):
-        fields = () if accepts is None else (f"Accept-Encoding: {accepts}",)
-        status, got, body = fetch(server, "/page.html", *fields)
-        assert status == 200 and got.get("content-encoding", "") == coding, accepts
-        assert body == (zipped[coding] if coding else plain)
-        assert got["vary"] == "Accept-Encoding"
-        assert got["content-type"] == "text/html; charset=utf-8"
-        assert got["content-length"] == str(len(body))
-        assert etags.setdefault(coding, got["etag"]) == got["etag"]
-        assert not got["etag"].startswith("W/")
-        # Its conditions and ranges are those of the variant
-        status, same, nothing = fetch(server, "/page.html", *fields, f"If-None-Match: {got['etag']}")
-        assert (status, nothing, same["etag"], same["vary"]) == (304, b"", got["etag"], "Accept-Encoding")
-        status, part, piece = fetch(
-            server, "/page.html", *fields, "Range: bytes=2-4", f"If-Range: {got['etag']}"
-        )
-        assert (status, piece, part.get("content-encoding", "")) == (206, body[2:5], coding)
-        assert part["content-range"] == f"bytes 2-4/{len(body)}" and part["vary"] == "Accept-Encoding"
-        status, head, nothing = fetch(server, "/page.html", *fields, method="HEAD")
-        assert (status, nothing, head["content-length"], head["etag"]) == (
-            200,
-            b"",
-            str(len(body)),
-            got["etag"],
-        )
-    assert len(set(etags.values())) == 4  # RFC 9110 section 8.8.3.3
-    for coding, etag in etags.items():
-        if coding:
-            fields = (f"Accept-Encoding: {coding}", f"If-None-Match: {etags['']}", f"If-Match: {etag}")
-            assert fetch(server, "/page.html", *fields)[0] == 200
-    with web.Client(base_url=server.url) as client:  # small ones, and a client that decodes
+    ],
+)
+def test_a_client_gets_the_variant_it_accepts(
+    shared_server: Server, page_etags: dict[str, str], accepts: str | None, coding: str
+) -> None:
+    """The variant, and its own conditions and ranges."""
+    accepted = () if accepts is None else (f"Accept-Encoding: {accepts}",)
+    etag, expected = page_etags[coding], VARIANTS_OF_PAGE[coding]
+
+    def ask(*fields: str, method: str = "GET") -> Fetched:
+        return fetch(shared_server, "/page.html", *accepted, *fields, method=method)
+
+    status, got, body = ask()
+    assert status == 200 and got.get("content-encoding", "") == coding
+    assert body == expected
+    about = got["vary"], got["content-type"], got["content-length"], got["etag"]
+    assert about == ("Accept-Encoding", "text/html; charset=utf-8", str(len(body)), etag)
+    assert not etag.startswith("W/")
+    status, same, nothing = ask(f"If-None-Match: {etag}")
+    assert (status, nothing, same["etag"], same["vary"]) == (304, b"", etag, "Accept-Encoding")
+    status, part, piece = ask("Range: bytes=2-4", f"If-Range: {etag}")
+    assert (status, piece, part.get("content-encoding", "")) == (206, expected[2:5], coding)
+    assert (part["content-range"], part["vary"]) == (f"bytes 2-4/{len(body)}", "Accept-Encoding")
+    status, head, nothing = ask(method="HEAD")
+    assert (status, nothing, head["content-length"], head["etag"]) == (200, b"", str(len(body)), etag)
+
+
+@in_each_way
+def test_each_variant_has_a_tag_of_its_own(shared_server: Server, page_etags: dict[str, str]) -> None:
+    """RFC 9110 section 8.8.3.3."""
+    assert len(set(page_etags.values())) == 4, page_etags
+    for coding in ("br", "zstd", "gzip"):
+        conditions = f"If-None-Match: {page_etags['']}", f"If-Match: {page_etags[coding]}"
+        assert fetch(shared_server, "/page.html", f"Accept-Encoding: {coding}", *conditions)[0] == 200, coding
+
+
+@in_each_way
+def test_a_variant_asked_for_by_its_name_is_a_file(shared_server: Server, page_etags: dict[str, str]) -> None:
+    status, got, body = fetch(shared_server, "/page.html.gz", "Accept-Encoding: gzip")
+    assert (status, got["content-type"], got["content-encoding"]) == (200, "application/gzip", None)
+    assert body == VARIANTS_OF_PAGE["gzip"] and "vary" not in got
+
+
+@in_each_way
+def test_variants_of_a_small_file(shared_server: Server) -> None:
+    """The cache holds both, and httpx decodes what it gets."""
+    (shared_server.root / "style.css").write_text("plain")
+    (shared_server.root / "style.css.gz").write_bytes(gzip.compress(b"plain"))
+    with web.Client(base_url=shared_server.url) as client:
         settle()
         for coding in ("", "gzip", "gzip", "", "", "br", "gzip"):
             response = client.get("/style.css", headers={"Accept-Encoding": coding})
             assert response.text == "plain" and response.headers["vary"] == "Accept-Encoding"
             assert response.headers.get("content-encoding") == (coding if coding == "gzip" else None)
-    # A variant may be asked for by its name; then it is a file like any other
-    status, got, body = fetch(server, "/page.html.gz", "Accept-Encoding: gzip")
-    assert (status, got["content-type"], got["content-encoding"]) == (200, "application/gzip", None)
-    assert body == zipped["gzip"] and "vary" not in got
-    # What is beside a file and is no variant of it
+
+
+@in_each_way
+def test_a_file_beside_another_that_is_no_variant_of_it(shared_server: Server) -> None:
+    """A variant without its file, a directory, a FIFO, and a link out of the document root."""
+    root = shared_server.root
     (root / "alone.txt.gz").write_bytes(b"x")
-    assert fetch(server, "/alone.txt", "Accept-Encoding: gzip")[0] == 404
+    assert fetch(shared_server, "/alone.txt", "Accept-Encoding: gzip")[0] == 404
     (root / "odd.txt").write_text("odd")
     (root / "odd.txt.gz").mkdir()
     os.mkfifo(root / "odd.txt.br")
-    (tmp_path / "outside").write_text("secret")
-    (root / "odd.txt.zst").symlink_to(tmp_path / "outside")
-    status, got, body = fetch(server, "/odd.txt", "Accept-Encoding: gzip, br, zstd")
+    (root.parent / "outside").write_text("secret")
+    (root / "odd.txt.zst").symlink_to(root.parent / "outside")
+    status, got, body = fetch(shared_server, "/odd.txt", "Accept-Encoding: gzip, br, zstd")
     assert (status, body, got["content-encoding"]) == (200, b"odd", None)
-    assert fetch(server, "/odd.txt.zst")[0] == 404
+    assert fetch(shared_server, "/odd.txt.zst")[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -326,32 +402,45 @@ def test_no_field_confuses_preferred(text: str) -> None:
         assert preferred_coding(value, ("br", "gzip")) in ("", "br", "gzip")
 
 
-# What must not be served
+# Files that must not be served
 
 
-def test_paths_stay_inside(start: Start, way_to_wait: str, tmp_path: Path) -> None:
-    server = start(way_to_wait)
-    root = server.root
-    secret = tmp_path / "secret.txt"
+def make_ways_out(root: Path) -> None:
+    """Write a secret beside a document root, and make links in it that lead inside, outside and around."""
+    secret = root.parent / "secret.txt"
     secret.write_text("SECRET")
-    (tmp_path / "htdocs-evil").mkdir()  # its name begins as the root's does
-    (tmp_path / "htdocs-evil" / "secret.txt").write_text("SECRET")
+    sibling = root.parent / "htdocs-evil"  # its name begins as the root's does
+    sibling.mkdir()
+    (sibling / "secret.txt").write_text("SECRET")
     (root / "open").mkdir()
     (root / "open" / "file.txt").write_text("open")
-    # Links: inside, outside, around
     (root / "in.txt").symlink_to("open/file.txt")
     (root / "in-absolute.txt").symlink_to(root / "open" / "file.txt")
     (root / "in-directory").symlink_to("open")
     (root / "out.txt").symlink_to(secret)
     (root / "out-relative.txt").symlink_to("../secret.txt")
     (root / "out-twice.txt").symlink_to("out.txt")
-    (root / "out-directory").symlink_to(tmp_path)
-    (root / "out-sibling").symlink_to(tmp_path / "htdocs-evil")
+    (root / "out-directory").symlink_to(root.parent)
+    (root / "out-sibling").symlink_to(sibling)
     (root / "out-password").symlink_to("/etc/passwd")
     os.symlink(secret, os.fsencode(root) + b"/out-\xff")
     (root / "loop").symlink_to("loop")
     (root / "dangling").symlink_to("nothing")
-    for target, expected in (
+    (root / "null").symlink_to("/dev/null")
+    os.mkfifo(root / "fifo")
+
+
+@pytest.fixture(scope="module")
+def ways_out(shared_server: Server) -> Server:
+    """The shared server with links in its document root, and a secret beside it."""
+    make_ways_out(shared_server.root)
+    return shared_server
+
+
+@in_each_way
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
         ("/in.txt", 200),
         ("/in-absolute.txt", 200),
         ("/in-directory/file.txt", 200),
@@ -365,7 +454,7 @@ def test_paths_stay_inside(start: Start, way_to_wait: str, tmp_path: Path) -> No
         ("/out-directory", 404),
         ("/out-directory/", 404),
         ("/out-directory/secret.txt", 404),
-        ("/out-directory/htdocs/open/file.txt", 200),  # out and in again: what is opened lies inside
+        ("/out-directory/htdocs/open/file.txt", 200),  # out and in again: the opened file is inside
         ("/out-sibling/secret.txt", 404),
         ("/out-password", 404),
         ("/out-%ff", 404),
@@ -397,31 +486,54 @@ def test_paths_stay_inside(start: Start, way_to_wait: str, tmp_path: Path) -> No
         ("/open/file.txt/", 404),
         ("/open/file.txt/../file.txt", 200),
         ("http://ewe/../secret.txt", 400),
-        ("/" + "../" * 50 + "etc/passwd", 400),
-        (f"/{secret}", 404),
+        pytest.param("/" + "../" * 50 + "etc/passwd", 400, id="fifty-steps-up"),
+        pytest.param("/{root}/../secret.txt", 404, id="absolute-path-of-the-secret"),
         ("/proc/self/environ", 404),
-    ):
-        status, _, body = fetch(server, target)
-        assert status == expected, target
-        assert b"SECRET" not in body and b"root:" not in body
-    # Dotfiles
-    dotted = ".htpasswd .git/config open/.env open/.well-known/x .well-known-not/x .well-known/.env"
-    for name in (*dotted.split(), ".well-known/.git/x", ".well-known/a/.b/c", ".well-known/file"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("dot")
-        expected = 200 if name == ".well-known/file" else 404
-        assert fetch(server, "/" + name)[0] == expected, name
-        assert fetch(server, "/" + name.replace(".", "%2e"))[0] == expected, name
-    assert fetch(server, "/.well-known")[1]["location"] == "/.well-known/"
-    # Neither files nor directories: no hang, no answer
-    os.mkfifo(root / "fifo")
+    ],
+)
+def test_paths_stay_inside(ways_out: Server, target: str, expected: int) -> None:
+    target = target.replace("{root}/..", str(ways_out.root.parent))
+    status, _, body = fetch(ways_out, target)
+    assert status == expected
+    assert b"SECRET" not in body and b"root:" not in body
+
+
+DOTFILES = {
+    ".htpasswd": 404,
+    ".git/config": 404,
+    "open/.env": 404,
+    "open/.well-known/x": 404,
+    ".well-known-not/x": 404,
+    ".well-known/.env": 404,
+    ".well-known/.git/x": 404,
+    ".well-known/a/.b/c": 404,
+    ".well-known/file": 200,
+}
+
+
+@in_each_way
+def test_dotfiles_are_hidden(shared_server: Server) -> None:
+    for name in DOTFILES:
+        file = shared_server.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("dot")
+    assert {name: fetch(shared_server, "/" + name)[0] for name in DOTFILES} == DOTFILES
+    encoded = {name.replace(".", "%2e"): status for name, status in DOTFILES.items()}
+    assert {name: fetch(shared_server, "/" + name)[0] for name in encoded} == encoded
+    assert fetch(shared_server, "/.well-known")[1]["location"] == "/.well-known/"
+
+
+@in_each_way
+def test_neither_files_nor_directories_are_404_at_once(ways_out: Server) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(os.path.relpath(root / "socket"))  # a short name: the kernel takes 107 bytes
+        sock.bind(os.path.relpath(ways_out.root / "socket"))  # a short name: the kernel takes 107 bytes
         for target in ("/fifo", "/socket", "/fifo/", "/fifo"):
-            assert fetch(server, target)[0] == 404
-    (root / "null").symlink_to("/dev/null")
-    # All of that again, with symlinks = follow
+            assert fetch(ways_out, target)[0] == 404, target
+
+
+def test_symlinks_are_followed_if_a_setting_says_so(start: Start, way_to_wait: str) -> None:
     server = start(way_to_wait, "--symlinks", "follow")
+    make_ways_out(server.root)
     for target in (
         "/out.txt",
         "/out-relative.txt",
@@ -598,7 +710,7 @@ def count_open(server: Server) -> int:
 
 def test_no_descriptor_stays_open(start: Start, model: str) -> None:
     server = start(model)
-    content = os.urandom(SMALL * 20)
+    content = os.urandom(MAX_CACHED_BYTES * 20)
     for name in ("small.txt", "small.txt.gz", "large.bin", "large.bin.br", "other.bin"):
         (server.root / name).write_bytes(content if "l" in name[:2] or "o" in name[:1] else b"small")
     requests: list[tuple[str, ...]] = [("/directory",), ("/missing",), ("/",)]
@@ -638,17 +750,23 @@ def tell(number: int, size: int) -> bytes:
     return bytes([65 + number]) * size
 
 
-@pytest.mark.parametrize("name", ["fork", "prefork", "thread", "asyncio --workers 2"])
-def test_changes_are_seen_within_a_second(start: Start, name: str) -> None:
-    """However a file changes, and whatever was cached: at most old for a second, and never half old.
+CHANGED = (
+    "rewritten",
+    "grown",
+    "same-time",
+    "replaced",
+    "linked",
+    "deleted",
+    "zipped",
+    "unzipped",
+    "made",
+    "there/",
+)
 
-    The cache of a child, of each of several workers, and of threads that share it.
-    """
-    server = start(name)
-    root = server.root
-    made = ("rewritten", "grown", "same-time", "replaced", "linked", "deleted", "zipped", "unzipped", "made")
-    old, new = tell(0, 1000), tell(1, 1000)
-    for name in made[:-1]:
+
+def make_the_first_versions(root: Path, old: bytes, new: bytes) -> None:
+    """Write all of CHANGED but the file that is made later."""
+    for name in CHANGED[:-2]:
         (root / name).write_bytes(old)
     (root / "unzipped.gz").write_bytes(tell(2, 500))
     (root / "linked").unlink()
@@ -658,27 +776,11 @@ def test_changes_are_seen_within_a_second(start: Start, name: str) -> None:
     (root / "there").mkdir()
     (root / "there" / "index.html").write_bytes(old)
     os.utime(root / "same-time", (10**9, 10**9))
-    paths = ["/" + name for name in made] + ["/there/"]
 
-    def look(*fields: str) -> dict[str, bytes]:
-        """Return every file as it is served; each body must be one whole version, with its own length and tag."""
-        served = {}
-        for path in paths:
-            status, got, body = fetch(server, path, "Accept-Encoding: gzip", *fields)
-            served[path] = b"" if status == 404 else body
-            if status != 404:
-                assert len(set(body)) == 1 and got["content-length"] == str(len(body))
-            if status == 200:
-                assert versions.setdefault(got["etag"], (path, body)) == (path, body)
-        return served
 
-    versions: dict[str, tuple[str, bytes]] = {}
-    settle()
-    for _ in range(4):
-        first = look()  # now every worker knows them
-    assert set(first.values()) == {old, tell(2, 500), b""}
+def change_all_at_once(root: Path, old: bytes, new: bytes) -> dict[str, bytes]:
+    """Change each of CHANGED in its way; return the new content of each, b"" of one that is gone."""
     before = os.stat(root / "same-time")
-    # All at once
     (root / "rewritten").write_bytes(new)
     (root / "grown").write_bytes(new * 100)
     (root / "same-time").write_bytes(new)
@@ -693,23 +795,51 @@ def test_changes_are_seen_within_a_second(start: Start, name: str) -> None:
     (root / "unzipped.gz").unlink()
     (root / "made").write_bytes(new)
     (root / "there" / "index.html").write_bytes(new)
+    others = {"grown": new * 100, "deleted": b"", "zipped": tell(3, 500), "unzipped": old}
+    return dict.fromkeys(CHANGED, new) | others
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize("name", ["fork", "prefork", "thread", "asyncio --workers 2"])
+def test_changes_are_seen_within_a_second(start: Start, name: str, size: int) -> None:
+    """After any change of a file, and with any cache: old for at most a second, and never half old.
+
+    The cache of a child, of each of several workers, and of threads that share it.
+    """
+    old, new = tell(0, size), tell(1, size)
+    server = start(name)
+    versions: dict[str, tuple[str, bytes]] = {}
+
+    def look(*fields: str) -> dict[str, bytes]:
+        """Return every file as it is served; each body must be one whole version, with its own length and tag."""
+        served = {}
+        for name in CHANGED:
+            status, got, body = fetch(server, "/" + name, "Accept-Encoding: gzip", *fields)
+            served[name] = b"" if status == 404 else body
+            if status != 404:
+                assert len(set(body)) == 1 and got["content-length"] == str(len(body)), name
+            if status == 200:
+                assert versions.setdefault(got["etag"], (name, body)) == (name, body)
+        return served
+
+    make_the_first_versions(server.root, old, new)
+    settle()
+    for _ in range(4):
+        first = look()  # now every worker knows them
+    assert set(first.values()) == {old, tell(2, 500), b""}
+    expected = change_all_at_once(server.root, old, new)
     changed = time.monotonic()
     while time.monotonic() < changed + 1.2:
         look()
-    expected = dict.fromkeys(paths, new) | {
-        "/grown": new * 100,
-        "/deleted": b"",
-        "/zipped": tell(3, 500),
-        "/unzipped": old,
-    }
+        time.sleep(0.02)
     for _ in range(4):
         assert look() == expected
-    assert look("Range: bytes=0-9") == {path: body[:10] for path, body in expected.items()}
+    assert look("Range: bytes=0-9") == {name: body[:10] for name, body in expected.items()}
     assert look() == expected
 
 
 def test_answers_are_not_mixed(server: Server) -> None:
-    """One file, asked for in every way in every order: each answer is that of its own question."""
+    """One file, requested with all combinations of fields in every order: each response fits its own request."""
     content = hashlib.shake_128(b"ewe").digest(1000)
     (server.root / "file.bin").write_bytes(content)
     with web.Client(base_url=server.url) as client:
@@ -745,7 +875,7 @@ def test_the_cache_is_bounded(public: Path) -> None:
     for number in list(range(50)) * 2:
         response = respond(files, f"/{number}.txt")
         assert response is not None and response.body == b"x" * 1000
-        assert 0 < len(files.cache) <= 10 and files.taken <= files.room
+        assert 0 < len(files.cache) <= 10 and files.used_bytes <= files.room
     off = Static(Config(documentroot=str(public), cache="0"))
     response = respond(off, "/1.txt")
     assert response is not None and response.body == b"x" * 1000 and not off.cache
@@ -753,13 +883,13 @@ def test_the_cache_is_bounded(public: Path) -> None:
 
 def settle() -> None:
     """Wait until no file is so young that it is not remembered."""
-    time.sleep(static.SETTLED * 1.5)
+    time.sleep(static.SETTLED_S * 1.5)
 
 
 def age(files: Static, seconds: float) -> None:
     """Let so many seconds pass, as far as the cache can tell."""
     for known in files.cache.values():
-        known.checked -= seconds
+        known.checked_at -= seconds
 
 
 def test_a_file_is_remembered_and_looked_at_again(public: Path) -> None:
@@ -777,6 +907,133 @@ def test_a_file_is_remembered_and_looked_at_again(public: Path) -> None:
     third = respond(files)
     age(files, 1.1)
     assert respond(files) is third  # looked at, and found unchanged
+
+
+def test_a_large_file_stays_open_for_the_next_request(public: Path) -> None:
+    file = public / "large.bin"
+    file.write_bytes(tell(0, 100_000))
+    settle()
+    files = Static(Config(documentroot=str(public)))
+    respond(files, "/large.bin")
+    first, second = respond(files, "/large.bin"), respond(files, "/large.bin")
+    assert first is not None and second is not None
+    assert region_of(first).file == region_of(second).file  # the same descriptor, at the same time
+    assert first.encoded() == second.encoded()
+    # In place: the descriptor has the new content at once, and the head has to fit it.
+    with file.open("r+b") as stream:
+        stream.truncate(99_000)
+    third = respond(files, "/large.bin")
+    assert third is not None and third.length == 99_000 and third.get("etag") != first.get("etag")
+
+
+def region_of(response: Response) -> Region:
+    assert isinstance(response.body, tuple) and isinstance(response.body[0], Region)
+    return response.body[0]
+
+
+def test_a_response_keeps_its_file_open(public: Path) -> None:
+    """Also when the cache has dropped the file meanwhile, because another has its name."""
+    for content in (tell(0, 100_000), tell(1, 100_000)):
+        (public / "new").write_bytes(content)
+        os.replace(public / "new", public / "large.bin")
+        if content[:1] == b"A":
+            settle()
+            files = Static(Config(documentroot=str(public)))
+            respond(files, "/large.bin")
+            response = respond(files, "/large.bin")
+    assert response is not None
+    age(files, 1.1)
+    settle()
+    other = respond(files, "/large.bin")
+    assert other is not None
+    assert os.pread(region_of(response).file, 10, 0) == b"A" * 10
+    assert os.pread(region_of(other).file, 10, 0) == b"B" * 10
+    descriptor = region_of(response).file
+    del response
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+def test_a_large_index_file_leaves_its_directory_closed(public: Path) -> None:
+    (public / "index.html").write_bytes(bytes(100_000))
+    files = Static(Config(documentroot=str(public), cache="0"))
+    before = len(open_files(os.getpid()))
+    for fields in ((), ("Range: bytes=0-9",), ('If-Match: "x"',)):
+        response = respond(files, "/", *fields)
+        assert response is not None
+        if response.release is not None:
+            response.release()
+    assert len(open_files(os.getpid())) == before
+
+
+def test_a_body_keeps_its_file_open(public: Path) -> None:
+    """A middleware has made another response with it, and the cache has dropped the file meanwhile."""
+    (public / "large.bin").write_bytes(tell(0, 100_000))
+    settle()
+    files = Static(Config(documentroot=str(public)))
+    respond(files, "/large.bin")
+    response = respond(files, "/large.bin")
+    assert response is not None and isinstance(response.body, tuple)
+    other = Response(200, (), response.body)
+    descriptor = region_of(other).file
+    del response
+    files.cache.clear()
+    assert os.pread(descriptor, 10, 0) == b"A" * 10
+    run(other.close())
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+def test_few_files_stay_open(public: Path) -> None:
+    for number in range(50):
+        (public / f"{number}.bin").write_bytes(bytes(100_000))
+    settle()
+    before = len(open_files(os.getpid()))
+    files = Static(Config(documentroot=str(public)))
+    for number in list(range(50)) * 2:
+        response = respond(files, f"/{number}.bin")
+        assert response is not None
+        run(response.close())
+        assert len(open_files(os.getpid())) <= before + static.MAX_OPEN_FILES
+    del response
+    assert len(open_files(os.getpid())) == before + static.MAX_OPEN_FILES
+    files.cache.clear()
+    assert len(open_files(os.getpid())) == before
+
+
+def test_a_file_that_nobody_asks_for_is_closed(public: Path) -> None:
+    """Also one of a site that a reload has replaced, and that something still holds."""
+    for name in ("old", "kept", "new"):
+        (public / name).write_bytes(bytes(100_000))
+    settle()
+    before, config = len(open_files(os.getpid())), Config(documentroot=str(public))
+    old, files = Static(config), Static(config)
+    for each, path in ((old, "/old"), (files, "/kept"), (files, "/new")):
+        if path == "/new":
+            age(old, static.UNUSED_S + 1)
+        response = respond(each, path)
+        assert response is not None and response.release is not None
+        response.release()
+    del response
+    assert len(open_files(os.getpid())) == before + 2  # kept, new
+    again = respond(old, "/old")
+    assert again is not None and again.length == 100_000 and again.release is not None
+    again.release()
+
+
+def test_without_a_descriptor_for_the_cache(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (public / "large.bin").write_bytes(bytes(100_000))
+    settle()
+
+    def none_left(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "no descriptor left")
+
+    monkeypatch.setattr(os, "dup", none_left)
+    files = Static(Config(documentroot=str(public)))
+    response = respond(files, "/large.bin")
+    assert response is not None and response.length == 100_000 and response.release is not None
+    response.release()
+    assert not files.cache
 
 
 def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:

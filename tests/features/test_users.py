@@ -15,7 +15,7 @@ from support.xswitch_client import account
 
 from ewe.config.settings import Config
 from ewe.features.users import Users
-from ewe.gateway.claims import Claims
+from ewe.gateway.protected_sources import ProtectedSources
 
 AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 
@@ -73,38 +73,43 @@ def test_answers_do_not_tell_which_accounts_there_are(start: Start) -> None:
     server.wait_for_log("/~root/ is 404: user root is the system's")
 
 
+def make_a_home_of_many_owners(alice: pwd.struct_passwd, site: Path) -> None:
+    """Make the directory web in a home, and public_html of a site: files of the user, of others and of root."""
+    home = Path(alice.pw_dir)
+    (home / "public_html").rmdir()
+    (home / "web").mkdir()
+    for name in ("web/mine.txt", "web/roots.txt", "web/others.txt", "private.txt"):
+        (home / name).write_text(name)
+    (site / "public_html").mkdir()
+    (site / "public_html" / "mine.txt").write_text("the server's")
+    (home / "web" / "passwd").symlink_to("/etc/passwd")
+    (home / "web" / "private").symlink_to("../private.txt")
+    (home / "web" / "secret.txt").write_text("root's, for a group")
+    (home / "web" / "secret.txt").chmod(0o640)
+    os.chown(home / "web" / "secret.txt", 0, pwd.getpwnam("nobody").pw_gid)
+    for path in (home / "web", home / "web" / "mine.txt", home / "private.txt"):
+        os.chown(path, alice.pw_uid, alice.pw_gid)
+    os.chown(home / "web" / "others.txt", pwd.getpwnam("daemon").pw_uid, 0)
+
+
 @pytest.mark.needs("root")
 def test_a_directory_is_its_users_own(start: Start, way_to_wait: str, site: Path) -> None:
-    """A link to what is not the user's publishes nothing; a file of another user's is not sent."""
+    """A link to a path of another owner publishes nothing; a file of another user is not sent."""
+    inside = {
+        "mine.txt": 200, "roots.txt": 200, "others.txt": 403, "secret.txt": 403, "passwd": 404, "private": 404,
+        "etc/passwd": 404, "home/": 404,
+    }  # fmt: skip
     with account() as alice:
-        home = Path(alice.pw_dir)
-        public = home / "public_html"
-        public.rmdir()
-        (home / "web").mkdir()
-        for name in ("web/mine.txt", "web/roots.txt", "web/others.txt", "private.txt"):
-            (home / name).write_text(name)
-        (site / "public_html").mkdir()
-        (site / "public_html" / "mine.txt").write_text("the server's")
-        (home / "web" / "passwd").symlink_to("/etc/passwd")
-        (home / "web" / "private").symlink_to("../private.txt")
-        (home / "web" / "secret.txt").write_text("root's, for a group")
-        (home / "web" / "secret.txt").chmod(0o640)
-        os.chown(home / "web" / "secret.txt", 0, pwd.getpwnam("nobody").pw_gid)
-        for path in (home / "web", home / "web" / "mine.txt", home / "private.txt"):
-            os.chown(path, alice.pw_uid, alice.pw_gid)
-        os.chown(home / "web" / "others.txt", pwd.getpwnam("daemon").pw_uid, 0)
+        make_a_home_of_many_owners(alice, site)
 
-        def link(target: str, owner: int) -> None:
+        def statuses(server: Server, target: str, owner: int) -> dict[str, int]:
+            """Return what the paths are if public_html is a link of this owner to the target."""
+            public = Path(alice.pw_dir) / "public_html"
             public.unlink(missing_ok=True)
             public.symlink_to(target)
             os.chown(public, owner, -1, follow_symlinks=False)
-
-        def statuses(server: Server) -> dict[str, int]:
-            paths = (
-                "mine.txt", "roots.txt", "others.txt", "secret.txt", "passwd", "private", "etc/passwd", "home/",
-            )  # fmt: skip
             with web.Client(base_url=f"{server.url}~{alice.pw_name}/") as client:
-                return {path: client.get(path).status_code for path in paths}
+                return {path: client.get(path).status_code for path in inside}
 
         options = ("--userdir", "public_html", "--user", "nobody")
         server = start(way_to_wait, *options)
@@ -114,20 +119,10 @@ def test_a_directory_is_its_users_own(start: Start, way_to_wait: str, site: Path
             (str(site / "public_html"), alice.pw_uid),
             ("web", pwd.getpwnam("daemon").pw_uid),
         ):
-            link(target, owner)
-            assert set(statuses(server).values()) == {404}, target
-        link("web", alice.pw_uid)
-        inside = statuses(server)
-        assert inside == {
-            "mine.txt": 200, "roots.txt": 200, "others.txt": 403, "secret.txt": 403, "passwd": 404, "private": 404,
-            "etc/passwd": 404, "home/": 404,
-        }  # fmt: skip
-        link("web", 0)
-        assert statuses(start(way_to_wait, *options, "--symlinks", "follow")) == {
-            **inside,
-            "private": 200,
-            "passwd": 403,
-        }
+            assert statuses(server, target, owner) == dict.fromkeys(inside, 404), (target, owner)
+        assert statuses(server, "web", alice.pw_uid) == inside
+        following = start(way_to_wait, *options, "--symlinks", "follow")
+        assert statuses(following, "web", 0) == inside | {"private": 200, "passwd": 403}
 
 
 EXCHANGE = """
@@ -146,7 +141,7 @@ def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
         public, link = Path(alice.pw_dir) / "public_html", Path(alice.pw_dir) / "link"
         link.symlink_to("/")
         os.chown(link, alice.pw_uid, -1, follow_symlinks=False)
-        users = Users(Config(userdir="public_html"), None, Claims("/nowhere"))
+        users = Users(Config(userdir="public_html"), None, ProtectedSources("/nowhere"))
         swapper = subprocess.Popen([sys.executable, "-c", EXCHANGE, str(public), str(link)])
         try:
             roots = set()
@@ -163,7 +158,7 @@ def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("root")
 def test_root_does_not_serve_them(tmp_path: Path) -> None:
-    """Root could read every file that a user links to. Whoever wants that says so."""
+    """Root could read every file to which a user links. An administrator who wants that says so."""
     command = [
         sys.executable,
         "-m",

@@ -21,7 +21,7 @@ from ewe.config.settings import Config
 from ewe.features.languages import answered_by
 from ewe.features.webdav import changes, properties, upload
 from ewe.features.webdav.tree import Tree
-from ewe.gateway.claims import Claims
+from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.base import Stream
@@ -95,7 +95,7 @@ def writes(client: Client, dav: Path) -> None:
     made = client.put("/dav/a%20%C3%BC.txt", content="one")
     assert made.status_code == 201 and (dav / "a ü.txt").read_text() == "one"
     assert (dav / "a ü.txt").stat().st_mode & 0o111 == 0
-    # Who has just written a file reads it, and its tag is the one that PUT has told.
+    # A client that has just written a file reads the new bytes, with the tag of the response to PUT.
     for text in ("two", "three", "x" * LARGE):
         changed = client.put("/dav/a%20%C3%BC.txt", content=iter([text.encode()]))  # chunked
         read = client.get("/dav/a%20%C3%BC.txt")
@@ -219,7 +219,7 @@ def limits(client: Client, dav: Path) -> None:
 
 
 def out_of_reach(client: Client, dav: Path, tmp_path: Path) -> None:
-    """Links, hidden files, programs, and what another location guards."""
+    """Links, hidden files, programs, and paths that another location guards."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "o.txt").write_text("outside")
@@ -258,7 +258,7 @@ def out_of_reach(client: Client, dav: Path, tmp_path: Path) -> None:
 
 
 def partial(server: Server, dav: Path) -> None:
-    """A client that leaves within its body has written nothing, and what was there is still whole."""
+    """A client that leaves within its body has written nothing, and the old file is still complete."""
     (dav / "whole").write_text("whole")
     for path in ("whole", "begun"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as sock:
@@ -289,7 +289,7 @@ def raced(server: Server, client: Client) -> None:
 
 
 def tree_of(root: Path, **more: Any) -> Tree:
-    return Tree(str(root), "", Claims(str(root)), **more)
+    return Tree(str(root), "", ProtectedSources(str(root)), **more)
 
 
 def test_a_member_that_another_location_covers_stays(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
             return refused.status
 
     assert asked("/grades/", "/b", moves=False) == 404
-    # What is sent for /grades to clients that take gzip is out of reach, too.
+    # The file that ewe sends for /grades to clients with gzip is out of reach, too.
     assert asked("/mine", "/grades.gz", moves=False) == 403 and not tree.contains("/grades.gz")
     assert asked("/mine", "/mine.gz", moves=False) == 201
     assert asked("/mine", "/grades", moves=True) == 403 and (tmp_path / "grades").read_text() == "grades"
@@ -364,7 +364,7 @@ webdav = true
 
 
 def test_no_file_answers_for_another_location(start: Start, tmp_path: Path) -> None:
-    """What negotiation sends for a path of another location cannot be written, moved there or deleted."""
+    """A file that negotiation sends for a path of another location cannot be written, moved there or deleted."""
     (tmp_path / "ewe.toml").write_text(LANGUAGES_SETTINGS)
     (tmp_path / "htdocs" / "dav" / "sub").mkdir(parents=True)
     (tmp_path / "htdocs" / "dav" / "guarded.de.html").write_text("guarded")
@@ -475,7 +475,7 @@ WINDOWS = [  # connect a drive, look, copy a file onto it, make a directory, ren
 
 @pytest.mark.parametrize("sequence", [FINDER, WINDOWS], ids=["finder", "windows"])
 def test_what_file_managers_send(start: Start, tmp_path: Path, sequence: list[Any]) -> None:
-    """One kept connection, as file managers have it: a refusal ends neither the connection nor what follows."""
+    """One kept connection, as file managers use it: after a refusal the next request on it is served."""
     (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')
     directory = tmp_path / "htdocs" / "dav"
     directory.mkdir(parents=True)
@@ -521,7 +521,7 @@ def test_a_file_that_comes_while_its_directory_is_deleted(
 
 
 def test_a_move_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source lies in another file system, or another client was faster: what is at the destination stays."""
+    """The source is in another file system, or another client was faster: the destination stays unchanged."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -551,7 +551,7 @@ def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Body(type(Request("PUT", "/", (1, 1)).body)):  # type: ignore[misc]
-    """The body of a PUT: what happens when each piece is read, and the piece."""
+    """The body of a PUT: an effect at the reading of each piece, and the piece."""
 
     def __init__(self, *pieces: Callable[[], bytes]) -> None:
         self.pieces = list(pieces)
@@ -582,7 +582,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        upload, "NO_NAME", os.O_WRONLY
+        upload, "UNNAMED_FILE_FLAGS", os.O_WRONLY
     )  # to open a directory: EISDIR, as such file systems say
     tree = tree_of(tmp_path, top="/x")
     names: list[str] = []
@@ -616,7 +616,7 @@ def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
     "lines, words",
     [
         ('path = "/x"\nwebdav = true', "webdav = answers below a prefix"),
-        ('prefix = "/x"\nwebdav = { max-size = "big" }', "webdav = "),
+        ('prefix = "/x"\nwebdav = { max-size = "big" }', 'webdav.max-size = "big": expected a size'),
         ('prefix = "/x"\nwebdav = true\ngateway = "cgi"', "lead to different places"),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         answer = client.get("/countdown")
         assert answer.text.split() == [str(number) for number in range(10, 0, -1)]
         assert answer.headers["transfer-encoding"] == "chunked"
-        assert "welcome" in client.get("/").text  # what no feature of ours answers is ewe's
+        assert "welcome" in client.get("/").text  # ewe answers paths that no mounted feature answers
     assert server.stop() == 0, server.log()
 
 
@@ -192,7 +192,7 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
         ("no_such_module:Hello", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("ewe.site:Nothing", "cannot be loaded"),
         ("ewe.site:Site.nothing", "cannot be loaded"),
-        ("ewe.http.limits:Limits", "is not a class with a method respond()"),
+        ("ewe.http.limits:RequestLimits", "is not a class with a method respond()"),
         ("ewe.features.cgi.programs:CGI", "cannot be made from (config, path)"),
         ("ewe.features.cgi:FEATURE", "has no make=, which makes the handler for a path"),
         ("functools:partial", "is not a class with a method respond()"),
@@ -223,10 +223,10 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
     plan = make_site(config).plan
     assert plan is not None
     names = [feature(module).name for module, _ in FEATURES]
-    asked = [name for name, mounts in plan.own.items() if mounts]
+    asked = [name for name, mounts in plan.mounts_of.items() if mounts]
     assert asked == [name for name in names if name in asked]
     without = set(names) - set(asked)
-    assert without == {"mount", "databases", "content-cache", "homes"}
+    assert without == {"trace", "status", "mount", "databases", "content-cache", "homes"}
 
 
 def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ast
 import encodings
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from support.documents import statements
 
 from ewe.server.run import IF_INSTALLED, late_modules
 
@@ -51,13 +54,16 @@ EARLIER = {
 }
 
 
+INDENTED_IMPORT = re.compile(r"^\s+(?:import|from) ", re.MULTILINE)
+
+
 def late_imports(source: str) -> set[str]:
     """Return the modules that a source imports inside functions."""
     found: set[str] = set()
-    for function in ast.walk(ast.parse(source)):
+    for function in statements(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        for node in ast.walk(function):
+        for node in statements(function):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -69,7 +75,8 @@ def test_all_late_imports_are_known() -> None:
     found: dict[str, set[str]] = {}
     for path in sorted(ROOT.glob("ewe/**/*.py")):
         if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in ROOMS:
-            for module in late_imports(path.read_text(encoding="utf-8")):
+            source = path.read_text(encoding="utf-8")
+            for module in late_imports(source) if INDENTED_IMPORT.search(source) else ():
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
     unknown = found.keys() - {*late_modules(), *IF_INSTALLED} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
@@ -99,7 +106,8 @@ def test_all_codecs_are_known() -> None:
     }
     for path in sorted(ROOT.glob("ewe/**/*.py")):
         if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in (*ROOMS, "database"):
-            for codec in codecs_in(path.read_text(encoding="utf-8")):
+            source = path.read_text(encoding="utf-8")
+            for codec in codecs_in(source) if re.search("encod|decod", source) else ():
                 assert codec in known, (
                     f"{path}: the codec {codec} is imported late: name it in ewe.server.run.LATER"
                 )

@@ -140,6 +140,7 @@ def test_the_tests_of_the_server_need_no_house() -> None:
     """`make test PART=server` tests what is installed alone. Two files try the commands of all packages."""
     apart = (
         "tests/house/",
+        "tests/support/messages.py",
         "tests/support/rooms.py",
         "tests/operations/test_cli.py",
         "tests/operations/test_command_lines.py",

@@ -47,19 +47,8 @@ HEAVY = {
         "hashlib",
         "multiprocessing",
     ),
-    *("dataclasses", "inspect"),  # what only tables of sites need
-    *(
-        "uvloop",
-        "jinja2",
-        "ctypes",
-        "concurrent",
-        "dataclasses",
-        "inspect",
-        "sqlite3",
-        "tomllib",
-        "unittest",
-        "typing_extensions",
-    ),
+    *("dataclasses", "inspect"),  # modules that only tables of sites need
+    *("uvloop", "jinja2", "ctypes", "concurrent", "sqlite3", "tomllib", "unittest", "typing_extensions"),
 }
 
 

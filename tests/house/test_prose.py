@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 
 SEARCHED = [
@@ -50,6 +48,8 @@ IDIOMS = {
     r"So(?! that)": "begin with the subject: ewe therefore …",
 }
 PATTERNS = {idiom: re.compile(rf"\b{idiom}\b") for idiom in IDIOMS}
+# A search that begins with \b takes ten times as long. Few files have a word that ends like an idiom.
+ENDS = [re.compile(rf"{idiom}\b") for idiom in IDIOMS]
 
 # Lists that are generated from the source, where their sentences are searched.
 GENERATED = re.compile(r"<!-- rooms.*?<!-- end of rooms -->", re.DOTALL)
@@ -71,7 +71,10 @@ def searched() -> dict[str, Path]:
 
 def idioms(text: str) -> list[str]:
     """Return each banned idiom in a text, with the line that it stands in and what to write instead."""
-    found = []
+    found: list[str] = []
+    loose = re.sub(r"\s+", " ", LINE_END.sub(" ", text))
+    if not any(end.search(loose) for end in ENDS):
+        return found
     text = GENERATED.sub(lambda part: "\n" * part[0].count("\n"), text)
     joined = LINE_END.sub(lambda end: "\n" + " " * (len(end[0]) - 1), text)  # as long as before
     flat = joined.replace("\n", " ")
@@ -85,13 +88,11 @@ def idioms(text: str) -> list[str]:
     return found
 
 
-FILES = searched()
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_no_banned_idioms(name: str) -> None:
-    found = idioms(FILES[name].read_text(encoding="utf-8"))
-    assert not found, "\n".join((name, *found))
+def test_no_banned_idioms() -> None:
+    texts = {name: path.read_text(encoding="utf-8") for name, path in searched().items()}
+    assert len(texts) > 800
+    found = [f"{name}, {idiom}" for name, text in texts.items() for idiom in idioms(text)]
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_an_idiom_is_found_across_lines_and_with_its_line() -> None:

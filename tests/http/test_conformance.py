@@ -17,7 +17,7 @@ from support.wire import read_response, request_of
 from ewe.config.settings import Config
 from ewe.conversation import converse
 from ewe.http.dates import parse_date
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.parser import check_partial_head
 from ewe.http.status import HTTPError
 from ewe.site import Site
@@ -72,7 +72,7 @@ def test_a_client_that_sends_only_an_empty_line() -> None:
 )  # fmt: skip
 def test_what_no_request_begins_with_is_refused_before_its_line_ends(begun: bytes) -> None:
     with pytest.raises(HTTPError) as info:
-        check_partial_head(begun, Limits())
+        check_partial_head(begun, RequestLimits())
     assert info.value.status == 400
 
 
@@ -82,7 +82,7 @@ def test_what_no_request_begins_with_is_refused_before_its_line_ends(begun: byte
 def test_a_request_line_that_comes_bit_by_bit_is_waited_for(line: str) -> None:
     data = line.encode() + b"\r"
     for size in range(len(data) + 1):
-        check_partial_head(data[:size], Limits())
+        check_partial_head(data[:size], RequestLimits())
 
 
 # --- RFC 9110 section 7: routing -----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_an_https_url_needs_a_secured_connection(site: Site, target: str) -> Non
     answer, stream = one(site, request_of(f"GET {target}"))
     assert (answer.status, answer.fields["connection"]) == (421, "close")
     assert stream.lingered
-    assert SecureStream.scheme == "https"  # what lets it pass there
+    assert SecureStream.scheme == "https"  # the scheme that lets the request pass there
 
 
 def test_an_https_url_is_refused_also_after_it_was_served_over_tls(site: Site) -> None:
@@ -155,7 +155,7 @@ BAD_CHUNKS = (
 )
 @pytest.mark.parametrize("body", BAD_CHUNKS)
 def test_a_badly_chunked_request_is_refused_whatever_it_asks_for(site: Site, line: str, body: bytes) -> None:
-    """Even if nothing wants its body: an answer would have told the client that it was understood."""
+    """Even if no feature reads the body: an answer would tell the client that ewe has understood the request."""
     data = request_of(line, "Transfer-Encoding: chunked", body=body + request_of("GET /smuggled"))
     for pieces in (
         [data],
@@ -322,8 +322,9 @@ def test_the_page_names_real_tests() -> None:
     page = (TESTS.parent / "docs" / "conformance.md").read_text()
     names = re.findall(r"`(test_\w+\.py)(?:::(\w+)(?:\[([\w-]+)\])?)?`", page)
     assert len(names) > 150
+    paths = {path.name: path for path in TESTS.glob("*/test_*.py")}
     for file, test, case in names:
-        (path,) = TESTS.rglob(file)
+        path = paths[file]
         assert not test or f"def {test}(" in path.read_text(), f"{file}::{test}"
         if case:
             assert (TESTS / "corpus" / test.removeprefix("test_") / f"{case}.http").exists(), case

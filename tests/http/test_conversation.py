@@ -1,4 +1,4 @@
-"""The conversation over a stream in memory: what is sent, in which order, and when the connection ends.
+"""The conversation over a stream in memory: the sent bytes, their order, and the end of the connection.
 
 No socket, no model: test_http.py shows the same over the real ones.
 """
@@ -18,9 +18,9 @@ from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 import ewe.response_writer
 from ewe import logger
-from ewe.body import CONTINUE, SKIP
-from ewe.conversation import BUSY, MAX_HEADS, MAX_REMEMBERED, converse
-from ewe.http.limits import Limits
+from ewe.body import CONTINUE, MAX_SKIPPED_BYTES
+from ewe.conversation import BUSY, MAX_CACHED_HEAD_CHARS, MAX_HEADS, converse
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.response_writer import date_line
@@ -151,7 +151,7 @@ def test_a_pipeline_ends_at_a_bad_request() -> None:
 
 
 def test_a_pipeline_ends_at_close() -> None:
-    """RFC 9112 section 9.6: what follows is not answered, but read, so that the answer arrives."""
+    """RFC 9112 section 9.6: later bytes are read but not answered, so that the answer arrives."""
     site = Echo()
     stream = talk(site, get("/1", "Connection: close") + get("/2"))
     assert len(site.seen) == 1 and stream.lingered
@@ -223,7 +223,7 @@ def test_no_100_for_a_refused_request() -> None:
         ("Content-Length: 5", "Content-Length: 5"),
         ("Content-Length: 9999",),
     ):
-        stream = talk(Echo(Limits(max_body=5)), get("/", EXPECT, *fields, method="POST"))
+        stream = talk(Echo(RequestLimits(max_body=5)), get("/", EXPECT, *fields, method="POST"))
         assert only(stream).status in (400, 413)
 
 
@@ -236,7 +236,7 @@ def chunked(body: bytes, size: int = 1000) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
-@pytest.mark.parametrize("size", [1, 1000, SKIP])
+@pytest.mark.parametrize("size", [1, 1000, MAX_SKIPPED_BYTES])
 def test_a_small_body_is_read_off(size: int) -> None:
     body = bytes(size)
     for message in (post(body), get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(body))):
@@ -248,21 +248,23 @@ def test_a_small_body_is_read_off(size: int) -> None:
 
 
 def test_a_large_body_is_not_read_off() -> None:
-    body = bytes(SKIP + 1)
+    body = bytes(MAX_SKIPPED_BYTES + 1)
     head = post(body)[: -len(body)]
     stream = talk(Fixed(OK), head, body, get("/2"))
     assert only(stream).fields["connection"] == "close"  # said at once
     assert stream.lingered and len(stream.pieces) == 2  # and nothing of it was read
-    message = get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(bytes(2 * SKIP)))
+    message = get(
+        "/", "Transfer-Encoding: chunked", method="POST", body=chunked(bytes(2 * MAX_SKIPPED_BYTES))
+    )
     stream = talk(Fixed(OK), *(message[i : i + 1000] for i in range(0, len(message), 1000)), get("/2"))
     assert only(stream).status == 200
     assert stream.lingered and len(stream.pieces) > 50  # a part of it was read, then no more
 
 
-@pytest.mark.parametrize("arrived", [0, 1000, SKIP + 1000])
+@pytest.mark.parametrize("arrived", [0, 1000, MAX_SKIPPED_BYTES + 1000])
 def test_what_has_arrived_of_a_large_body_does_not_count(arrived: int) -> None:
-    message = post(bytes(SKIP + 1000))
-    head = len(message) - SKIP - 1000
+    message = post(bytes(MAX_SKIPPED_BYTES + 1000))
+    head = len(message) - MAX_SKIPPED_BYTES - 1000
     answer = only(talk(Fixed(OK), message[: head + arrived], message[head + arrived :] + get("/2")))
     assert (answer.status, answer.fields["connection"]) == (200, "close")
 
@@ -282,7 +284,9 @@ def test_a_body_that_does_not_come_ends_the_connection(rest: bytes | Exception) 
     assert stream.lingered
 
 
-@pytest.mark.parametrize("size", [SKIP - 1, SKIP, SKIP + 1, 3 * SKIP])
+@pytest.mark.parametrize(
+    "size", [MAX_SKIPPED_BYTES - 1, MAX_SKIPPED_BYTES, MAX_SKIPPED_BYTES + 1, 3 * MAX_SKIPPED_BYTES]
+)
 def test_a_large_chunked_body_that_is_read(size: int) -> None:
     body = os.urandom(size)
     message = get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(body)) + get("/2")
@@ -316,7 +320,7 @@ def test_a_bad_body_that_is_read(
 ) -> None:
     reasons: list[str] = []
     monkeypatch.setattr(logger.errors, "info", reasons.append)
-    stream = talk(Echo(Limits(max_body=1000)), *pieces, get("/2"))
+    stream = talk(Echo(RequestLimits(max_body=1000)), *pieces, get("/2"))
     answer = only(stream)
     assert (answer.status, answer.fields["connection"]) == (status, "close")
     assert reason in reasons[0] and reason.encode() not in answer.body
@@ -340,7 +344,7 @@ def test_the_memo_is_bounded() -> None:
         assert len(site.heads) <= MAX_HEADS
     assert len(site.heads) > 0
     site.heads.clear()
-    long = get("/", "A: " + "b" * MAX_REMEMBERED)
+    long = get("/", "A: " + "b" * MAX_CACHED_HEAD_CHARS)
     for message in (
         post(b"a"),
         get("/", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
@@ -524,7 +528,7 @@ def test_a_status_without_content(status: int, body: object) -> None:
 
 
 def test_a_body_shorter_than_its_length_is_cut() -> None:
-    """Nothing is made up: the client sees that bytes are missing."""
+    """ewe adds no bytes: the client sees that bytes are missing."""
     source = Pieces(b"abc", length=5)
     stream = talk(Fixed(Response(200, (), source)), get(), get())
     with pytest.raises(ValueError, match="3 of 5 bytes"):
@@ -552,7 +556,7 @@ def test_an_error_in_the_middle_cuts(
     output = stream.output()
     assert b"abc" in output and b"def" not in output and not output.endswith(b"0\r\n\r\n")
     assert output.count(b"HTTP/1.1 ") == 1 and source.closed == 1 and len(stream.pieces) == 1
-    assert "cut after 3 bytes: it fell silent" in reasons[0]
+    assert "aborted after 3 bytes: it fell silent" in reasons[0]
     # Where only the close tells the end, an ordinary one would make a part look like the whole.
     assert ("reset_at_close" in stream.did) is (length is None and version == "1.0")
 
@@ -637,7 +641,7 @@ def test_head_of_a_file(tmp_path: Path) -> None:
 def test_what_a_feature_raises(
     error: Exception, status: int, keeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It becomes a status here, and its reason stays in the log."""
+    """The exception becomes a status here, and the reason stays in the log."""
     lines: list[str] = []
     monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
     stream = talk(Fixed(error, OK), get(), get())

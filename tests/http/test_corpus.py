@@ -16,7 +16,7 @@ import pytest
 from support.memory import Answer, Echo, answers, every_cut, talk
 from support.server import Start, write_program
 
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 LIMITS = {"max_target": 200, "max_head": 1000, "max_field": 300, "max_fields": 12, "max_body": 1000}
@@ -25,7 +25,7 @@ ECHO = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nexec cat\n"
 
 
 class Case:
-    """One message and what is to become of it."""
+    """One message, and its expected result."""
 
     def __init__(self, path: Path) -> None:
         self.message = path.read_bytes()
@@ -66,7 +66,7 @@ def finals(data: bytes, *methods: str) -> list[Answer]:
 def test_valid(case: Case) -> None:
     methods = [request["method"] for request in case.requests]
     for pieces in ([case.message], *every_cut(case.message)):
-        site = Echo(Limits(**LIMITS))
+        site = Echo(RequestLimits(**LIMITS))
         stream = talk(site, *pieces)
         for seen, body, expected in zip(site.seen, site.bodies, case.requests, strict=True):
             assert (seen.method, seen.path) == (expected["method"], expected["path"])
@@ -91,7 +91,7 @@ def test_invalid(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ewe.logger.errors.warning", reasons.append)
     monkeypatch.setattr("ewe.logger.errors.debug", reasons.append)
     for pieces in ([case.message], *every_cut(case.message)):
-        site = Echo(Limits(**LIMITS))
+        site = Echo(RequestLimits(**LIMITS))
         stream = talk(site, *pieces)
         assert len(site.seen) == len(case.statuses) - 1
         found = finals(stream.output())
@@ -106,7 +106,7 @@ NEXT = b"GET /next HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n"
 
 
 def test_over_the_server(start: Start, model: str) -> None:
-    """The whole corpus over one server, under each model: what was read in memory is read the same there."""
+    """The whole corpus over one server, under each model: a message is read as in memory."""
     server = start(model, *OPTIONS)
     write_program(server.cgi / "echo", ECHO)
     (server.root / "next").write_text("next")

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.examples import examples, some
 from support.memory import Echo, every_cut, in_pieces, talk
 from support.server import Server, Start, wait_until, write_program
 from test_corpus import ECHO, INVALID, LIMITS, OPTIONS, VALID
 
 from ewe import logger
-from ewe.body import SKIP
+from ewe.body import MAX_SKIPPED_BYTES
 from ewe.config.settings import Config
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
 from ewe.sites import make_site
 from ewe.streams.base import Stream
@@ -63,7 +64,17 @@ def oversized(sizes: tuple[int, ...] = SIZES) -> Iterator[bytes]:
 def bodies(path: bytes) -> Iterator[bytes]:
     """Yield requests with bodies, good and bad, each with another request behind it."""
     chunked = CHUNKED % path
-    for size in (100, 1100, 8200, 16400, 33000, SKIP - 1, SKIP, SKIP + 1, 70000):
+    for size in (
+        100,
+        1100,
+        8200,
+        16400,
+        33000,
+        MAX_SKIPPED_BYTES - 1,
+        MAX_SKIPPED_BYTES,
+        MAX_SKIPPED_BYTES + 1,
+        70000,
+    ):
         long = b"a" * size
         yield chunked + b"5;" + long + b"\r\nhello\r\n0\r\n\r\n" + NEXT
         yield chunked + b"5;" + long + b"\nhello\r\n0\r\n\r\n" + NEXT
@@ -88,7 +99,7 @@ class Refusing(Echo):
     """A site that reads no body."""
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Answer, whatever is asked for."""
+        """Answer every request."""
         self.seen.append(request)
         return Response(405)
 
@@ -97,7 +108,7 @@ def ways(message: bytes, chance: random.Random) -> Iterator[list[bytes]]:
     """Yield the message whole first, then in pieces."""
     yield [message]
     if len(message) < 300:
-        yield from [*every_cut(message)][:: 1 + len(message) // 20]
+        yield from [*every_cut(message)][:: 1 + len(message) // examples(20, 8)]
         yield in_pieces(message, list(range(len(message))))
     for size in (1460, 5000, 16384, 65536):
         yield in_pieces(message, list(range(size, len(message), size)))
@@ -109,35 +120,35 @@ def ways(message: bytes, chance: random.Random) -> Iterator[list[bytes]]:
 
 
 class Lines:
-    """What both logs were told, without times."""
+    """The lines of both logs, without times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[str] = []
         for level in ("info", "warning", "debug", "error"):
             monkeypatch.setattr(logger.errors, level, self.lines.append)
         monkeypatch.setattr(logger, "access", self)
-        self.enabled = True
+        self.enabled = self.writes = True
 
-    def write(self, exchange: logger.Exchange) -> None:
+    def write(self, exchange: logger.AccessLogEntry) -> None:
         """Write the line of one exchange."""
         self.lines.append(f"{exchange.request.line} {exchange.response.status} {exchange.sent}")
 
 
 def outcome(site: object, lines: Lines, pieces: list[bytes]) -> tuple[object, ...]:
-    """Return what came of a message in these pieces: the answers but for their dates, how it ended, the log."""
+    """Return the result of a message in these pieces: the answers without dates, the end, the log."""
     lines.lines.clear()
     stream = talk(site, *pieces)
     said = re.sub(rb"Date: [^\r]*|HTTP/1\.1 100 Continue\r\n\r\n", b"", stream.output())
     return said, b"Connection: close" in said or stream.did[-1].startswith("next_request"), [*lines.lines]
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(**LIMITS)], ids=["default", "small"])
+@pytest.mark.parametrize("limits", [RequestLimits(), RequestLimits(**LIMITS)], ids=["default", "small"])
 @pytest.mark.parametrize("kind", [Echo, Refusing])
-def test_in_memory(kind: type[Echo], limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_memory(kind: type[Echo], limits: RequestLimits, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines(monkeypatch)
     chance = random.Random(1)
     wrong: list[str] = []
-    for message in CORPUS + GENERATED:
+    for message in some(CORPUS + GENERATED):
         first: tuple[object, ...] | None = None
         for pieces in ways(message, chance):
             found = outcome(kind(limits), lines, pieces)
@@ -193,14 +204,14 @@ def heard(server: Server, pieces: list[bytes]) -> tuple[list[bytes], int]:
 def test_over_the_server(start: Start, model: str) -> None:
     """Each model answers and logs the same for the same bytes, whole and in segments.
 
-    What is good in the corpus is cut in memory alone: it would start a program for each message.
+    A valid message of the corpus is cut in memory only: over a server each message would start a program.
     """
     server = start(model, *OPTIONS, "--loglevel", "debug", "--log-format", "%r|%s|%b")
     write_program(server.cgi / "echo", ECHO)
     (server.root / "next").write_text("next")
     chance = random.Random(3)
     refused = [case.values[0].message for case in INVALID]
-    messages = [*refused, *oversized((33, 302, 33000)), *[*bodies(b"/next")][::4]]
+    messages = [*some(refused), *oversized((33, 302, 33000)), *some([*bodies(b"/next")][::4])]
     seen: list[tuple[list[object], Counter[str]]] = []
     lines_before = notes_before = 0
     for way in ("whole", "pieces"):

@@ -1,4 +1,4 @@
-"""What proxies say of a client: the X-Forwarded fields, Forwarded, and the header of the PROXY protocol."""
+"""Facts that proxies send about a client: X-Forwarded fields, Forwarded, and the header of the PROXY protocol."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_forwarded_of_rfc_7239() -> None:
     ],
 )
 def test_a_forwarded_field_that_a_client_has_spoilt(field: str) -> None:
-    """It must not hide what the proxy has added: the proxy would pass for the client."""
+    """The client's field must not hide the address that the proxy adds: the proxy would look like the client."""
     with pytest.raises(HTTPError) as refused:
         forwarded(field)
     assert refused.value.status == 400
@@ -197,4 +197,4 @@ def test_a_checksum_is_verified() -> None:
 
 def test_no_header_waits_for_more_than_its_limit() -> None:
     with pytest.raises(Malformed):
-        parse(b"PROXY " + b"x" * proxy_header.MAX_FIRST)
+        parse(b"PROXY " + b"x" * proxy_header.MAX_VERSION_1_BYTES)

@@ -20,15 +20,15 @@ from support.examples import examples
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import http_date, parse_date
 from ewe.http.fields import parse_fields
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode, remove_dot_segments, unescape
 from ewe.streams.blocking import run
 
-LIMITS = Limits()
-SMALL = Limits(max_target=40, max_head=300, max_field=100, max_fields=5, max_body=1000)
+LIMITS = RequestLimits()
+SMALL = RequestLimits(max_target=40, max_head=300, max_field=100, max_fields=5, max_body=1000)
 quick = settings(max_examples=examples(200), deadline=None)
 
 
@@ -43,7 +43,7 @@ def parse(line: str = "GET / HTTP/1.1", *fields: str, host: str | None = "Host: 
     return parse_request(head(line, *fields, host=host), LIMITS)
 
 
-def status_of(data: bytes, limits: Limits = LIMITS) -> int:
+def status_of(data: bytes, limits: RequestLimits = LIMITS) -> int:
     """Return the status with which a head is refused, 0 if it is not."""
     try:
         parse_request(data, limits)
@@ -149,7 +149,7 @@ def test_request_lines_that_are_refused(line: str) -> None:
 
 
 def test_a_request_line_that_is_too_long() -> None:
-    """RFC 9112 section 3: 414 for the target, 501 for a method longer than any; what comes first decides."""
+    """RFC 9112 section 3: 414 for the target, 501 for a method longer than any; the first limit decides."""
     assert status_of(head("GET /" + "a" * 39 + " HTTP/1.1"), SMALL) == 0
     assert status_of(head("GET /" + "a" * 40 + " HTTP/1.1"), SMALL) == 414
     assert status_of(head("GET /" + "a b" * 40 + " HTTP/1.1"), SMALL) == 400
@@ -181,7 +181,7 @@ def test_a_request_line_that_is_too_long() -> None:
         ("/%20", "/ ", None),
         ("/a;b=c", "/a;b=c", None),
         ("/~a!$&'()*,=:@", "/~a!$&'()*,=:@", None),
-        ("/[a]|b", "/[a]|b", None),  # what browsers send unescaped
+        ("/[a]|b", "/[a]|b", None),  # browsers send these characters unescaped
         ("/?{a}^`|\\[]", "/", "{a}^`|\\[]"),
         ("/a/./b", "/a/b", None),  # RFC 3986 section 5.2.4
         ("/a/../b", "/b", None),
@@ -411,7 +411,7 @@ def test_field_lines(line: str, field: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "A : b",  # section 5.1: no white space before the colon, whose request is to be refused
+        "A : b",  # section 5.1: no white space before the colon; such a request is refused
         "A\t: b",
         " A: b",  # section 5.2: obs-fold, refused
         "\tb",
@@ -473,7 +473,7 @@ def test_limits_of_the_head() -> None:
     assert status_of(head("GET / HTTP/1.1", *["A: " + "b" * 80] * 4), SMALL) == 431
 
 
-@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.parametrize("name", sorted(CONDITIONS))
 def test_conditional(name: str) -> None:
     assert parse("GET / HTTP/1.1", f"{name.upper()}: x").conditional
     assert not parse("GET / HTTP/1.1", f"x-{name}: x").conditional
@@ -646,7 +646,7 @@ def prefixes(data: bytes) -> range:
 def test_what_is_refused_early_would_be_refused_late(text: str) -> None:
     """And nothing that could become a good head is refused before its end."""
     data = text.encode("latin-1")
-    for limits in (LIMITS, Limits(max_target=20, max_head=60, max_field=25, max_fields=3)):
+    for limits in (LIMITS, RequestLimits(max_target=20, max_head=60, max_field=25, max_fields=3)):
         early = None
         for size in prefixes(data):
             try:
@@ -654,7 +654,7 @@ def test_what_is_refused_early_would_be_refused_late(text: str) -> None:
                 assert early is None, "a longer prefix cannot be better"
             except HTTPError as refused:
                 early = early or refused
-        # Whatever follows, the whole head is refused too.
+        # With any bytes after it, the whole head is refused, too.
         for rest in (b"", b"\r\n\r\n", b"\n\r\n\r\n", b" HTTP/1.1\r\nHost: a\r\n\r\n", b": b\r\n\r\n"):
             whole = data + rest
             end = whole.find(b"\r\n\r\n")
@@ -705,8 +705,8 @@ LINES = st.sampled_from(
 )  # fmt: skip
 
 
-def verdict(pieces: list[bytes], limits: Limits) -> tuple[object, ...]:
-    """Return what becomes of a head that arrives in these pieces, as the conversation reads it."""
+def verdict(pieces: list[bytes], limits: RequestLimits) -> tuple[object, ...]:
+    """Return the result of a head that arrives in these pieces, as the conversation reads it."""
     arrived, checked = b"", 0
     try:
         for piece in pieces:
@@ -716,8 +716,8 @@ def verdict(pieces: list[bytes], limits: Limits) -> tuple[object, ...]:
                 return (parse_request(arrived[: end + 4], limits).line,)
             checked = check_partial_head(arrived, limits, checked)
     except HTTPError as refused:
-        line = arrived if refused.place is None else arrived[: refused.place + 1]
-        return refused.status, refused.cause, refused.place, line[:200].partition(b"\r\n")[0]
+        line = arrived if refused.offset is None else arrived[: refused.offset + 1]
+        return refused.status, refused.cause, refused.offset, line[:200].partition(b"\r\n")[0]
     return ()
 
 
@@ -726,7 +726,7 @@ def verdict(pieces: list[bytes], limits: Limits) -> tuple[object, ...]:
 def test_a_verdict_does_not_depend_on_how_the_bytes_arrive(data: bytes, drawn: st.DataObject) -> None:
     cuts = sorted(drawn.draw(st.sets(st.integers(0, len(data)), max_size=5)))
     pieces = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-    for limits in (LIMITS, Limits(max_target=40, max_head=100, max_field=25, max_fields=3)):
+    for limits in (LIMITS, RequestLimits(max_target=40, max_head=100, max_field=25, max_fields=3)):
         whole = verdict([data], limits)
         assert verdict(pieces, limits) == verdict(bytewise(data), limits) == whole
 
@@ -749,8 +749,8 @@ def test_a_head_that_comes_byte_by_byte_is_cheap() -> None:
 # --- RFC 9112 section 7.1: chunked bodies --------------------------------------------------------------------
 
 
-def decode(pieces: list[bytes], limits: Limits = LIMITS) -> tuple[bytes, bytes | None]:
-    """Return the body, and what follows it (None: it has not ended)."""
+def decode(pieces: list[bytes], limits: RequestLimits = LIMITS) -> tuple[bytes, bytes | None]:
+    """Return the body, and the bytes after it (None: the body has not ended)."""
     decoder = ChunkedDecoder(limits)
     body = b""
     for place, piece in enumerate(pieces):
@@ -865,7 +865,7 @@ def test_limits_of_a_chunked_body() -> None:
 
 
 def test_many_chunks_at_once_take_linear_time() -> None:
-    """A quarter of a million chunks in one piece: what is left is not copied once for each."""
+    """A quarter of a million chunks in one piece: the remaining bytes are not copied once for each chunk."""
     chunks = 250_000
     began = time.process_time()
     assert decode([b"1\r\na\r\n" * chunks + b"0\r\n\r\n"]) == (b"a" * chunks, b"")
@@ -928,7 +928,7 @@ def test_any_cut_decodes_to_the_same(drawn: Chunked, rest: bytes, data: st.DataO
 @settings(max_examples=examples(300), deadline=None)
 @given(chunked_bodies(), st.data())
 def test_a_broken_chunked_body_is_noticed(drawn: Chunked, data: st.DataObject) -> None:
-    """One byte changed: a broken line end is always noticed; any other change is read as the grammar reads it."""
+    """One byte is changed. A broken line end is always noticed. Another change is read as the grammar says."""
     coded, _, structure = drawn
     place = data.draw(st.sampled_from(structure) | st.integers(0, len(coded) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda byte: byte != coded[place]))
@@ -1084,6 +1084,15 @@ def test_an_encoded_response() -> None:
     assert Response(299).encoded().startswith(b"HTTP/1.1 299 ")
 
 
+def test_a_copy_with_another_body_before_and_after_the_head_is_encoded() -> None:
+    """The copy has the head and the length of the response; the empty copy of a cache gets its body later."""
+    response = Response(200, (("A", "b"),), b"body")
+    copy = response.with_body(b"BODY")
+    assert copy.encoded() == response.encoded() and copy.body == b"BODY"
+    kept = response.with_body(b"")
+    assert kept.with_body(b"Body").encoded() is response.encoded()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -1123,7 +1132,7 @@ def test_a_response_is_never_split(name: str, value: str) -> None:
 
 
 class Unknown(Source):
-    """A body whose length nobody knows."""
+    """A body of unknown length."""
 
 
 @pytest.mark.parametrize(
@@ -1144,7 +1153,7 @@ def test_content_length(response: Response, length: bytes | None) -> None:
 
 
 def test_a_status_without_content_drops_it() -> None:
-    """RFC 9110 sections 15.3.5 and 15.4.5: what follows the head would be read as the next response."""
+    """RFC 9110 sections 15.3.5 and 15.4.5: a client would read bytes after the head as the next response."""
     assert Response(204, (), b"abc").body == Response(304, (), b"abc").body == b""
 
 

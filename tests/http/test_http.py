@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -15,7 +16,7 @@ from support import web
 from support.server import Server, Start, write_program
 from support.wire import chunked, read_all, read_response, request_of
 
-from ewe.body import SKIP
+from ewe.body import MAX_SKIPPED_BYTES
 from ewe.streams.base import LINGER_BYTES
 
 
@@ -197,12 +198,12 @@ def test_requests_in_small_pieces(server: Server) -> None:
 
 def test_a_small_body_to_a_file_leaves_the_connection_usable(server: Server) -> None:
     with server.connect() as sock:
-        for size in (1, 1000, SKIP):
+        for size in (1, 1000, MAX_SKIPPED_BYTES):
             fields = (f"Content-Length: {size}",)
             assert ask(sock, "POST /small.txt", *fields, body=b"x" * size)[0] == 405
             assert ask(sock, "GET /small.txt", *fields, body=b"x" * size)[2] == b"small\n"
             assert ask(sock, "POST /missing", *fields, body=b"x" * size)[0] == 405
-        for size in (1, 1000, SKIP - 100):
+        for size in (1, 1000, MAX_SKIPPED_BYTES - 100):
             status, fields_, _ = ask(sock, "PUT /a", "Transfer-Encoding: chunked", body=chunked(b"x" * size))
             assert status == 405 and "connection" not in fields_
         sock.sendall(request_of("POST /small.txt", "Content-Length: 4"))  # the answer comes before the body
@@ -273,66 +274,71 @@ def test_expect_100_continue(server: Server) -> None:
 # Timeouts
 
 
+PAGE = request_of("GET /")
+POST = request_of("POST /index.html", "Content-Length: 100")
+
+
+def closes(sock: socket.socket, began: float) -> None:
+    """The server closes the connection, but not at once, and without another byte."""
+    assert read_all(sock) == b""
+    assert time.monotonic() - began > 0.4
+
+
+def answers_and_closes(*statuses: int, at_once: bool = False) -> Callable[[socket.socket, float], None]:
+    """The server sends these responses, the one to a head that has no end among them, then closes."""
+
+    def check(sock: socket.socket, began: float) -> None:
+        for expected in statuses:
+            status, fields, _ = read_response(sock)
+            assert status == expected
+            assert status != 408 or fields["connection"] == "close"
+        closes(sock, time.monotonic() - 1 if at_once else began)
+
+    return check
+
+
+def drips(sock: socket.socket, began: float) -> None:
+    """A body that no feature reads may not take forever, with a byte now and then."""
+    assert read_response(sock)[0] == 405
+    with contextlib.suppress(ConnectionError):
+        while not select.select([sock], [], [], 0.2)[0]:
+            sock.sendall(b"x")
+            assert time.monotonic() < began + 40
+        assert is_over(sock)
+
+
+SLOW_CLIENTS = {  # what each sends, and what it then sees
+    "idle": (PAGE * 2, answers_and_closes(200, 200)),
+    "silent": (b"", closes),
+    "half a head": (PAGE[:-2], answers_and_closes(408)),
+    "half a second head": (PAGE + PAGE[:10], answers_and_closes(200, 408)),
+    "half a body": (POST + b"12345", answers_and_closes(405)),
+    "a body that drips": (POST, drips),
+}
+
+
 def test_timeouts(start: Start, variant: str) -> None:
     """A head must come in time, a connection may be idle for so long, and both ends are quiet.
 
     The server is held up while the clients send, so that none of them can be late.
     """
     limit = "0.5s"
+    clients_of = dict(SLOW_CLIENTS)
+    if variant.split()[0] in ("serial", "prefork"):  # the others wait for the worker of the idle connection
+        clients_of["idle"] = (PAGE * 2, answers_and_closes(200, 200, at_once=True))
     server = start(variant, "--idle", limit, "--head-timeout", limit, "--body-timeout", limit)
-    page = request_of("GET /")
-    post = request_of("POST /index.html", "Content-Length: 100")
     with ExitStack() as ends:
         with server.held_up():
-            idle, silent, half, second, body, drip = (
-                ends.enter_context(server.connect(40)) for _ in range(6)
-            )
-            idle.sendall(page * 2)
-            half.sendall(page[:-2])
-            second.sendall(page + page[:10])
-            body.sendall(post + b"12345")
-            drip.sendall(post)
+            socks = {name: ends.enter_context(server.connect(40)) for name in SLOW_CLIENTS}
+            for name, (sent, _) in clients_of.items():
+                socks[name].sendall(sent)
             began = time.monotonic()
-
-        def close(sock: socket.socket) -> None:
-            """The server closes the connection, but not at once, and without another byte."""
-            assert read_all(sock) == b""
-            assert time.monotonic() - began > 0.4
-
-        def idles() -> None:
-            assert read_response(idle)[0] == read_response(idle)[0] == 200
-            close(idle)
-
-        def has_no_end(sock: socket.socket, before: int) -> None:
-            for _ in range(before):
-                assert read_response(sock)[0] == 200
-            status, fields, _ = read_response(sock)
-            assert (status, fields["connection"]) == (408, "close")
-            close(sock)
-
-        def has_no_rest() -> None:
-            assert read_response(body)[0] == 405
-            close(body)
-
-        def drips() -> None:
-            """A body that nobody wants may not take for ever, a byte now and then."""
-            assert read_response(drip)[0] == 405
-            with contextlib.suppress(ConnectionError):
-                while not select.select([drip], [], [], 0.2)[0]:
-                    drip.sendall(b"x")
-                    assert time.monotonic() < began + 40
-                assert is_over(drip)
-
-        with ThreadPoolExecutor(6) as pool:  # the serial model serves one after the other
-            for client in (
-                pool.submit(idles),
-                pool.submit(close, silent),
-                pool.submit(has_no_end, half, 0),
-                pool.submit(has_no_end, second, 1),
-                pool.submit(has_no_rest),
-                pool.submit(drips),
-            ):
-                client.result(50)
+        with ThreadPoolExecutor(len(socks)) as pool:  # the serial model serves one after the other
+            clients = {
+                name: pool.submit(check, socks[name], began) for name, (_, check) in clients_of.items()
+            }
+            failures = {name: client.exception(50) for name, client in clients.items()}
+    assert failures == dict.fromkeys(SLOW_CLIENTS)
     server.wait_for_log("408, the head did not come in 0.5 s (head-timeout)")
 
 

@@ -14,7 +14,7 @@ FAST = ("--min-rate", "10000", "--body-timeout", "300ms", "--write-timeout", "30
 
 
 def test_a_body_that_trickles(start: Start, variant: str) -> None:
-    """A byte now and then keeps every single wait short; the rate on the whole is what counts: 408."""
+    """A byte now and then keeps every single wait short; the average rate decides: 408."""
     server = start(variant, *FAST)
     write_program(
         server.cgi / "eat", "#!/bin/sh\ncat >/dev/null\nprintf 'Content-Type: text/plain\\n\\nate\\n'\n"

@@ -1,4 +1,4 @@
-"""Media types by name: from our own table, whatever machine this is."""
+"""Media types by name: from our own table, on every machine."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Both are good servers' parsers, and neither is as strict as RFC 9112 would let them be. Where ewe refuses what
 one of them takes, takes what one refuses, or understands it differently, the difference stands in a table here
-with the section that settles it, and with what must then be true of the bytes. Anything else is a failure.
+with the section that settles it, and a condition on the bytes. Any other difference is a failure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from support import needs
 from support.examples import examples
 from support.fuzz import BITS, CORPUS, fuzz, read
 
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.status import HTTPError
 
 httptools = needs.module("httptools")
-LIMITS = Limits(max_target=10**6, max_head=10**6, max_field=10**6, max_fields=10**4, max_body=10**9)
+LIMITS = RequestLimits(max_target=10**6, max_head=10**6, max_field=10**6, max_fields=10**4, max_body=10**9)
 
 
 @dataclass
@@ -91,7 +91,7 @@ def text(raw: bytes) -> str:
 
 
 class Collector:
-    """What httptools calls."""
+    """The callbacks of httptools."""
 
     def __init__(self) -> None:
         self.target = b""
@@ -168,7 +168,7 @@ BARE_LF = re.compile(rb"(?<!\r)\n")
 TOKEN = re.compile(rb"[!#-'*+\-.^-z|~0-9A-Z]+")
 LONG = re.compile(rb"(?:(?!\r\n)[\x00-\xff]){1025}")
 CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
-# RFC 3986, from its appendix A: what may stand in a target; and a host without the choice named below.
+# RFC 3986, from its appendix A: the characters of a target; and a host without the choice named below.
 PCHAR = rb"[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2}"
 ORIGIN = re.compile(rb"(?:/(?:%s)*)+(?:\?(?:%s|[/?])*)?" % (PCHAR, PCHAR))
 HTTP_URL = re.compile(rb"(?i:https?)://([^/?#]+)((?:/(?:%s)*)*(?:\?(?:%s|[/?])*)?)" % (PCHAR, PCHAR))
@@ -214,8 +214,8 @@ def always(_: Message) -> bool:
     return True
 
 
-# What ewe refuses though an oracle takes it: our reason, whose leniency it is, the section that lets or
-# makes us refuse, and what must be true of the message.
+# Messages that ewe refuses and an oracle accepts: our reason, the lenient oracle, the section that lets or
+# makes us refuse, and a condition that the message must meet.
 # fmt: off
 STRICTER: list[Row] = [
     # The request line
@@ -254,7 +254,7 @@ STRICTER: list[Row] = [
 ]
 # fmt: on
 
-# What ewe takes though an oracle refuses it: its reason, whose, and the section that makes us take it.
+# Messages that ewe accepts and an oracle refuses: its reason, its name, and the section that makes us accept.
 LOOSER: list[Row] = [
     ("no request line received", "h11", "RFC 9112 2.2, an empty line first", always),
     (
@@ -286,7 +286,7 @@ LOOSER: list[Row] = [
 ]
 
 
-# What both take, and see the end of its body in different places.
+# Messages that both accept, but with the end of the body at different places.
 ENDS: list[tuple[str, str, Condition]] = [
     ("httptools", "RFC 9110 7.8, Upgrade may be ignored, and is", upgrades),
 ]
@@ -307,7 +307,7 @@ def fields_alike(ours: tuple[tuple[str, str], ...], theirs: tuple[tuple[str, str
 
 
 def unexplained(data: bytes, oracle: str) -> str:
-    """Return what is different and stands in no table, "" if there is nothing."""
+    """Return a difference that no table explains, "" if there is none."""
     ours, theirs = by_ewe(data), ORACLES[oracle](data)
     if ours == UNFINISHED and theirs == UNFINISHED:
         return ""
@@ -330,7 +330,7 @@ def unexplained(data: bytes, oracle: str) -> str:
         return f"{oracle} refuses {data!r}: {theirs.why}; ewe takes it as {ours}"
     if isinstance(ours, Taken) or (isinstance(theirs, Taken) and not ends_elsewhere(oracle, message)):
         return f"only one sees the end of {data!r}: ewe {ours}, {oracle} {theirs}"
-    return ""  # neither takes it: who says so first is a matter of taste
+    return ""  # both refuse the message; the place of the refusal may differ
 
 
 def ends_elsewhere(oracle: str, message: Message) -> bool:
@@ -402,7 +402,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return data + draw(st.sampled_from([b"", b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n"]))
 
 
-# The same examples each time: what is new is looked for by hand, with more of them.
+# The same examples each time. A search for new ones is run by hand, with more examples.
 same = settings(max_examples=examples(1000), deadline=None, derandomize=True, database=None)
 
 
@@ -422,7 +422,7 @@ def test_differences_in_the_corpus_are_explained(oracle: str) -> None:
 
 @pytest.mark.parametrize("oracle", ORACLES)
 def test_good_requests_are_understood_by_all(oracle: str) -> None:
-    """So that the tables above cannot explain everything away."""
+    """This test prevents that the tables above explain every difference."""
     good = [
         b"GET /a?b HTTP/1.1\r\nHost: a\r\nA: b\r\nA: c\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET",

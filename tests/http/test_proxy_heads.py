@@ -6,7 +6,7 @@ import pytest
 from support.http_upstream import BAD_HEADS
 
 from ewe.config.setting_types import parse_origin, parse_proxy
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.mapping import Mapping
 from ewe.http.messages import Request
 from ewe.http.parser import parse_request
@@ -19,7 +19,7 @@ def request(target: str = "/", *fields: str, method: str = "GET") -> Request:
     """Return a request, parsed."""
     lines = "".join(f"{field}\r\n" for field in fields)
     return parse_request(
-        f"{method} {target} HTTP/1.1\r\nHost: a.org\r\n{lines}\r\n".encode("latin-1"), Limits()
+        f"{method} {target} HTTP/1.1\r\nHost: a.org\r\n{lines}\r\n".encode("latin-1"), RequestLimits()
     )
 
 

@@ -138,7 +138,7 @@ def test_every_response(
     status: int,
     cause: str,
 ) -> None:
-    """Its fields, and that an error page says nothing but the error; the reason is in the log."""
+    """The fields of every response. An error page names only the error; the reason is in the log."""
     reasons: list[str] = []
     for level in ("debug", "info", "warning"):
         monkeypatch.setattr(f"ewe.logger.errors.{level}", reasons.append)
@@ -173,7 +173,7 @@ SMALL = {"max_body": "1k", "max_target": 100, "max_field": 200, "max_fields": 5,
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        # 413 by length, before any of the body came; a length that no integer holds is 400; what fits is read off
+        # 413 by length, before any byte of the body; a length above every integer is 400; a smaller body is read
         (request_of("POST /small.txt", "Content-Length: 1025"), 413),
         (request_of("POST /small.txt", "Content-Length: 1025", "Expect: 100-continue"), 413),
         (request_of("POST /small.txt", "Content-Length: " + "9" * 30), 400),

@@ -12,7 +12,7 @@ from support.proc import children, open_files
 from support.server import Server, Start, wait_until, write_program
 from support.wire import read_response
 
-from ewe.server.processor_factory import RESERVE
+from ewe.server.processor_factory import RESERVED_DESCRIPTORS
 
 STANDARD = (0, 1, 2)
 
@@ -83,8 +83,10 @@ def test_refused_connections_leave_descriptors_for_programs(start: Start, model:
             assert read_response(held[0])[0] == 200
         for sock in held:
             sock.sendall(b"GET /cgi-bin/hello HTTP/1.1\r\n")  # not idle: no idle timeout ends it
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most + RESERVE, most + RESERVE))
-        refused = [stack.enter_context(server.connect()) for _ in range(RESERVE + 20)]
+        resource.prlimit(
+            server.pid, resource.RLIMIT_NOFILE, (most + RESERVED_DESCRIPTORS, most + RESERVED_DESCRIPTORS)
+        )
+        refused = [stack.enter_context(server.connect()) for _ in range(RESERVED_DESCRIPTORS + 20)]
         assert all(sock.recv(65536).startswith(b"HTTP/1.1 503") for sock in refused)
         for sock in held:
             sock.sendall(b"Host: s\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What distinguishes the models: ceilings, queues, parking, workers, and how a model is found."""
+"""The differences between the models: connection limits, queues, parking, workers, and the names of models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answers_within(server: Server, seconds: float = 20) -> bool:
 
 
 @pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never"])
-def test_at_the_ceiling_connections_wait(start: Start, name: str) -> None:
+def test_at_the_limit_connections_wait(start: Start, name: str) -> None:
     server = start(name, "--connections", "2", "--poolthreads", "4", "--idle", "30s")
     with server.connect() as one, server.connect() as two:
         assert get(one) == get(two) == 200
@@ -55,7 +55,7 @@ def test_at_the_ceiling_connections_wait(start: Start, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never", "asyncio"])
-def test_at_the_ceiling_connections_are_refused(start: Start, name: str) -> None:
+def test_at_the_limit_connections_are_refused(start: Start, name: str) -> None:
     options = ("--connections", "2", "--poolthreads", "4", "--idle", "30s", "--overload", "refuse")
     server = start(name, *options)
     with server.connect() as one, server.connect() as two:
@@ -73,8 +73,8 @@ REFUSING = ["fork", "thread", "pool", "asyncio --loop uvloop", "asyncio --loop a
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_a_burst_at_the_ceiling(start: Start, name: str) -> None:
-    """The ceiling holds for connections that come all at once, a refused one is soon closed, and few lines tell."""
+def test_a_burst_at_the_limit(start: Start, name: str) -> None:
+    """The limit holds for connections that come all at once, a refused one is soon closed, and few lines tell."""
     server = start(name, "--connections", "5", "--idle", "30s", "--overload", "refuse")
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     os.kill(server.pid, signal.SIGSTOP)
@@ -92,7 +92,7 @@ def test_a_burst_at_the_ceiling(start: Start, name: str) -> None:
         if sock not in refused:
             assert get(sock) == 200
     assert len(refused) == 195
-    if name != "fork":  # whose children hold the connections
+    if name != "fork":  # the children of fork hold the connections
         wait_until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= before + 5 + 64, 30)
     assert server.log().count(": 503, ") == 1
     for sock in socks:
@@ -112,7 +112,7 @@ def test_who_is_turned_away_takes_no_place(start: Start, name: str) -> None:
         sock.close()
 
 
-FEW = """import ewe.processors.{module} as module
+FEW = """import ewe.processors.{module} as model, ewe.processors.{threads} as module
 start, left = module.start_new_thread, [{count}]
 def start_few(*arguments):
     if not left[0]:
@@ -120,19 +120,23 @@ def start_few(*arguments):
     left[0] -= 1
     return start(*arguments)
 module.start_new_thread = start_few
-class Few(module.{name}):
+class Few(model.{name}):
     name = "few"
 """
 
 
-def with_few_threads(tmp_path: Path, name: str, count: int) -> dict[str, str]:
-    """Write few.py, a model for which the system has so many threads; return the environment it needs."""
-    (tmp_path / "few.py").write_text(FEW.format(module=name.lower(), name=name, count=count))
+def with_few_threads(tmp_path: Path, name: str, threads: str, count: int) -> dict[str, str]:
+    """Write few.py, a model for which the system has so many threads; return the environment it needs.
+
+    threads: the module that starts the model's threads.
+    """
+    text = FEW.format(module=name.lower(), name=name, threads=threads, count=count)
+    (tmp_path / "few.py").write_text(text)
     return {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
 
 
 def test_the_system_has_no_more_threads(start: Start, tmp_path: Path) -> None:
-    server = start("few:Few", env=with_few_threads(tmp_path, "Thread", 2))
+    server = start("few:Few", env=with_few_threads(tmp_path, "Thread", "thread", 2))
     with server.connect() as one, server.connect() as two:
         assert get(one) == get(two) == 200
         for _ in range(2):
@@ -145,14 +149,14 @@ def test_the_system_has_no_more_threads(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_pool_with_fewer_threads(start: Start, tmp_path: Path) -> None:
-    server = start("few:Few", env=with_few_threads(tmp_path, "Pool", 2))
+    server = start("few:Few", env=with_few_threads(tmp_path, "Pool", "pool_threads", 2))
     assert answers_within(server)
     assert "2 of 5 threads run (poolthreads): can't start new thread" in server.log()
     assert server.stop() == 0
 
 
 def test_a_pool_without_threads(start: Start, tmp_path: Path) -> None:
-    server = start("few:Few", env=with_few_threads(tmp_path, "Pool", 0))
+    server = start("few:Few", env=with_few_threads(tmp_path, "Pool", "pool_threads", 0))
     assert server.process.wait(30) == 1
     assert "0 of 5 threads run" in server.log() and "Traceback" not in server.log()
 
@@ -174,7 +178,7 @@ class Late(Pool):
 
 
 def test_an_expired_connection_goes_to_one_worker_only(start: Start, tmp_path: Path) -> None:
-    """Its deadline passes, and it speaks, while a worker parks it once more, before the selector knows of it."""
+    """The deadline passes, and bytes arrive, while a worker parks the connection again."""
     (tmp_path / "late.py").write_text(LATE)
     server = start("late:Late", "--head-timeout", "300ms", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
     for more in (b"", b"Host: a\r\n"):
@@ -224,7 +228,7 @@ def test_the_queue_of_the_pool_is_bounded(start: Start) -> None:
 
 
 def test_never_parking_starves(start: Start) -> None:
-    """As the EWE of 2006 (its section 4.1): as many silent clients as threads, and nobody else is served."""
+    """As in EWE, section 4.1: with as many silent clients as threads, no other client is served."""
     server = start("pool --parking never", "--poolthreads", "2", "--head-timeout", "20s")
     silent = [server.connect() for _ in range(2)]
     assert not answers_within(server, 1.0)
@@ -296,9 +300,8 @@ def test_a_thread_per_connection(start: Start) -> None:
 
 
 def test_serial_serves_one_at_a_time(start: Start) -> None:
-    server = start("serial", "--idle", "20s")
-    with server.connect() as first:
-        assert get(first) == 200
+    server = start("serial", "--head-timeout", "20s")
+    with server.connect():  # it sends no request
         assert not answers_within(server, 0.7)
     assert answers_within(server)
     assert threads(server.pid) == 1 and not children(server.pid)
@@ -326,7 +329,7 @@ def test_a_killed_worker_is_replaced(start: Start, name: str) -> None:
 
 
 def test_back_off_for_workers_that_die_at_once(start: Start) -> None:
-    """Each that dies young is replaced later than the one before: twice the wait, which is kept."""
+    """Each worker that dies young is replaced later than the one before: the wait is doubled and kept."""
     server = start("prefork --workers 1")
     died: list[float] = []
     for _ in range(4):
@@ -403,10 +406,40 @@ class Mine(Processor):
 
     def serve(self, listener):
         for accepted in listener:
-            thread = threading.Thread(target=self.hold, args=(self.meet(accepted),))
+            thread = threading.Thread(target=self.run, args=(self.stream_of(accepted),))
             thread.start()
             thread.join()
 '''
+
+
+FORMER = '''
+from ewe.processors.base import Processor
+
+
+class Mine(Processor):
+    """A model that was written for names that have changed since."""
+
+    ceiling = 2
+
+    def meet(self, accepted):
+        return super().meet(accepted)
+
+    def serve(self, listener):
+        for accepted in listener:
+            assert self.connection_limit == self.ceiling == 2
+            self.run(self.stream_of(accepted)) if self.served else self.hold(self.meet(accepted))
+'''
+
+
+def test_a_model_may_use_former_names(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "former.py").write_text(FORMER)
+    server = start("former:Mine", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    for _ in range(2):
+        with server.connect() as sock:
+            assert get(sock) == 200
+    for former in ("ceiling is now called connection_limit", "hold is now called run", "meet is now called"):
+        assert server.log().count(f"the model Mine: {former}") == 1
+    assert server.stop() == 0, server.log()
 
 
 IMPORTS = "import os, queue, signal, threading\nfrom ewe.processors.base import Processor\n"
@@ -414,7 +447,7 @@ IMPORTS = "import os, queue, signal, threading\nfrom ewe.processors.base import 
 
 @pytest.mark.parametrize("name", ["Mine", "Threads", "Processes"])
 def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, name: str) -> None:
-    """Three clients at once are served, each by a thread or a process of its own, and the stop is clean."""
+    """Three clients at once are served, each by a separate thread or process, and the stop is clean."""
     (tmp_path / "exercise.py").write_text(IMPORTS + of_the_docs("write-a-model.md", name))
     server = start(f"exercise:{name}", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
     socks: list[socket.socket] = []
@@ -434,7 +467,7 @@ def test_a_model_that_returns_too_early(start: Start, tmp_path: Path) -> None:
     )
     server = start("exercise:Mine", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
     assert server.process.wait(30) == 1
-    assert "the exercise:Mine model ends though nobody stops it: its serve() has returned" in server.log()
+    assert "the exercise:Mine model has ended without a stop: its serve() has returned" in server.log()
 
 
 def test_a_model_from_a_file(start: Start, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def server(
     starter = Starter(directory, fork_servers)
     make_files(directory / "htdocs")
     (directory / "htdocs" / "large").write_bytes(LARGE)
-    made = starter(str(request.param), elsewhere=True, constants={"ewe.gateway.programs.EXIT": 0.3})
+    made = starter(str(request.param), elsewhere=True, constants={"ewe.gateway.programs.EXIT_TIMEOUT_S": 0.3})
     made.model = str(request.param)  # type: ignore[attr-defined]
     yield made
     starter.stop()
@@ -57,7 +57,7 @@ def server(
 
 
 def test_nothing_of_linux_is_used(server: Server) -> None:
-    """The server waits with poll(2). uvloop brings an event loop of its own, in C."""
+    """The server waits with poll(2). uvloop has its own event loop, in C."""
     assert server.ask(GET).endswith(b"welcome\n")
     links = [link for pid in server.processes() for link in open_files(pid).values()]
     assert links
@@ -78,7 +78,7 @@ def test_the_same_bytes(server: Server) -> None:
 
 
 def test_programs(server: Server) -> None:
-    """Bodies go in and out; a descendant that keeps the output open holds nobody; an exit status is noticed."""
+    """Bodies pass both ways, a descendant that keeps the output open delays no request, exits are noticed."""
     write_program(server.cgi / "echo", SCRIPT + "cat\n")
     write_program(server.cgi / "leaves", SCRIPT + "echo done\nsleep 60 &\n")
     write_program(server.cgi / "fails", "#!/bin/sh\nexit 3\n")
@@ -110,7 +110,7 @@ def test_a_client_that_leaves_ends_its_program(
 
 
 def test_a_client_that_has_sent_all_reads_the_answer(server: Server) -> None:
-    """It has closed its sending side, or has sent its next request already: neither ends its program."""
+    """The client has closed its sending side, or has already sent its next request: neither ends its program."""
     write_program(server.cgi / "later", SCRIPT + "sleep 0.3; echo later\n")
     assert b"later\n" in server.ask(request_of("GET /cgi-bin/later"))
     with server.connect() as sock:
@@ -150,7 +150,7 @@ def test_links(server: Server) -> None:
 
 
 def test_silent_and_slow_clients(start: Start) -> None:
-    """They hold no worker of a pool: five times as many as it has workers."""
+    """Silent and slow clients hold no worker of a pool: there are five times as many clients as workers."""
     server = start("pool", "--poolthreads", "3", elsewhere=True)
     with ExitStack() as stack:
         silent = [stack.enter_context(server.connect()) for _ in range(15)]

@@ -73,7 +73,7 @@ def test_idle_connections_are_closed_at_once(start: Start, variant: str, number:
 
 
 def refuses_connections(server: Server) -> bool:
-    """Is nobody listening any more?"""
+    """Return whether no process listens any more."""
     try:
         server.connect().close()
     except OSError:
@@ -241,7 +241,7 @@ def test_threads_can_be_stopped(start: Start, name: str) -> None:
 def test_a_request_that_came_while_the_server_had_no_processor_is_answered(
     start: Start, variant: str
 ) -> None:
-    """The deadline of the idle connection has passed meanwhile: what has arrived is read before it counts."""
+    """The deadline of the idle connection has passed meanwhile. ewe reads the bytes that have arrived first."""
     server = start(variant, "--idle", "500ms")
     with server.connect() as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n")

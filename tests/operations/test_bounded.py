@@ -61,7 +61,7 @@ def test_an_answer_holds_for_a_time(clock: list[float]) -> None:
 
 
 def test_an_answer_is_as_old_as_its_question(clock: list[float]) -> None:
-    """What is found out slowly may have changed meanwhile."""
+    """The result of a slow look-up may have changed during the look-up."""
 
     def find_slowly(name: str) -> str:
         clock[0] += 0.8

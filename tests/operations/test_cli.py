@@ -132,15 +132,32 @@ def test_a_flag_is_stronger_than_the_environment(server: Server, monkeypatch: py
         ("-1", 'port "-1": expected a port number, 0 to 65535'),
         ("-- -x", 'port "-x": expected a port number, 0 to 65535'),
         ("--port 65536", '--port "65536": expected a port number, 0 to 65535'),
-        ("--threads 0", '--threads "0": expected a whole number from 1'),
+        ("--threads 0", '--threads "0": expected a whole number from 1, or a range such as 8..64'),
+        (
+            "--threads 64..8",
+            '--threads "64..8": expected a whole number from 1, or a range such as 8..64 (64 is above 8)',
+        ),
+        (
+            "--threads 0..3",
+            '--threads "0..3": expected a whole number from 1, or a range such as 8..64 (0 workers serve nobody)',
+        ),
+        ("--threads 8..", '--threads "8..": expected a whole number from 1, or a range such as 8..64'),
+        (
+            "--workers a..b",
+            '--workers "a..b": expected auto, default, a whole number from 1, or a range such as 8..64',
+        ),
+        (
+            "--threads 1..5000",
+            '--threads "1..5000": expected a whole number from 1, or a range such as 8..64 (5000 is above 4096)',
+        ),
         ("--prot 8080", 'unknown option --prot; did you mean "--port"?'),
         ("--prot=8080", 'unknown option --prot; did you mean "--port"?'),
         ("--no-index", 'unknown option --no-index; did you mean "--no-indexes"?'),
         ("-port 8080", 'unknown option -port; did you mean "--port"?'),
         ("--bac 3", 'unknown option --bac; did you mean "--backlog"?'),
         ("--model frok", 'no model "frok"; did you mean "fork"? (command line)'),
-        ("--bind a:1 8080", "--bind is instead of --host and a port: use one or the other"),
-        ("--config none.toml", "none.toml: no such file"),
+        ("--bind a:1 8080", "--bind replaces --host and a port: give one or the other"),
+        ("--config none.toml", "cannot read none.toml: there is no such file"),
     ],
 )
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], argv: str, message: str) -> None:
@@ -177,6 +194,7 @@ EXAMPLES = {
     "proxy": "/=http://localhost:1",
     "scgi": "/scgi=localhost:1",
     "trusted-proxies": "127.0.0.1",
+    "status": "/ewe-status",
     "uwsgi": "/uwsgi=localhost:1",
     "mount": "/hello=hello:Hello",
     "wsgi": "/wiki=wiki:app",
@@ -225,7 +243,7 @@ def test_help_fits_and_tells_all(
     told = " ".join(text.split())
     for setting in SETTINGS.values():
         default = setting.show(setting.default) or "none"
-        if len(default) > cli.LONGEST_DEFAULT:
+        if len(default) > cli.MAX_DEFAULT_CHARS:
             continue
         assert f"[{default}; {setting.variable}]" in text, "a default and its variable stay together"
         assert all(re.search(rf"^ .*--{key}\b", text, re.M) for key in setting.keys)
@@ -233,7 +251,7 @@ def test_help_fits_and_tells_all(
 
 
 def test_help_is_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """In 24 lines of 80 columns: what people type first, and where the rest is."""
+    """In 24 lines of 80 columns: the options that people use first, and a reference to the others."""
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
@@ -250,7 +268,7 @@ def test_help_is_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_directory_without_an_option(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its files are served, and no programs: neither those below it, nor those of this directory."""
+    """The directory's files are served, and no programs: neither those below it, nor those of this directory."""
     for name in ("cgi-bin", "other/cgi-bin", "8080"):
         Path(name).mkdir(parents=True)
     for argv in ("other 8081", "8081 other", "other --port 8081", "-p 8081 ./other"):
@@ -297,7 +315,7 @@ def test_print_config_shows_origins_and_can_be_read_again(
     assert re.search(r"^idle = \"500ms\" +# mine\.toml line 3$", text, re.M)
     assert re.search(r'^documentroot = "2006" +# EWE_DOCUMENTROOT$', text, re.M)
     assert re.search(r'^concurrency = "fork" +# command line$', text, re.M)
-    assert re.search(r'^# workers = "auto" +# default$', text, re.M)
+    assert re.search(r'^# workers = "default" +# default$', text, re.M)
     uncommented = re.sub(r"^# (?=[a-z_-]+ = )", "", text, flags=re.M)
     assert tomllib.loads(uncommented).keys() == {setting.key for setting in SETTINGS.values()}
     Path("ewe.toml").write_text(text)
@@ -317,7 +335,7 @@ def reread(text: str, capsys: pytest.CaptureFixture[str], server: Server) -> Con
     return found
 
 
-# What is hard to write in a file, besides EXAMPLES
+# Values that are hard to write in a file, besides EXAMPLES
 AWKWARD = {
     "browser-query": "log/slow=SELECT 1,\n'\"\\'",
     "env": 'LIST=a, "b", \\c',
@@ -375,7 +393,7 @@ def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> Non
 
 @pytest.mark.starts_processes
 def test_a_path_that_is_no_text_can_be_printed() -> None:
-    """An argument may be any bytes; what is printed of it is text all the same."""
+    """An argument may be any bytes; ewe prints it as text all the same."""
     run = subprocess.run(
         [*COMMAND, "--print-config", "--logfile", b"\xff"],
         capture_output=True,
@@ -417,6 +435,7 @@ def test_who_asked_may_have_read_enough(option: str) -> None:
         ("ewe_classroom.course.cli", "list", 1),
         ("ewe_explore.cli", "--help", 0),
         ("ewe_lab.cli", "list", 0),
+        ("ewe_watch.cli", "--help", 0),
         ("ewe.xswitch.cli", "--version", 0),
         ("ewe.database.cli", "--version", 0),
         ("ewe_lab.cli", "--version", 0),
@@ -429,7 +448,7 @@ def test_no_command_complains_when_nobody_reads_it(module: str, arguments: str, 
 
 
 def without_a_reader(command: list[str]) -> tuple[int, bytes]:
-    """Run a command whose output nobody reads; return its exit status, and what it says on standard error."""
+    """Run a command without a reader of its output; return the exit status, and the text on standard error."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     read, write = os.pipe()
     os.close(read)
@@ -562,11 +581,11 @@ def test_an_application_at_the_root_needs_no_document_root(
 
 LINUX_ALONE = [
     ("ewe.cli", ["-x", "0"], "X-Switch (-x)"),
-    ("ewe.cli", ["-t", "--database", "shop=sqlite:"], "the database demon (database)"),
+    ("ewe.cli", ["-t", "--database", "shop=sqlite:"], "the database daemon (database)"),
     ("ewe.cli", ["--build-libcgi"], "LibCGI"),
     ("ewe.cli", ["--check-config", "-x"], "X-Switch (-x)"),
     ("ewe.xswitch.cli", ["--listen", "127.0.0.1:0"], "X-Switch"),
-    ("ewe.database.cli", ["--listen", "unix:nowhere"], "the database demon"),
+    ("ewe.database.cli", ["--listen", "unix:nowhere"], "the database daemon"),
     ("ewe_classroom.grader.cli", ["server.py"], "the grader"),
     ("ewe_classroom.course.cli", ["measure", "pool", "server.py"], "measuring a server"),
     ("ewe_lab.cli", ["compare", "-t"], "measuring"),
@@ -576,7 +595,7 @@ LINUX_ALONE = [
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(("module", "arguments", "what"), LINUX_ALONE)
 def test_what_needs_linux_says_so(tmp_path: Path, module: str, arguments: list[str], what: str) -> None:
-    """One line, and in it the commands that build the container and run the same in it."""
+    """One line names the commands that build the container and run the same command in it."""
     command = (
         "import sys; from ewe.config import linux; linux.SYSTEM = 'darwin'\n"
         f"from {module} import main; sys.exit(main(sys.argv[1:]))"

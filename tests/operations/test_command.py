@@ -72,7 +72,7 @@ def test_the_banner(start: Start, model: str) -> None:
         "fork": "a process per connection",
         "prefork": "processes started in advance",
         "thread": "a thread per connection",
-        "pool": "a pool of 5 threads",
+        "pool": "a pool of 5..50 threads",
         "asyncio": "an event loop",
     }
     assert words[model] in banner

@@ -1,4 +1,4 @@
-"""Settings: how they are written, where they come from, and what is said of a wrong one."""
+"""Settings: their notations, their sources, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ewe.config.count_range import CountRange
 from ewe.config.feature_table import SETTINGS as MODULES
 from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
 from ewe.config.settings import KEYS, SETTINGS, Config
+from ewe.processors.pool_threads import threads_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE: Mapping[str, str] = {}
@@ -52,7 +54,8 @@ def test_the_parameters_of_2006_are_there_under_their_own_names() -> None:
     )
     assert set(table.split()) <= KEYS.keys()
     config = Config()
-    assert (config.port, config.poolthreads, config.indexes, config.persistent) == (4000, 5, True, True)
+    assert (config.port, config.indexes, config.persistent) == (4000, True, True)
+    assert config.poolthreads == CountRange(5, 50) and threads_of(Config(parking="never")) == 5
     assert (config.defaultindex, config.documentroot, config.cgi_path) == (
         ("index.html",),
         "htdocs",
@@ -128,7 +131,7 @@ def test_names_of_a_setting_derive_from_its_attribute() -> None:
 
 
 def test_values_are_python_values() -> None:
-    config = Config(port="8080", max_head="64k", grace="500ms", indexes="no", workers="auto", threads=3)
+    config = Config(port="8080", max_head="64k", grace="500ms", indexes="no", workers="default", threads=3)
     assert (config.port, config.max_head, config.grace, config.indexes) == (8080, 65536, 0.5, False)
     assert config.workers is None
     assert config.poolthreads == 3
@@ -341,6 +344,29 @@ def test_a_synonym_is_the_same_setting_everywhere() -> None:
     assert (config.concurrency, config.origin("model")) == ("fork", "ewe.toml line 1")
 
 
+def test_a_former_name_works_and_is_reported() -> None:
+    Path("ewe.toml").write_text(
+        """\
+fastcgi-patience = "1s"
+[[site]]
+fastcgi-patience = "2s"
+[[site.location]]
+prefix = "/app"
+gateway = "fastcgi://127.0.0.1:9000"
+fastcgi-patience = "3s"
+"""
+    )
+    config = load()
+    assert config.fastcgi_queue_timeout == 1 and config.each_site()[0].fastcgi_queue_timeout == 2
+    assert config.former_names() == [
+        f"ewe.toml line {line}: fastcgi-patience is now called fastcgi-queue-timeout" for line in (1, 3, 7)
+    ]
+    config = load(EWE_FASTCGI_PATIENCE="4s")
+    assert config.fastcgi_queue_timeout == 4
+    assert "EWE_FASTCGI_PATIENCE: fastcgi-patience is now called" in "".join(config.former_names())
+    assert load(("fastcgi-queue-timeout", "5s"), file=os.devnull).former_names() == []
+
+
 def test_variables() -> None:
     assert load(EWE_CGI_PATH="/x", EWE_INDEXES="off", EWE_HOST="").cgi_path == "/x"
     assert complaint(EWE_PROT="1") == 'unknown variable EWE_PROT; did you mean "EWE_PORT"?'
@@ -358,8 +384,8 @@ def test_another_file_may_be_named(here: Path) -> None:
     assert load(file="other.toml").port == 2
     assert load(EWE_CONFIG="other.toml").port == 2
     assert load(file="ewe.toml", EWE_CONFIG="other.toml").port == 1
-    assert complaint(file="none.toml") == "none.toml: no such file"
-    assert complaint(file=".") == ".: Is a directory"
+    assert complaint(file="none.toml") == "cannot read none.toml: there is no such file"
+    assert complaint(file=".") == "cannot read .: Is a directory"
 
 
 def test_a_project_may_hold_the_settings() -> None:
@@ -399,7 +425,7 @@ def test_a_project_with_an_odd_table(text: str) -> None:
         ('"a\\nb" = 1', 'ewe.toml: unknown key "a\\nb"'),
         ("port = 1979-05-27", 'ewe.toml line 1: port = "1979-05-27": expected a port number, 0 to 65535'),
         ('parking = "a\\nb"', 'ewe.toml line 1: parking = "a\\nb": expected never, idle or always'),
-        ("workers = 0", "ewe.toml line 1: workers = 0: expected auto or a whole number from 1"),
+        ("workers = 0", "ewe.toml line 1: workers = 0: expected auto, default, a whole number from 1"),
         ("bind = [\n'a:1', # one\n3]", "ewe.toml line 1: bind = ['a:1', 3]: expected HOST:PORT"),
         (
             "model = 'a'\nconcurrency = 'b'",
@@ -452,7 +478,7 @@ def test_a_stronger_port_sets_a_weaker_bind_aside() -> None:
     assert load(("bind", ["fd://3"]), EWE_PORT="2").bind == ("fd://3",)
 
 
-# What others rely on.
+# Facts on which other code relies.
 
 
 @pytest.mark.starts_processes

@@ -6,16 +6,19 @@ import os
 import py_compile
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from support import web
+from support.examples import COMPLETE, examples
+from support.fork_server import PREFORKED
 from support.proc import alive, children
 from support.resources import open_python
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until
 from support.wire import read_response
 
-from ewe.server.worker import CUT
+from ewe.server.worker import ABORTED
 
 WSGI = """\
 from shop.pages import words
@@ -63,7 +66,7 @@ def write(path: Path, text: str, answer: str) -> None:
 
 
 def write_shop(directory: Path) -> None:
-    """Write a package with a package in it, whose module the pages have their text from."""
+    """Write a package with a subpackage. The pages have their text from a module of the subpackage."""
     (directory / "shop" / "pages").mkdir(parents=True)
     (directory / "shop" / "__init__.py").write_text("")
     (directory / "shop" / "pages" / "__init__.py").write_text("")
@@ -85,7 +88,7 @@ def answer(server: Server, path: str = "") -> str:
 
 
 def wait_for_answer(server: Server, path: str, text: str) -> None:
-    """Wait until the old workers, who may answer as long as they accept, have retired, and this is the answer."""
+    """Wait for this answer. Old workers may answer until they have stopped to accept connections."""
     wait_until(lambda: answer(server, path) == text, 30, server.log)
 
 
@@ -135,6 +138,9 @@ def test_new_versions_and_versions_that_cannot_start(start: Start, tmp_path: Pat
     assert server.stop() == 0, server.log()
 
 
+PAUSE_S = 0 if COMPLETE else 0.005  # between two connections of a visitor
+
+
 class Visitor(threading.Thread):
     """Asks again and again, and notes what each connection was answered.
 
@@ -157,6 +163,7 @@ class Visitor(threading.Thread):
             except OSError as reason:
                 self.failed.append(repr(reason))
             self.seen.append(seen)
+            time.sleep(PAUSE_S)
 
     def hold_connection(self, seen: list[bytes]) -> None:
         with self.server.connect() as sock:
@@ -176,36 +183,37 @@ class Visitor(threading.Thread):
         return sum(len(each) for each in list(self.seen))
 
 
+def are_answered(visitors: list[Visitor], times: int) -> None:
+    """Wait until each visitor has had so many more answers."""
+    wanted = [each.count() + times for each in visitors]
+    wait_until(
+        lambda: all(each.count() >= goal for each, goal in zip(visitors, wanted, strict=True)),
+        60,
+        lambda: f"{[each.count() for each in visitors]}, wanted: {wanted}\n{visitors[0].server.log()}",
+    )
+
+
 @pytest.mark.parametrize("model", VARIANTS)
 def test_no_request_is_lost(start: Start, tmp_path: Path, model: str) -> None:
     """A connection has answers of one version; once the old workers have ended, all answers are new."""
     write(tmp_path / "shop.py", SIMPLE, "one")
     server = start(model, "--wsgi", "/shop=shop:app")
     visitors = [Visitor(server, requests) for requests in (1, 1, 10, 10)]
-
-    def are_answered(times: int) -> None:
-        wanted = [each.count() + times for each in visitors]
-        wait_until(
-            lambda: all(each.count() >= goal for each, goal in zip(visitors, wanted, strict=True)),
-            60,
-            lambda: f"{[each.count() for each in visitors]}, wanted: {wanted}\n{server.log()}",
-        )
-
     for each in visitors:
         each.start()
     try:
-        are_answered(50)
+        are_answered(visitors, examples(50))
         known = {b"one"}
         assert {body for each in visitors for seen in list(each.seen) for body in seen} == known
-        for version in (b"two", b"six", b"ten"):
+        for version in (b"two", b"six", b"ten")[: examples(3, 2)]:
             old = workers(server) if not model.startswith("fork") else {min(workers(server))}
             write(tmp_path / "shop.py", SIMPLE, version.decode())
             hup(server, DEPLOYED)
             known.add(version)
             wait_until(lambda old=old: not alive(old), 30, server.log)  # type: ignore[misc]
-            are_answered(12)  # each visitor's connection of before has ended
+            are_answered(visitors, 12)  # each visitor's connection of before has ended
             begin = [len(each.seen) for each in visitors]
-            are_answered(100)
+            are_answered(visitors, examples(100))
             for each, first in zip(visitors, begin, strict=True):
                 assert {body for seen in each.seen[first:] for body in seen} == {version}
     finally:
@@ -213,11 +221,11 @@ def test_no_request_is_lost(start: Start, tmp_path: Path, model: str) -> None:
             each.over = True
     for each in visitors:
         each.join(30)
-    assert not [reason for each in visitors for reason in each.failed], server.log()
+    assert [reason for each in visitors for reason in each.failed] == [], server.log()
     connections = [seen for each in visitors for seen in each.seen]
-    assert all(len(set(seen)) == 1 for seen in connections)
+    assert [seen for seen in connections if len(set(seen)) != 1] == []
     assert {body for seen in connections for body in seen} == known
-    assert sum(map(len, connections)) >= 1000
+    assert sum(map(len, connections)) >= examples(1000)
     assert "Traceback" not in server.log()
     assert server.stop() == 0, server.log()
 
@@ -293,7 +301,7 @@ def test_a_stop_during_a_deploy(start: Start, tmp_path: Path, number: int) -> No
     assert answer(server) == "one"
     status = server.stop(number)
     # QUIT cuts also the connection of that answer, if the server has not seen its end yet.
-    assert status == 0 or (number == signal.SIGQUIT and status == CUT), server.log()
+    assert status == 0 or (number == signal.SIGQUIT and status == ABORTED), server.log()
     assert DEPLOYED not in server.log()
 
 
@@ -352,7 +360,8 @@ def test_what_was_one_process_seems_to_be_one(start: Start, tmp_path: Path, mode
     is_many = model in ("fork", "prefork")
     assert answer(server) == str(is_many)
     server.process.send_signal(signal.SIGTTIN)
-    server.wait_for_log("9 workers from now on" if model == "prefork" else "where there are many (workers)")
+    more = f"{PREFORKED + 1} workers from now on"
+    server.wait_for_log(more if model == "prefork" else "where there are many (workers)")
     assert answer(server) == str(is_many)
 
 

@@ -92,7 +92,7 @@ def inode_of(pid: int) -> str:
 @pytest.mark.needs("php-cgi")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_programs_that_have_children(start: Start, number: int, tmp_path: Path) -> None:
-    """As php-cgi with PHP_FCGI_CHILDREN: they end, too (the fixture looks for what is left), after the requests."""
+    """As php-cgi with PHP_FCGI_CHILDREN: the children end, too, after the requests (the fixture checks this)."""
     server = php(start, "thread", "--grace", "30s", command=".php=php-cgi", env={"PHP_FCGI_CHILDREN": "3"})
     wait_until(lambda: len(running(server)) == 4, 30)
     answers: list[str] = []

@@ -1,4 +1,4 @@
-"""Guards in the locations of a site, under every model: what clients, programs and the log get."""
+"""Guards in the locations of a site, under every model: the effects on clients, programs and the log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from support import web
 from support.server import MODELS, Server, Start, wait_until, write_program
 
+from ewe.config.feature_table import doubts
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.sites import make_site
@@ -89,7 +90,7 @@ def test_what_guards_do(server: Server, tmp_path: Path) -> None:
         assert client.get("/here").text == "here" and client.get("/elsewhere").status_code == 403
         refused = client.post("/here")
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
-        # Every response of the site has its fields: also a refusal, and what there is not.
+        # Every response of the site has its fields: also a refusal, and a 404.
         assert refused.headers["x-frame-options"] == client.get("/none").headers["x-frame-options"] == "DENY"
         assert "x-content-type-options" not in client.get("/here").headers
     wait_until(lambda: " - ada [" in server.access_file.read_text(), 20)
@@ -99,7 +100,7 @@ def test_what_guards_do(server: Server, tmp_path: Path) -> None:
 
 
 def members(server: Server, client: web.Client) -> None:
-    """A log-in, what the program gets, and what wrong ones get."""
+    """A log-in, the variables of the program, and the responses to wrong passwords."""
     asked = client.get("/cgi-bin/members")
     assert asked.status_code == 401
     assert asked.headers["www-authenticate"] == 'Basic realm="Members", charset="UTF-8"'
@@ -172,8 +173,9 @@ def limits_and_dates(server: Server, client: web.Client) -> None:
             'auth = { realm = "x", file = "BAD" }',
             "line 4: auth = BAD line 2: its password is hashed with DES",
         ),
-        ('allow = ["10.0.0.0/8", "10.0.0.1/8"]', 'line 4: allow = "10.0.0.1/8": expected addresses'),
-        ('headers = { set = { Date = "now" } }', 'line 4: headers = set = "Date": ewe itself writes'),
+        ('allow = ["10.0.0.0/8", "10.0.0.1/8"]', '(not "10.0.0.1/8"; the network is 10.0.0.0/8)'),
+        ('headers = { set = { Date = "now" } }', 'line 4: headers.set: "Date": expected the name of a field'),
+        ('headers = { set = { Date = "now" } }', "(ewe itself writes Date, and no setting changes it)"),
     ],
 )
 def test_bad_settings_are_one_line(tmp_path: Path, lines: str, words: str) -> None:
@@ -192,3 +194,26 @@ def test_passwords_without_tls(start: Start, tmp_path: Path) -> None:
         "thread", "--config", str(tmp_path / "ewe.toml"), "--bind", "127.0.0.1:0", "--bind", "0.0.0.0:0"
     )
     server.wait_for_log("ewe.toml line 2: auth asks for passwords without TLS at http://")
+
+
+def test_tables_in_one_line_have_their_own_guards(start: Start, tmp_path: Path) -> None:
+    """The lines of their keys are not known, and both tables have one place in messages."""
+    (tmp_path / "ewe.toml").write_text(
+        'site = [{ location = [{ prefix = "/open", status = 200, deny = "192.0.2.1" },'
+        ' { prefix = "/closed", status = 200, deny = "127.0.0.1" }] }]\n'
+    )
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    assert web.get(server.url + "open").status_code == 200
+    assert web.get(server.url + "closed").status_code == 403
+
+
+def test_warnings_about_tables_in_one_line(tmp_path: Path) -> None:
+    """The lines of their keys are not known."""
+    (tmp_path / "htpasswd").write_text(ADA)
+    (tmp_path / "ewe.toml").write_text(
+        'site = [{ location = [{ prefix = "/in", auth = { realm = "x", file = "htpasswd" } },'
+        ' { prefix = "/dav", webdav = true }] }]\n'
+    )
+    auth, webdav = doubts(Config.load(file=str(tmp_path / "ewe.toml"), environ={}), "http://192.0.2.1/")
+    assert "ewe.toml: auth asks for passwords without TLS at http://192.0.2.1/" in auth
+    assert "everybody may write and delete files below /dav" in webdav

@@ -176,7 +176,7 @@ def test_tls(start: Start, model: str, late: Path) -> None:
 
 @pytest.mark.parametrize("model", ["thread", "xswitch"])
 def test_kept_programs(start: Start, model: str, late: Path) -> None:
-    """The program manager, a program that ends at once, and the database demon, which dies and starts again."""
+    """The program manager, a program that ends at once, and the database daemon, which dies and starts again."""
     shop = late.parent / "shop.db"
     with sqlite3.connect(shop) as database:
         database.execute("CREATE TABLE goods (name)")
@@ -186,9 +186,9 @@ def test_kept_programs(start: Start, model: str, late: Path) -> None:
     options = ("--database", f"shop={shop}", "--fastcgi-start", f"/kept={ends}")
     server = started(start, model, late, *options)
     visit(server, "/-/databases/shop/goods", "/-/databases/shop/nothing", "/kept")
-    demon = re.search(r"a database demon at (unix:\S+)", server.log())
-    assert demon
-    with Client(demon[1]) as client:
+    daemon = re.search(r"a database daemon at (unix:\S+)", server.log())
+    assert daemon
+    with Client(daemon[1]) as client:
         pid = int(json.loads(b"".join(client.ask(ClientRequest("", ""))))["pid"])
     os.kill(pid, signal.SIGKILL)
     says(server, f"ewe-dbd (pid {pid}) was ended by signal 9")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.examples import examples
 from support.proc import children, open_files
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_all, read_response, reset
@@ -77,7 +78,7 @@ def test_combined(server: Server, variant: str) -> None:
         sock.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         read_all(sock)
     lines(server.access_file, 5)
-    with server.connect() as sock:  # what cannot be read has a line too
+    with server.connect() as sock:  # a request that cannot be read has a line too
         sock.sendall(b"GET /\x1b[2J HTTP/1.1\r\nHost: ewe\r\n\r\n")
         assert read_response(sock)[0] == 400
     found = lines(server.access_file, 6)
@@ -90,7 +91,7 @@ def test_combined(server: Server, variant: str) -> None:
         '"GET /index.html HTTP/1.1" 206 5 "-" "-"',
         '"GET /cgi-bin/slow HTTP/1.1" 200 6 "-" "-"',
         '"HEAD / HTTP/1.0" 200 - "-" "-"',
-        rf'"GET /\x1b" 400 {length_of_400(server)} "-" "-"',  # up to what is wrong
+        rf'"GET /\x1b" 400 {length_of_400(server)} "-" "-"',  # up to the wrong byte
     ]
     assert {tail[2] for tail in tails} == {model}
     assert 200_000 <= int(tails[3][1]) < 20_000_000  # the program slept for 0.2 s
@@ -246,7 +247,7 @@ def test_a_standard_output_that_nobody_reads(tmp_path: Path) -> None:
 
 
 def test_reopening(start: Start, model_or_loop: str, tmp_path: Path) -> None:
-    """USR1, after the files were moved away: what comes later goes to new files, over old connections too."""
+    """USR1, after the files were moved away: later lines go to new files, over old connections too."""
     errors = tmp_path / "error.log"
     server = start(model_or_loop, "--logfile", str(errors), "--loglevel", "debug")
     with server.connect(20) as kept:
@@ -309,7 +310,7 @@ def limit_files(server: Server, limit: int) -> None:
 def test_a_full_disk_is_told_while_the_server_runs(start: Start, variant: str, tmp_path: Path) -> None:
     """At once, with the reason; counted in the status; no line is torn; and it is told when the log goes on."""
     line = '127.0.0.1 - - [20/Nov/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "-" 1 pool 0\n'
-    (tmp_path / "access.log").write_text(line * 6000)  # longer than what goes to standard error
+    (tmp_path / "access.log").write_text(line * 6000)  # longer than the lines for standard error
     server = start(variant, "--idle", "0.1s", constants={"ewe.log_files.REPORT_S": 0.3})
     query = b"?" + b"q" * 3000
     assert get(server, query) == 200
@@ -380,7 +381,8 @@ def test_syslog(start: Start, model_or_loop: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     with log_daemon(path) as daemon:
         access, errors = f"syslog:local3@{path}", f"syslog:@{path}"
-        server = start(model_or_loop, "--access-log", access, "--logfile", errors, "--log-format", "%r %s")
+        options = ("--access-log", access, "--logfile", errors, "--log-format", "%r %s")
+        server = start(model_or_loop, *options, constants={"ewe.log_files.REPORT_S": 0.3})
         write_program(server.cgi / "fails", "#!/bin/sh\nexit 1\n")
         assert get(server, b"?first") == 200
         assert re.fullmatch(rb"<158>ewe\[\d+\]: GET /\?first HTTP/1\.1 200", daemon.recv(5000))
@@ -472,11 +474,12 @@ def test_priorities_for_the_journal(start: Start, model: str, tmp_path: Path) ->
 
 
 def test_lines_do_not_mix(server: Server) -> None:
-    """200 requests from 8 threads: 200 lines, each whole."""
+    """Requests from 8 threads: a line for each, and each whole."""
+    each = examples(25)
     failures: list[object] = []
 
     def client(number: int) -> None:
-        for count in range(25):
+        for count in range(each):
             try:
                 assert (
                     get(server, b"?%d-%d" % (number, count), b"User-Agent: " + b"x" * 1500 + b"\r\n") == 200
@@ -490,10 +493,10 @@ def test_lines_do_not_mix(server: Server) -> None:
     for thread in threads:
         thread.join(60)
     assert not failures
-    found = lines(server.access_file, 200)
+    found = lines(server.access_file, 8 * each)
     assert all(COMBINED.fullmatch(line) for line in found)
     asked = {re.findall(r"GET /\?(\S+)", line)[0] for line in found}
-    assert asked == {f"{number}-{count}" for number in range(8) for count in range(25)}
+    assert asked == {f"{number}-{count}" for number in range(8) for count in range(each)}
 
 
 def test_clients_that_leave_before_their_answer(start: Start, model_or_loop: str) -> None:
@@ -552,7 +555,7 @@ def test_downloads_that_are_cut_short(start: Start, variant: str) -> None:
     for fields, reason in ((left, "the client has left"), (slow, "the client reads too slowly")):
         path, status, sent, ending = fields
         assert (path, status, ending) == ("/big", "200", "X") and 0 < int(sent) < size
-        assert f": 200, cut after {sent} bytes: {reason}" in server.log()
+        assert f": 200, aborted after {sent} bytes: {reason}" in server.log()
 
 
 @pytest.mark.parametrize("form", ["short", "json"])
@@ -633,7 +636,7 @@ def test_levels_of_the_error_log(start: Start, model: str, tmp_path: Path) -> No
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
-    """One line that says what is wrong, at once."""
+    """One line that names the fault, at once."""
     (tmp_path / "htdocs").mkdir()
     ended = run_command(tmp_path, "-t", "--port", "0", *options)
     assert ended.returncode in (1, 2)

@@ -126,7 +126,7 @@ def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path
 
 
 def test_a_reload_may_change_what_a_head_may_measure(start: Start, model: str, tmp_path: Path) -> None:
-    """What was remembered of a head under the old limits is not believed."""
+    """ewe does not use a head that it remembered under the old limits."""
     file = tmp_path / "ewe.toml"
     file.write_text("max-target = 1000\n")
     server = start(model, "--config", str(file))
@@ -240,9 +240,39 @@ def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
             assert process.wait(10) == 0
 
 
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_sockets_of_a_service_manager_and_listen(tmp_path: Path, address: str) -> None:
+    """A site listens where the manager has opened a socket: ewe uses that socket, and opens no second one."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "index.html").write_text("site one")
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as free:
+        port, other = listening.getsockname()[1], free.getsockname()[1]
+        free.close()
+        listen = f'listen = ["{address}:{port}", "127.0.0.1:{other}"]'
+        (tmp_path / "ewe.toml").write_text(f'access-log = "off"\n[[site]]\ndocumentroot = "one"\n{listen}\n')
+        script = f'exec 3<&{listening.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, "sh", sys.executable, "-m", "ewe", "-t"], pass_fds=[listening.fileno()],
+            cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            banner = process.stderr.readline()
+            assert f":{port}/ http://127.0.0.1:{other}/ (" in banner, banner
+            for each in (port, other):
+                assert web.get(f"http://127.0.0.1:{each}/").text == "site one"
+        finally:
+            process.terminate()
+            process.communicate(timeout=10)
+        assert process.returncode == 0
+
+
 def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:
     path = tmp_path / "ewe.pid"
-    path.write_text(f"{os.getpid()}\n")  # of a server that died, whose number another process has by now
+    path.write_text(
+        f"{os.getpid()}\n"
+    )  # the file of a server that died; another process has its number by now
     server = start(model, "--pid-file", str(path))
     assert path.read_text() == f"{server.pid}\n"
     other = run_command(tmp_path, "0", "--pid-file", str(path))
@@ -341,7 +371,9 @@ def test_logs_that_stay_roots(start: Start, tmp_path: Path) -> None:
     errors.rename(tmp_path / "errors.1")
     server.process.send_signal(signal.SIGUSR1)
     old = tmp_path / "errors.1"
-    wait_until(lambda: f"log {errors}: Permission denied; the old file stays in use" in old.read_text(), 20)
+    wait_until(
+        lambda: f"cannot write {errors}: Permission denied; the old file stays in use" in old.read_text(), 20
+    )
 
 
 @pytest.mark.needs("root")
@@ -418,14 +450,14 @@ def test_a_log_that_is_a_link_of_the_account_ends_the_start(tmp_path: Path) -> N
     "model", ["pool --user nobody", "asyncio --user nobody --workers 2", "fork --user nobody", "xswitch"]
 )
 def test_an_ewe_that_only_root_may_enter(start: Start, tmp_path: Path, model: str) -> None:
-    """What is loaded when it is first needed could not be read any more by then."""
+    """ewe loads all modules at its start: later its account could not read them."""
     for directory in (tmp_path, *tmp_path.parents):
         if any(part.startswith("pytest-of-") for part in directory.parts):
             directory.chmod(0o755)
     (tmp_path / "access.log").touch()
     (tmp_path / "access.log").chmod(0o666)
     copy = tmp_path / "copy"
-    left_out = shutil.ignore_patterns("__pycache__", "lab", "target")
+    left_out = shutil.ignore_patterns("lab", "target")
     shutil.copytree(ROOT / "ewe", copy / "ewe", ignore=left_out)
     copy.chmod(0o700)
     server = start(model, env={"PYTHONPATH": str(copy)})
@@ -480,3 +512,36 @@ def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
     with web.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ewe") as client:
         assert client.get("/").status_code == 200
     assert server.stop() == 0 and not path.exists()
+
+
+IMPATIENT = """
+import os, signal
+from pathlib import Path
+
+class Impatient:
+    def __init__(self, config, path):
+        try:
+            Path("told").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU):
+            os.kill(os.getpid(), number)
+
+    async def respond(self, request, io):
+        return None
+"""
+
+
+@pytest.mark.parametrize("programs", [(), ("--fastcgi-start", ".x=sleep 99")], ids=["", "program"])
+@pytest.mark.parametrize("model", [*MODELS, "pool --workers 2"])
+def test_signals_before_their_handlers_wait_for_them(
+    start: Start, tmp_path: Path, model: str, programs: tuple[str, ...]
+) -> None:
+    """A feature sends each signal while the server makes its first site; a program manager is then forked."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    server = start(model, "--mount", "/now=impatient:Impatient", *programs)
+    assert (tmp_path / "told").exists()
+    server.wait_for_log(" status: ")
+    server.wait_for_log("the configuration was read again")
+    assert b"welcome" in server.ask(GET)
+    assert server.stop() == 0, server.log()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import web
+from support.examples import COMPLETE
 from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until
 
@@ -77,6 +78,9 @@ class Late(Event):
 """
 
 
+PAUSE_S = 0 if COMPLETE else 0.01  # between two requests of a visitor
+
+
 def save(path: Path, text: str, answer: str) -> None:
     """Save a source as editors do: another file, renamed."""
     other = path.with_suffix(".new")
@@ -86,7 +90,7 @@ def save(path: Path, text: str, answer: str) -> None:
 
 @contextmanager
 def visitors(server: Server, path: str) -> Iterator[list[str]]:
-    """Ask again and again over new connections; yield the list of what went wrong."""
+    """Ask again and again over new connections; yield the list of failures."""
     wrong: list[str] = []
     over = threading.Event()
 
@@ -99,6 +103,7 @@ def visitors(server: Server, path: str) -> Iterator[list[str]]:
                     wrong.append(repr(answer))
             except OSError as reason:
                 wrong.append(repr(reason))
+            over.wait(PAUSE_S)
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
@@ -143,7 +148,7 @@ def test_edit_and_try(start: Start, tmp_path: Path, model: str) -> None:
         wait_until(
             lambda: server.log().rfind("new workers serve") > server.log().rfind("starting new workers"), 20
         )
-        (tmp_path / "shop.py").write_text("def app(:\n")
+        save(tmp_path / "shop.py", "def app(:\n", "")
         log = server.wait_for_log(
             "the old ones go on: application 'shop:app' cannot be imported: SyntaxError: "
         )
@@ -165,7 +170,7 @@ def test_a_model_of_ones_own(start: Start, tmp_path: Path) -> None:
     web.get(server.url)
     server.process.send_signal(signal.SIGUSR2)
     server.wait_for_log("status: second, worker 1")
-    (tmp_path / "mine.py").write_text("class Mine(\n")
+    save(tmp_path / "mine.py", "class Mine(\n", "")
     server.wait_for_log("model 'mine:Mine' cannot be loaded: SyntaxError: ")
     assert web.get(server.url).status_code == 200
 
@@ -248,10 +253,10 @@ def test_hup_with_an_application_that_cannot_start(start: Start, tmp_path: Path,
 
 
 def looked(watched: Sources) -> list[str]:
-    """Return what is reported once the files are at rest."""
+    """Return the files that are reported once they no longer change."""
     found: list[str] = []
     for _ in range(3):
-        watched.due = 0.0
+        watched.due_at = 0.0
         found += watched.report()
     return [os.path.basename(path) for path in found]
 
@@ -287,9 +292,9 @@ def test_files_that_change_one_after_the_other_are_reported_together(tmp_path: P
     watched.add(str(tmp_path))
     for name in ("a.py", "b.py"):
         (tmp_path / name).touch()
-        watched.due = 0.0
+        watched.due_at = 0.0
         assert watched.report() == []
-    watched.due = 0.0
+    watched.due_at = 0.0
     assert len(watched.report()) == 2
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ewe.scratch import AT_ONCE, LOCK, Scratch
+from ewe.scratch import BATCH_ENTRIES, LOCK, Scratch
 
 PREFIX = "ewe-try-"
 
@@ -81,7 +81,7 @@ def test_a_directory_is_removed_however_deep_and_wide_it_is(tmp_path: Path) -> N
         os.close(os.open("file", os.O_CREAT, dir_fd=at))
         os.close(at)
         at = below
-    for number in range(2 * AT_ONCE):
+    for number in range(2 * BATCH_ENTRIES):
         os.close(os.open(f"file {number}", os.O_CREAT, dir_fd=at))
     os.close(at)
     Scratch(PREFIX, str(tmp_path)).close()

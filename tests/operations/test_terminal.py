@@ -104,7 +104,7 @@ def test_the_browser_is_shown_the_site(start: Start, tmp_path: Path) -> None:
 
 
 def test_markdown(start: Start, model: str) -> None:
-    """A page for people, the file for programs that say so; conditions, HEAD, and what is no page."""
+    """A page for people, the file for programs that ask for it; conditions, HEAD, and files that are no page."""
     server = start(model, "--markdown")
     notes = server.root / "notes.md"
     notes.write_text("# Notes & *more*\n\n| a | b |\n|---|---|\n| 1 | <b>2</b> |\n")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import signal
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import pytest
 
 from ewe import logger
+from ewe.config.count_range import CountRange
 from ewe.server import children
+from ewe.server.growing import HOLD_S, START_S
 from ewe.server.supervisor import Supervisor
-from ewe.server.worker import CUT, STOPPED, UNUSABLE
+from ewe.server.worker import ABORTED, STOPPED, UNUSABLE
 from ewe.server.worker_table import TABLE, Event, IllegalEvent, State, WorkerProcess
 from ewe.server.worker_table import XSWITCH as X
 
@@ -24,25 +29,27 @@ class Factory:
     """What the supervisor asks of a processor factory."""
 
     def __init__(self) -> None:
-        self.workers = 2
+        self.workers = CountRange(2)
         self.config = SimpleNamespace(reload=False, grace=5.0, file=None)
         self.xswitch_process = None
         self.serves_in_one = False
         self.version = 1
         self.usable = True
+        self.next_workers: CountRange | None = None  # of the configuration that renew() reads
         self.reported = 0
 
     def copy(self) -> Factory:
         other = Factory()
-        other.version = self.version
+        other.version, other.workers = self.version, self.workers
         return other
 
     def renew(self) -> bool:
         self.version += self.usable
+        self.workers = self.next_workers or self.workers
         return self.usable
 
     def restored(self, old: Factory) -> None:
-        self.version = old.version
+        self.version, self.workers = old.version, old.workers
 
     def report_applications(self) -> None:
         self.reported += 1
@@ -57,13 +64,13 @@ class Rehearsal(Supervisor):
         self.numbers = itertools.count(101)
         self.sent: list[tuple[int, int]] = []
         self.may_fork = True
-        self.count = begins
-        for place in range(begins):
-            self.start(place, State.BEGINNING)
+        self.kept = set(range(begins))
+        for slot in range(begins):
+            self.start(slot, State.BEGINNING)
 
-    def fork(self, place: int) -> int:
+    def fork(self, slot: int, seat: int) -> int:
         if not self.may_fork:
-            self.places[place].plan(1)
+            self.slots[slot].plan(1)
             return -1
         return next(self.numbers)
 
@@ -75,7 +82,7 @@ class Rehearsal(Supervisor):
         assert self.workers[worker.pid] is worker, "a signal to a process that is reaped"
         self.sent.append((worker.pid, number))
 
-    # What a worker does, and what run() then does
+    # The events of a worker, and the reaction of run()
 
     def serves(self, *pids: int) -> None:
         for pid in pids:
@@ -91,16 +98,16 @@ class Rehearsal(Supervisor):
 
     def passes(self) -> None:
         """Let the time come in which every planned start is due."""
-        for number, place in list(self.places.items()):
-            if place.due is not None:
-                place.due = None
+        for number, slot in list(self.slots.items()):
+            if slot.due_at is not None:
+                slot.due_at = None
                 self.start(number)
 
     def states(self) -> dict[int, str]:
         return {pid: each.state.name for pid, each in self.workers.items()}
 
     def planned(self) -> list[int]:
-        return sorted(number for number, place in self.places.items() if place.due is not None)
+        return sorted(number for number, slot in self.slots.items() if slot.due_at is not None)
 
 
 @pytest.fixture
@@ -203,7 +210,7 @@ def test_who_dies_young_is_replaced_later_and_later(
 def test_a_worker_that_retires_by_itself_is_replaced_at_once(serving: Rehearsal, log: list[str]) -> None:
     serving.ends(101, STOPPED)
     assert log == ["worker 1 (pid 101) retired"]
-    assert serving.places[0].back_off == 0 and serving.planned() == [0]
+    assert serving.slots[0].back_off == 0 and serving.planned() == [0]
 
 
 # A change
@@ -323,7 +330,7 @@ def test_workers_that_retire_after_a_changed_source_are_hurried_once(serving: Re
     serving.start_due()
     serving.start_due()
     assert serving.sent == [(101, TERM)] and serving.states()[101] == "HURRIED"
-    serving.ends(101, CUT)
+    serving.ends(101, ABORTED)
     assert not serving.planned()
 
 
@@ -332,13 +339,193 @@ def test_workers_that_retire_after_a_changed_source_are_hurried_once(serving: Re
 
 def test_a_place_more_and_a_place_less(serving: Rehearsal) -> None:
     serving.change_count(1)
-    assert serving.states()[103] == "STARTING" and serving.workers[103].place == 2
+    assert serving.states()[103] == "STARTING" and serving.workers[103].slot == 2
     serving.change_count(-1)
     serving.change_count(-1)
     serving.change_count(-1)
-    assert serving.count == 1 and serving.sent == [(103, HUP), (102, HUP)]
+    assert serving.kept == {0} and serving.sent == [(103, HUP), (102, HUP)]
     serving.ends(102, STOPPED)
     assert not serving.planned()
+
+
+def grown(supervisor: Rehearsal, least: int, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give a supervisor a range; return the list of its next decisions."""
+    decisions: list[int] = []
+    supervisor.growing.span = CountRange(least, most)
+    monkeypatch.setattr(supervisor.growing, "moment", lambda: 0.0)
+    monkeypatch.setattr(supervisor.growing, "look", lambda count, idle: decisions.pop(0))
+    return decisions
+
+
+def test_growth_fills_the_first_free_places(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = grown(serving, 2, 9, monkeypatch)
+    decisions += [1, 2]
+    serving.look_at_workers()
+    assert serving.states()[103] == "STARTING" and serving.workers[103].slot == 2
+    serving.look_at_workers()
+    assert serving.kept == {0, 1, 2, 3, 4} and not serving.sent
+
+
+def test_idle_workers_retire_and_their_places_are_free_again(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = grown(serving, 1, 9, monkeypatch)
+    serving.growing.seats.map[serving.workers[101].seat] = 1  # 101 is idle, 102 is not
+    decisions += [-1, 1]
+    serving.look_at_workers()
+    assert serving.sent == [(101, HUP)] and serving.kept == {1}
+    serving.ends(101, STOPPED)
+    assert not serving.planned()
+    serving.look_at_workers()
+    assert serving.workers[103].slot == 0
+
+
+def test_a_busy_worker_never_retires(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = grown(serving, 1, 9, monkeypatch)
+    decisions += [-1]
+    serving.look_at_workers()
+    assert not serving.sent and serving.kept == {0, 1}
+
+
+def test_a_worker_that_is_to_come_counts_as_idle(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    grown(serving, 2, 9, monkeypatch)
+    monkeypatch.setattr(serving.growing, "look", lambda count, idle: seen.append((count, idle)) or 0)
+    serving.look_at_workers()
+    serving.ends(101, CRASH)  # its place waits for the next start
+    serving.look_at_workers()
+    serving.passes()
+    serving.look_at_workers()
+    serving.serves(103)
+    serving.look_at_workers()
+    assert seen == [(2, 0), (2, 1), (2, 1), (2, 0)]
+
+
+@pytest.mark.parametrize("happens", ["reload", "stop"])
+def test_nobody_looks_during_a_change_or_a_stop(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch, happens: str
+) -> None:
+    grown(serving, 2, 9, monkeypatch)
+    serving.reload() if happens == "reload" else serving.stop(TERM)
+    serving.look_at_workers()  # a decision would raise IndexError
+    assert not serving.growing.seats.map[0]
+
+
+def test_growth_stops_at_the_first_fork_that_is_refused(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = grown(serving, 2, 9, monkeypatch)
+    decisions += [4, 4]
+    serving.may_fork = False
+    serving.look_at_workers()
+    assert serving.kept == {0, 1, 2} and serving.planned() == [2]
+    serving.may_fork = True
+    serving.passes()
+    serving.look_at_workers()
+    assert serving.kept == set(range(7)) and not serving.planned()
+
+
+def test_one_line_tells_of_many_forks_that_are_refused(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch, log: list[str]
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    for slot in range(8):
+        assert Supervisor.fork(serving, slot, 1) == -1
+    assert [line for line in log if "cannot fork" in line] == [
+        "cannot fork a worker: no more processes; trying again each second"
+    ]
+    assert serving.planned() == list(range(8))
+
+
+def test_an_idle_worker_that_takes_no_client_does_not_count(serving: Rehearsal) -> None:
+    serving.growing.span = CountRange(2, 9)
+    serving.growing.seats.map[serving.workers[101].seat] = 1
+    serving.growing.waits_since = time.monotonic()
+    assert [each.pid for each in serving.idle_workers()] == [101]
+    serving.growing.waits_since -= HOLD_S
+    assert not serving.idle_workers()
+
+
+def test_a_worker_that_hangs_at_its_start_does_not_count(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = grown(serving, 2, 9, monkeypatch)
+    decisions += [1]
+    serving.look_at_workers()  # a third one starts
+    now = time.monotonic()
+    assert [each.pid for each in serving.begun_workers(now)] == [101, 102]
+    assert [each.pid for each in serving.begun_workers(now + START_S)] == [101, 102, 103]
+
+
+def test_the_log_counts_the_workers_that_retire(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch, log: list[str]
+) -> None:
+    decisions = grown(serving, 1, 9, monkeypatch)
+    decisions += [-3, -3]
+    serving.growing.seats.map[serving.workers[101].seat] = 1
+    serving.look_at_workers()
+    serving.look_at_workers()  # no other is idle
+    assert log == ["1 workers, since 1 were idle"]
+
+
+def test_workers_let_go_of_their_clients_where_no_more_may_start(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = grown(serving, 2, 3, monkeypatch)
+    decisions += [0, 1, -1, 0]
+    may_start = serving.growing.seats.map
+    serving.look_at_workers()
+    assert may_start[0]
+    serving.look_at_workers()
+    assert not may_start[0]  # three are the most
+    serving.serves(103)
+    serving.growing.seats.map[serving.workers[103].seat] = 1
+    serving.look_at_workers()
+    assert may_start[0]
+    serving.may_fork = False
+    serving.ends(101, CRASH)
+    serving.look_at_workers()
+    assert not may_start[0]  # one has died, and the system may refuse the next
+
+
+def test_workers_let_go_of_their_clients_if_growth_does_not_help_soon(serving: Rehearsal) -> None:
+    serving.growing.span = CountRange(2, 9)
+    may_start = serving.growing.seats.map
+    serving.growing.waits_since = time.monotonic()
+    serving.look_at_workers()
+    assert may_start[0]
+    serving.growing.waits_since -= HOLD_S
+    serving.look_at_workers()
+    assert not may_start[0]
+
+
+def test_a_change_to_other_limits(serving: Rehearsal) -> None:
+    serving.made.next_workers = CountRange(3, 9)
+    serving.reload()
+    assert serving.states() == {
+        **{101: "SERVING", 102: "SERVING"},
+        **{103: "COMING", 104: "COMING", 105: "COMING"},
+    }
+    serving.serves(103, 104, 105)
+    assert serving.sent == [(101, HUP), (102, HUP)]
+    serving.made.next_workers = CountRange(1)
+    serving.reload()
+    serving.serves(106)
+    assert serving.sent[2:] == [(103, HUP), (104, HUP), (105, HUP)] and serving.kept == {0}
+
+
+def test_other_limits_are_taken_back_with_a_change_that_fails(serving: Rehearsal) -> None:
+    serving.made.next_workers = CountRange(1)
+    serving.reload()
+    serving.ends(102, CRASH)
+    serving.ends(103, CRASH)
+    assert serving.kept == {0, 1} and serving.growing.span == CountRange(2)
+    assert serving.planned() == [1]  # and 101 goes on
+    serving.passes()
+    assert serving.states() == {101: "SERVING", 104: "STARTING"}
 
 
 def test_a_place_less_while_a_change_comes(serving: Rehearsal) -> None:
@@ -361,7 +548,7 @@ def test_nothing_is_replaced_at_a_stop(serving: Rehearsal) -> None:
     assert serving.status == STOPPED
     serving.ends(102, CRASH)
     serving.ends(104, STOPPED)
-    assert serving.status == CUT and not serving.planned() and not serving.workers
+    assert serving.status == ABORTED and not serving.planned() and not serving.workers
 
 
 def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -> None:

@@ -124,7 +124,7 @@ def test_exchanges_leave_nothing_behind(start: Start, tmp_path: Path, model: str
         for request, answer in zip(asked, found, strict=False):  # some answers end the connection
             assert answer == alone[request], request
     assert server.stop() == 0
-    # Without the last exchange of each connection, whose client has left
+    # Without the last exchange of each connection, because its client has left
     found_lines = [line for line in log.read_text().splitlines() if line.startswith("198.")]
     assert set(found_lines) <= lines and len(found_lines) > len(requests)
     assert "Traceback" not in server.log()

@@ -62,7 +62,7 @@ class Nowhere:
     counted: tuple[object, ...] = ()
 
     def poller(self) -> None:
-        """Stand for a responder that nobody runs."""
+        """A poller in place of a responder that does not run."""
         raise HTTPError(503, "nobody runs it")
 
     upstream_poller = poller

@@ -16,8 +16,8 @@ from ewe.config.settings import Config
 from ewe.features import homes
 from ewe.features.homes import Homes
 from ewe.features.users import Users
-from ewe.gateway.claims import Claims
-from ewe.http.limits import Limits
+from ewe.gateway.protected_sources import ProtectedSources
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
@@ -46,20 +46,20 @@ class Io:
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of the user who runs the tests; changes are seen at once."""
-    monkeypatch.setattr(homes, "FRESH", -1.0)
+    monkeypatch.setattr(homes, "FILE_CHECK_S", -1.0)
     with tempfile.TemporaryDirectory(prefix="ewe-test-homes-", dir=pwd.getpwuid(os.geteuid()).pw_dir) as name:
         yield Path(name)
 
 
 def asker(root: Path) -> Callable[..., Response]:
-    """Return what asks for a path below the user's directory."""
+    """Return a function that asks for a path below the user's directory."""
     config = Config(userdir=root.name, min_uid=0, cache=0)
-    feature = Homes(Users(config, None, Claims("/nowhere")))
+    feature = Homes(Users(config, None, ProtectedSources("/nowhere")))
     name = pwd.getpwuid(os.geteuid()).pw_name
 
     def ask(path: str, *fields: str) -> Response:
         head = "\r\n".join((f"GET /~{name}/{path} HTTP/1.1", "Host: ewe", *fields, "", ""))
-        response = run(feature.respond(parse_request(head.encode(), Limits()), Io()))  # type: ignore[arg-type]
+        response = run(feature.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
         assert response is not None
         return response
 
@@ -85,7 +85,7 @@ def test_what_users_may_change(root: Path) -> None:
 
 
 def test_a_page_of_an_error_is_no_local_redirect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its target would be the answer with its own status, and could lead out of the directory."""
+    """As a local redirect, the target would answer with its own status, and could be outside the directory."""
     ask = asker(root)
     (root / ".ewe.toml").write_text('error-pages = { 404 = "/cgi-bin/missing" }\n')
 
@@ -107,7 +107,7 @@ def test_the_content_cache_does_not_hide_the_settings(root: Path) -> None:
     for more in ({}, {"content_cache": "1M"}):
         site = make_site(Config(**shared, **more))  # type: ignore[arg-type]
         head = f"GET /~{name}/a.txt HTTP/1.1\r\nHost: ewe\r\n\r\n"
-        response = run(site.respond(parse_request(head.encode(), Limits()), Io()))  # type: ignore[arg-type]
+        response = run(site.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
         assert response.status == 401, more
 
 

@@ -110,7 +110,7 @@ def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
         r"^/(.*?)/(.*?)/(.*?)x$",
         r"^/(.*)(\d{1,3}){1,3}(.*)x$",
     ):
-        location = Match(LocationTable("ewe.toml line 1", {}, "pattern", pattern, {}, {}, []))
+        location = Match(LocationTable("ewe.toml line 1", {}, kind="pattern", what=pattern))
         longest = longest_text(pattern)
         assert longest < MAX_MATCHED
         path = "/1/1/" + "1" * (longest - 6) + "x"
@@ -123,7 +123,7 @@ def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
 
 
 def test_a_long_path_is_not_matched(tmp_path: Path) -> None:
-    """It is refused: a path that passes by a location would pass by the location's guard."""
+    """A long path is refused: a path that misses a location would also miss the location's guard."""
     file = tmp_path / "ewe.toml"
     file.write_text(
         f"documentroot = '{tmp_path}'\n[[site]]\n[[site.location]]\nprefix = '/short'\nstatus = 404\n"

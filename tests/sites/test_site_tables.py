@@ -10,7 +10,7 @@ import pytest
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.config.site_tables import is_below, parse_gateway
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts
@@ -86,8 +86,8 @@ def test_an_error_names_its_line(tmp_path: Path, text: str, said: str) -> None:
         ('alias = "/bin/sh"\n', 'line 5: alias = "/bin/sh" is a program: write gateway = "cgi" too'),
         ('root = "ewe.toml"\n', 'line 5: root = "ewe.toml" is not a directory'),
         ('gateway = "xswitch"\n', "line 5: gateway = xswitch needs an X-Switch"),
-        ("error-pages = { 200 = '/x' }\n", 'line 5: error-pages = status "200": expected statuses'),
-        ("error-pages = { 404 = 'x' }\n", 'line 5: error-pages = path "x": expected statuses'),
+        ("error-pages = { 200 = '/x' }\n", 'line 5: error-pages: "200": expected a status from 400'),
+        ("error-pages = { 404 = 'x' }\n", 'line 5: error-pages.404 = "x": expected a path'),
         ("try = [404]\n", "line 5: try = 404: write status = 404"),
     ],
 )
@@ -160,7 +160,7 @@ def test_virtual_hosts() -> None:
     assert named.choose("c", here) == 1
 
 
-# What is never sent as a file. No server: the site itself is asked.
+# Files that are never sent. There is no server: the test asks the site itself.
 
 
 class Io:
@@ -180,23 +180,13 @@ def ask(text: str, directory: Path, *targets: str) -> list[int]:
         host, slash, path = target.partition("/")
         head = f"GET {slash}{path} HTTP/1.1\r\nHost: {host or 'a'}\r\n\r\n".encode()
         try:
-            statuses.append(run(site.respond(parse_request(head, Limits()), Io())).status)  # type: ignore[arg-type]
+            statuses.append(run(site.respond(parse_request(head, RequestLimits()), Io())).status)  # type: ignore[arg-type]
         except HTTPError as refused:
             statuses.append(refused.status)
     return statuses
 
 
-def test_a_program_of_one_site_is_no_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for place in ("htdocs/apps", "shop/lib", "tools", "app"):
-        (tmp_path / place).mkdir(parents=True)
-    for name in (
-        "shop/a.php", "shop/A.PHP", "shop/b.php.", "shop/lib/a.pl", "htdocs/a.pl", "htdocs/apps/a.pl", "tools/run",
-        "htdocs/x.php", "app/a.php", "app/B.PHP", "key.pem", "htpasswd", "htdocs/apps/b.txt",
-    ):  # fmt: skip
-        (tmp_path / name).write_text("source")
-    (tmp_path / "htdocs/link.txt").symlink_to(tmp_path / "shop/a.php")
-    text = """
+SITES_WITH_PROGRAMS = """
 documentroot = "htdocs"
 symlinks = "follow"
 cgi-path = "none"
@@ -222,14 +212,27 @@ prefix = "/tools"
 alias = "tools"
 gateway = "cgi"
 """
-    secret = (
-        "/all/shop/a.php", "/all/shop/A.PHP", "/all/shop/b.php.", "/all/shop/lib/a.pl", "/link.txt",
-        "/all/tools/run", "/all/htdocs/apps/a.pl", "/all/ewe.toml", "shop/app/B.PHP", "/all/app/a.php",
-    )  # fmt: skip
-    assert ask(text, tmp_path, *secret) == [403] * len(secret)
-    # The same kinds of files are shown where they are no programs.
-    shown = ("/a.pl", "/x.php", "/apps/b.txt", "/all/htdocs/a.pl")
-    assert ask(text, tmp_path, *shown) == [200] * len(shown)
+
+
+PROTECTED = (
+    "/all/shop/a.php", "/all/shop/A.PHP", "/all/shop/b.php.", "/all/shop/lib/a.pl", "/link.txt",
+    "/all/tools/run", "/all/htdocs/apps/a.pl", "/all/ewe.toml", "shop/app/B.PHP", "/all/app/a.php",
+)  # fmt: skip
+SHOWN = ("/a.pl", "/x.php", "/apps/b.txt", "/all/htdocs/a.pl")  # the same kinds of files, no programs there
+
+
+def test_a_program_of_one_site_is_no_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "shop/a.php", "shop/A.PHP", "shop/b.php.", "shop/lib/a.pl", "htdocs/a.pl", "htdocs/apps/a.pl", "tools/run",
+        "htdocs/x.php", "app/a.php", "app/B.PHP", "key.pem", "htpasswd", "htdocs/apps/b.txt",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("source")
+    (tmp_path / "htdocs/link.txt").symlink_to(tmp_path / "shop/a.php")
+    expected = dict.fromkeys(PROTECTED, 403) | dict.fromkeys(SHOWN, 200)
+    statuses = ask(SITES_WITH_PROGRAMS, tmp_path, *expected)
+    assert dict(zip(expected, statuses, strict=True)) == expected
 
 
 def test_no_server_sends_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

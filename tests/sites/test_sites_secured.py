@@ -34,7 +34,7 @@ status = 308
 
 
 def asked(port: int, name: str, trusted: ssl.SSLContext) -> bytes:
-    """Return the answer of the site that a client names in the handshake, whose certificate it checks."""
+    """Return the answer of the site that a client names in the handshake. The client checks the certificate."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=20)
     with sock, trusted.wrap_socket(sock, server_hostname=name) as secure:
         secure.sendall(b"GET / HTTP/1.0\r\nHost: %s\r\n\r\n" % name.encode())
@@ -73,7 +73,7 @@ def test_certificates_by_name(start: Start, tmp_path: Path, model: str) -> None:
     assert alert_for(secure, b"\xff\xfe.example") == b"\x15"
     server.wait_for_log(r"b'\xff\xfe.example': 'ascii' codec can't decode")
     assert asked(secure, "a.example", trusted).endswith(b"site a")
-    assert "Traceback" not in server.log()  # Python would write one itself, and wait for who reads it
+    assert "Traceback" not in server.log()  # Python itself would write a traceback and wait for a reader
     answer = web.get(f"http://127.0.0.1:{plain}/x", headers={"Host": "a.example:80"})
     assert (answer.status_code, answer.headers["location"]) == (308, "https://a.example/x")
     settings.write_text(settings.read_text().replace("status = 308", "status = 307"))

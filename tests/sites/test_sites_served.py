@@ -137,7 +137,7 @@ def told(text: str) -> dict[str, str]:
 
 
 def only_the_last_location_speaks(server: Server) -> None:
-    """A rewrite leaves no variable and no password behind: the location that it leads to says who gets what."""
+    """A rewrite leaves no variable and no password of the first location: those of the second one count."""
     found = told(fetch(server, "/relay/one-program", Authorization="Basic eDp5")[2])
     assert (found["SITE"], found["LESSON"]) == ("one, and only", "third")
     assert found["HTTP_AUTHORIZATION"] == "Basic eDp5"

@@ -131,7 +131,7 @@ def test_several_threads_wait(watched: Any, pair: Any) -> None:
 
 
 def waiting_too(watched: Any) -> tuple[threading.Thread, list[Any]]:
-    """As waiting(), beside a thread that waits already."""
+    """As waiting(), while another thread waits already."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.extend(watched.poll(LONG)), daemon=True)
     thread.start()
@@ -150,7 +150,7 @@ def test_the_end_of_a_peer_is_not_its_bytes(watched: Any, pair: Any) -> None:
 def test_bytes_do_not_end_the_wait_for_an_end(
     watched: Any, pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor are they looked at again and again: the wait would spin."""
+    """Arrived bytes are not looked at again and again either: the wait would be a busy loop."""
     looks: list[int] = []
     look = module.side_of
     monkeypatch.setattr(module, "side_of", lambda number: (looks.append(number), look(number))[1])

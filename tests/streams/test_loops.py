@@ -1,4 +1,4 @@
-"""What waits on an event loop for a stop is woken by it, and does not look again and again (streams/loops.py)."""
+"""A stop wakes the code that waits on an event loop; it does not poll (streams/loops.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ewe.streams.loops import LoopThread, unless, until
 
 @pytest.fixture(autouse=True)
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for the next look waits for an hour."""
+    """Make the interval of polling an hour long."""
     monkeypatch.setattr(loops, "LOOK_S", 3600.0)
 
 
@@ -29,7 +29,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 async def waiting(flag: Flag) -> None:
-    """Return once somebody waits for the flag, and the loop has gone to sleep."""
+    """Return once a thread waits for the flag, and the loop sleeps."""
     while not flag.watchers:
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""What stands for pipe2(2) and eventfd(2), and for sendfile(2) where a file system cannot."""
+"""The substitutes of pipe2(2) and eventfd(2), and of sendfile(2) on file systems without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contract, checked over every kind of stream: what ewe/streams/base.py promises at its head.
+"""One contract, checked over every kind of stream: the promises in the docstring of ewe/streams/base.py.
 
 Each check runs over real sockets. The conversation is a small coroutine, in a thread of its own, over one end of
 a connection: driven once for a blocking stream, by a poller for a parked one, by an event loop for an event
@@ -19,6 +19,8 @@ import threading
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,27 +31,28 @@ from support.wire import read_all, read_exactly, reset
 import ewe.streams.base
 import ewe.streams.blocking
 import ewe.streams.event
+import ewe.streams.event_poller
 import ewe.streams.loops
 import ewe.streams.poller
 import ewe.streams.pool
 from ewe.config.settings import Config
 from ewe.gateway import programs
-from ewe.gateway.programs import Program
+from ewe.gateway.programs import RunningProgram
 from ewe.gateway.scripts import Script
-from ewe.gateway.upstream import Place, Upstream
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.response_writer import send_response
 from ewe.streams.base import (
-    CALL,
-    SHARE,
+    CALL_COST_BYTES,
+    TURN_BYTES,
     Disconnected,
     Stream,
     Timeout,
     Want,
 )
 from ewe.streams.blocking import BlockingStream, run, set_timeouts
-from ewe.streams.calls import Call, CallThreads
+from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.pool import PoolStream
 
@@ -69,11 +72,11 @@ Talk = Callable[[Stream], Awaitable[Any]]
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what is a matter of seconds a matter of tenths."""
-    monkeypatch.setattr(ewe.streams.blocking, "SLICE", SLICE)
-    monkeypatch.setattr(ewe.streams.base, "LINGER", 0.4)
-    monkeypatch.setattr(ewe.streams.event, "TICK", 0.05)
-    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.pool, ewe.streams.event):
-        monkeypatch.setattr(module, "HALF_CLOSED", 0.5)
+    monkeypatch.setattr(ewe.streams.blocking, "RECEIVE_TIMEOUT_S", SLICE)
+    monkeypatch.setattr(ewe.streams.base, "LINGER_S", 0.4)
+    monkeypatch.setattr(ewe.streams.event, "DEADLINE_CHECK_S", 0.05)
+    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.pool, ewe.streams.event_poller):
+        monkeypatch.setattr(module, "HALF_CLOSED_S", 0.5)
 
 
 class Connection:
@@ -126,21 +129,23 @@ class Connection:
         """Run an event loop with one connection, and the look at deadlines of the asyncio model."""
         loop = asyncio.new_event_loop() if self.kind == "asyncio" else uvloop.new_event_loop()
         clock = Clock()
-        calls = CallThreads(loop, self.timeouts.call_threads)
+        calls = ExecutorThreads(loop, self.timeouts.call_threads)
 
         def start(stream: Stream) -> Coroutine[Any, Any, None]:
             begun.set()
             return self.converse(stream)
 
-        stream = EventStream(
-            loop, clock, start, ("here", 2), self.timeouts, lambda stream: True, lambda _: loop.stop(), calls
-        )
+        model = SimpleNamespace(
+            loop=loop, clock=clock, calls=calls, converse=start, admit=lambda stream: True,
+            connection_lost=lambda stream: loop.stop(),
+        )  # fmt: skip
+        stream = EventStream(model, ("here", 2), self.timeouts)
         self.stream = stream
 
         def tick() -> None:
             clock.now = time.monotonic()
             stream.check_deadline(clock.now)
-            loop.call_later(ewe.streams.event.TICK, tick)
+            loop.call_later(ewe.streams.event.DEADLINE_CHECK_S, tick)
 
         tick()
         loop.run_until_complete(loop.connect_accepted_socket(lambda: stream, self.server))
@@ -172,7 +177,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def run_parked(stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> None:
-    """Run a conversation that parks, as the pool does, with a poller of its own."""
+    """Run a conversation that parks, as the pool does, with a separate poller."""
     error: Exception | None = None
     while True:
         try:
@@ -183,9 +188,9 @@ def run_parked(stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> N
         if wait.want is Want.TURN:
             continue
         poller = select.poll()
-        if wait.bell is not None:
-            poller.register(stream.socket, wait.bell.events() & ~select.EPOLLONESHOT)
-            while not (wait.bell.rung or poller.poll(10) or error):
+        if wait.event is not None:
+            poller.register(stream.socket, wait.event.events() & ~select.EPOLLONESHOT)
+            while not (wait.event.is_set or poller.poll(10) or error):
                 error = Timeout() if time.monotonic() > wait.expires else None
             continue
         poller.register(stream.socket, select.POLLIN if wait.want is Want.BYTES else select.POLLOUT)
@@ -242,6 +247,7 @@ def file_of(data: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
+@lru_cache(maxsize=4)
 def pattern(size: int) -> bytes:
     """Return bytes that are different everywhere."""
     numbers = array("I", range(size // 4))
@@ -297,7 +303,7 @@ def test_much_that_comes_is_whole(connect: Connect) -> None:
 
 
 def test_what_comes_early_waits_but_not_without_bound(connect: Connect) -> None:
-    """A client that sends and sends while nobody reads is held back."""
+    """A client that sends without end is held back while the conversation does not read."""
     data = pattern(8_000_000)
 
     async def talk(stream: Stream) -> tuple[int, bytes]:
@@ -496,9 +502,8 @@ def test_one_large_part_to_a_slow_reader(connect: Connect) -> None:
 
 
 STANDS_STILL = 1.0  # seconds that a reader may stand still, as it does on a busy machine
-SLOW = (
-    1.4 * STANDS_STILL
-)  # seconds that a slow reader takes for 2.4 MB, the last of which wait in its own buffers
+# Seconds that a slow reader takes for 2.4 MB, the last of which wait in its own buffers
+SLOW = 1.4 * STANDS_STILL
 
 
 def read_slowly(sock: socket.socket) -> Iterator[bytes]:
@@ -509,7 +514,7 @@ def read_slowly(sock: socket.socket) -> Iterator[bytes]:
 
 
 class Endless(Source):
-    """A body whose length nobody knows."""
+    """A body of unknown length."""
 
     async def receive(self) -> bytes:
         return bytes(65536)
@@ -634,7 +639,7 @@ def test_a_part_of_a_file(connect: Connect) -> None:
 
 
 def test_files_and_bytes_keep_their_order(connect: Connect) -> None:
-    """What waits in a buffer leaves before a file that goes past it."""
+    """Bytes in a buffer are sent before a file that bypasses the buffer."""
     data = pattern(400_000)
     with file_of(data) as file:
 
@@ -875,7 +880,7 @@ def test_what_was_sent_arrives_before_the_close(connect: Connect) -> None:
 
 def test_linger_lets_the_answer_arrive(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """RFC 9112 section 9.6: without it the unread rest of the request would reset the connection."""
-    monkeypatch.setattr(ewe.streams.base, "LINGER", 50)  # on a busy machine the client needs its time
+    monkeypatch.setattr(ewe.streams.base, "LINGER_S", 50)  # on a busy machine the client needs its time
 
     async def talk(stream: Stream) -> None:
         stream.set_deadline(50)
@@ -911,7 +916,7 @@ def test_linger_ends(connect: Connect, goes_on: bool) -> None:
 
 
 def test_linger_is_bounded_in_bytes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ewe.streams.base, "LINGER", 50)
+    monkeypatch.setattr(ewe.streams.base, "LINGER_S", 50)
     monkeypatch.setattr(ewe.streams.base, "LINGER_BYTES", 300_000)
 
     async def talk(stream: Stream) -> float:
@@ -942,7 +947,7 @@ def test_linger_after_the_client_left(connect: Connect) -> None:
 # --- Programs -------------------------------------------------------------------------------------------------
 
 
-async def start(stream: Stream, script: str, seconds: float = 10) -> Program:
+async def start(stream: Stream, script: str, seconds: float = 10) -> RunningProgram:
     """Start a shell script that may be silent for so many seconds."""
     stdin = os.open(os.devnull, os.O_RDONLY)
     try:
@@ -998,7 +1003,7 @@ def test_a_silent_program(connect: Connect) -> None:
         return refused.value.status, time.monotonic() - began, program.pid
 
     status, took, pid = connect(talk).result()
-    assert status == 504 and 0.15 <= took < 0.4 + programs.FAREWELL + SLACK
+    assert status == 504 and 0.15 <= took < 0.4 + programs.TERM_TO_KILL_S + SLACK
     wait_until(lambda: gone(pid), 30)  # it ended with its stream
 
 
@@ -1037,9 +1042,9 @@ def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
 
 @pytest.mark.starts_processes
 def test_a_half_closed_client_hears_a_program_out(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may wait for the answer all the same: only a program that falls silent is not waited for."""
-    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.event):
-        monkeypatch.setattr(module, "HALF_CLOSED", 2.0)
+    """A half-closed client may wait for the answer: ewe gives up only if the program is silent."""
+    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.event_poller):
+        monkeypatch.setattr(module, "HALF_CLOSED_S", 2.0)
 
     async def talk(stream: Stream) -> bytes:
         await read_to_end(stream)
@@ -1058,7 +1063,7 @@ def test_a_half_closed_client_hears_a_program_out(connect: Connect, monkeypatch:
 
 @pytest.mark.starts_processes
 def test_a_program_that_is_slow_and_never_silent(connect: Connect) -> None:
-    """Each piece of output begins a new wait: what the program takes in all is not limited."""
+    """Each piece of output restarts the timeout, so the total time of the program is not limited."""
 
     async def talk(stream: Stream) -> bytes:
         program = await start(stream, "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.25; printf $i; done", 2)
@@ -1098,41 +1103,42 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
 
 
 def expected(stream: Stream, size: int) -> int:
-    """Return how many turns are due at least: where conversations share a thread, one for each SHARE bytes."""
+    """Return how many turns are due at least: where conversations share a thread, one for each TURN_BYTES."""
     shares = isinstance(stream, EventStream) or getattr(stream, "parks_always", False)
-    return size // (SHARE + CALL) if shares else 0
+    return size // (TURN_BYTES + CALL_COST_BYTES) if shares else 0
 
 
 async def read_bytewise(stream: Stream) -> int:
     """Read what a program wrote long ago, a byte at a time."""
-    program: Program = await start(stream, "head -c 2000 /dev/zero; echo >&2; exec sleep 60")
+    program: RunningProgram = await start(stream, "head -c 2000 /dev/zero; echo >&2; exec sleep 60")
     while not select.select([program.error], [], [], 0)[0]:
         time.sleep(0.01)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "RECEIVE", 1)
+        patch.setattr(programs, "RECEIVE_BYTES", 1)
         for _ in range(2000):
             assert await program.receive() == b"\0"
-    return 2000 * CALL if isinstance(stream, EventStream) else 0  # a program holds a worker of the pool
+    # A program holds a worker of the pool
+    return 2000 * CALL_COST_BYTES if isinstance(stream, EventStream) else 0
 
 
 async def write_piecewise(stream: Stream) -> int:
     """Write to a server behind this one that has room for all of it."""
     here, there = socket.socketpair()
     here.setblocking(False)
-    upstream = Upstream(here, stream.poller(), Place("unix:/nowhere"))
+    upstream = Upstream(here, stream.poller(), UpstreamAddress("unix:/nowhere"))
     for _ in range(200):
         left, _ = await upstream.exchange(memoryview(b"piece"), 10)
         assert not left
     upstream.close()
     there.close()
-    return 200 * CALL if isinstance(stream, EventStream) else 0
+    return 200 * CALL_COST_BYTES if isinstance(stream, EventStream) else 0
 
 
 async def answer_shortly(stream: Stream) -> int:
     """Send many short answers, as to a pipeline."""
     for _ in range(200):
         await stream.send(b"answer")
-    return 200 * CALL
+    return 200 * CALL_COST_BYTES
 
 
 async def answer_with_files(stream: Stream) -> int:
@@ -1140,14 +1146,14 @@ async def answer_with_files(stream: Stream) -> int:
     with file_of(b"answer") as file:
         for _ in range(200):
             await stream.send_file(file, 0, 6)
-    return 200 * CALL
+    return 200 * CALL_COST_BYTES
 
 
 async def work(stream: Stream) -> int:
     """Do what has nothing to do with a socket."""
     for _ in range(200):
         await stream.share(5)
-    return 200 * CALL
+    return 200 * CALL_COST_BYTES
 
 
 @pytest.mark.starts_processes
@@ -1159,7 +1165,7 @@ def test_what_needs_not_wait_lets_others_go_on(connect: Connect, turns: list[Str
 
 
 def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> None:
-    """Who never waits for the client hears of its end all the same."""
+    """A conversation that never waits for its client still learns that the client has left."""
 
     async def talk(stream: Stream) -> None:
         stream.set_deadline(50)
@@ -1168,7 +1174,7 @@ def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> 
             return
         with pytest.raises(Disconnected):
             while True:
-                await stream.share(SHARE)
+                await stream.share(TURN_BYTES)
 
     connection = connect(talk)
     connection.client.sendall(b"go")
@@ -1177,46 +1183,47 @@ def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Bells
+# WakeEvents
 
 
 def test_a_bell_that_rings_and_one_that_does_not(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bell that was rung before it is waited for counts."""
-    bells: list[Any] = []
-    monkeypatch.setattr("ewe.streams.event.HALF_CLOSED", 600.0)  # no other look at the bell than the ring's
+    """An event that was set before it is waited for counts."""
+    events: list[Any] = []
+    # No other look at the event than that of set()
+    monkeypatch.setattr("ewe.streams.event_poller.HALF_CLOSED_S", 600.0)
 
     async def talk(stream: Stream) -> list[bool]:
-        silent = stream.bell()
-        heard = [await silent.heard(0.1)]
+        silent = stream.wake_event()
+        results = [await silent.wait(0.1)]
         silent.close()
-        bells.append(stream.bell())
-        heard.append(await bells[0].heard(600))
-        bells[0].close()
-        last = stream.bell()
-        last.ring()
-        heard.append(await last.heard(20))
+        events.append(stream.wake_event())
+        results.append(await events[0].wait(600))
+        events[0].close()
+        last = stream.wake_event()
+        last.set()
+        results.append(await last.wait(20))
         last.close()
-        return heard
+        return results
 
     connection = connect(talk)
-    wait_until(lambda: bells, 20)
+    wait_until(lambda: events, 20)
     if isinstance(connection.stream, EventStream):
-        connection.stream.loop.call_soon_threadsafe(bells[0].ring)
+        connection.stream.loop.call_soon_threadsafe(events[0].set)
     else:
-        bells[0].ring()
+        events[0].set()
     assert connection.result() == [False, True, True]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_waits_for_a_bell_notices_that_the_client_left(connect: Connect, leaves: bool) -> None:
-    """It has left, or has closed its sending side and is not believed to be there for long."""
+    """The client has left, or has closed its sending side, so that ewe soon takes it for gone."""
 
     async def talk(stream: Stream) -> None:
-        bell = stream.bell()
+        event = stream.wake_event()
         try:
-            await bell.heard(600)
+            await event.wait(600)
         finally:
-            bell.close()
+            event.close()
 
     connection = connect(talk)
     if leaves:
@@ -1348,13 +1355,13 @@ class Calls:
 
     def __init__(self, most: int) -> None:
         self.loop = asyncio.new_event_loop()
-        self.threads = CallThreads(self.loop, most)
+        self.threads = ExecutorThreads(self.loop, most)
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
 
-    def put(self, function: Callable[[], Any], abandoned: Callable[[], None] | None = None) -> Call:
+    def put(self, function: Callable[[], Any], abandoned: Callable[[], None] | None = None) -> ExecutorCall:
         """Have a call made, and return it; its `value` comes."""
-        call = Call(function, (), lambda: None, abandoned)
+        call = ExecutorCall(function, (), lambda: None, abandoned)
         self.loop.call_soon_threadsafe(self.threads.put, call)
         return call
 
@@ -1375,9 +1382,9 @@ def calls() -> Iterator[Calls]:
 
 
 def test_calls_that_come_at_once_and_block_get_threads(calls: Calls) -> None:
-    """One thread is woken for all of them, and others only because the calls wait."""
+    """One thread is woken for all calls, and further threads only because the calls wait."""
     barrier = threading.Barrier(3)
-    made = [Call(barrier.wait, (20,), lambda: None) for _ in range(3)]
+    made = [ExecutorCall(barrier.wait, (20,), lambda: None) for _ in range(3)]
 
     def put_all() -> None:
         for call in made:

@@ -20,13 +20,13 @@ from support.wire import read_all, read_response
 from ewe.config.settings import Config
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
-from ewe.streams.tls import MAX_SILENT, RECORD, SecureStream
+from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, SecureStream
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
 
 class Authority:
-    """A certificate authority of ours, and what trusts it."""
+    """A certificate authority for tests, and contexts that trust it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -197,7 +197,7 @@ def test_idle_connections_end_at_a_stop(start: Start, variant: str, authority: A
         assert server.stop(seconds=20) == 0, server.log()  # half the grace
 
 
-def test_resets_and_cuts_leave_it_calm(start: Start, model: str, authority: Authority) -> None:
+def test_resets_and_cuts_leave_it_idle(start: Start, model: str, authority: Authority) -> None:
     server = start(model, *authority.options)
     for count in (0, 1, 5, 100, 250):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -214,7 +214,7 @@ def test_resets_and_cuts_leave_it_calm(start: Start, model: str, authority: Auth
 
 
 def test_a_download_that_its_client_leaves(start: Start, model: str, authority: Authority) -> None:
-    """It is a line in both logs, as over plain TCP, and no fault."""
+    """The cut download is a line in both logs, as over plain TCP, and no error."""
     server = start(model, *authority.options, "--log-format", "%U %s %X")
     with (server.root / "big").open("wb") as file:
         file.truncate(1 << 28)
@@ -227,11 +227,11 @@ def test_a_download_that_its_client_leaves(start: Start, model: str, authority: 
         sock.sendall(GET)
         assert read_response(sock)[0] == 200
     log = server.log()
-    assert ": 200, cut after " in log and "Traceback" not in log
+    assert ": 200, aborted after " in log and "Traceback" not in log
 
 
 def test_it_is_a_whole_stream() -> None:
-    """Each attribute that a stream has is there over TLS, too: the conversation asks for it by name."""
+    """Each attribute of a stream exists over TLS, too: the conversation uses them by name."""
     below = Stream(("192.0.2.1", 50000), ("192.0.2.2", 443), Config())
     below.peer = ("192.0.2.7", 50001)  # the PROXY protocol sets it before the handshake
     stream = SecureStream(below, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
@@ -245,6 +245,7 @@ class Below:
     """A stream whose client sends records without end. Counts what was taken of them."""
 
     client = server = ("", 0)
+    scheme = "http"
     timeouts = programs = connected = peer = None
     taken = 0
 
@@ -266,14 +267,14 @@ class NoData:
 
 
 def test_records_without_data_have_an_end() -> None:
-    """Each may cost much more than it takes to send, and no request comes of them."""
+    """Each record may cost the server much more than its sender, and contains no request."""
     below = Below()
     stream = SecureStream(below, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # type: ignore[arg-type]
     library = NoData(stream.incoming)
     stream.tls = library  # type: ignore[assignment]
     with pytest.raises(Disconnected):
         run(stream.receive())
-    assert below.taken == 256 * 1024 and library.most == RECORD < MAX_SILENT
+    assert below.taken == 256 * 1024 and library.most == RECORD_BYTES < MAX_SILENT
 
 
 class Broken:
@@ -325,7 +326,7 @@ def test_self_signed(start: Start) -> None:
         ("der", "openssl x509 -inform der"),
         ("no key", "server.key' holds no private key in PEM format ("),
         ("no key file", "server.key' is not there"),
-        ("a directory", "server.pem' cannot be read: Is a directory"),
+        ("a directory", "server.pem': Is a directory"),
         ("wrong key", "MISMATCH"),
     ],
 )

@@ -1,7 +1,7 @@
 """Applications of ASGI 3 without a framework, which tests/features/test_asgi.py serves.
 
-Each is small, and shows what it got. `bare` chooses by the path. What happens beside a response is a line in the
-file `notes` of the directory in which the server runs.
+Each is small, and shows the request that it got. `bare` chooses by the path. An event beside a response is a line
+in the file `notes` of the directory in which the server runs.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ async def wrong(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 async def twice(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Send what is against the protocol, and say what was raised."""
+    """Send messages that break the protocol, and report the exceptions."""
     said = []
     for message in (
         {"type": "http.response.body"}, {"type": "nonsense"}, {"type": "http.response.start", "status": 99},

@@ -1,4 +1,4 @@
-"""Engines of X-Switch by themselves, for tests: how they are started, shared, and what their answers must be.
+"""Engines of X-Switch without X-Switch, for tests: start and share an engine, and check its answers.
 
 The engine's promise is that a script answers as it does in a process of its own. So a test asks an engine, and
 compares with `answer_of_process`.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ewe.xswitch.tools.driver import Answer, Driver
+from ewe.xswitch.tools.driver import Driver, ScriptResult
 from support.server import ROOT
 
 ENGINES = ROOT / "ewe" / "xswitch" / "engines"
@@ -40,12 +40,12 @@ class PatientDriver(Driver):
         environment: Mapping[str, str] | None = None,
         body: bytes = b"",
         seconds: float = 30,
-    ) -> Answer:
+    ) -> ScriptResult:
         return super().ask(file, arguments, environment, body, seconds)
 
 
 class Engines:
-    """One engine for each isolation, which many tests share: what one leaves behind, the next would meet."""
+    """One engine for each isolation, shared by many tests: a leftover of one script would appear in the next."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = command
@@ -54,7 +54,12 @@ class Engines:
     def get(self, isolation: str) -> Driver:
         """Return the engine; a new one if the last has ended."""
         engine = self.running.get(isolation)
-        if engine is None or engine.pid == 0 or engine.ending or select.select([engine.exited], [], [], 0)[0]:
+        if (
+            engine is None
+            or engine.pid == 0
+            or engine.is_ending
+            or select.select([engine.pidfd], [], [], 0)[0]
+        ):
             if engine is not None:
                 engine.close()
             engine = self.running[isolation] = PatientDriver(self.command, isolated(isolation))
@@ -68,8 +73,8 @@ class Engines:
 
 def answer_of_process(
     command: Sequence[str], script: Path, variables: Mapping[str, str], *, options: Sequence[str] = ()
-) -> Answer:
-    """Return what `command options script` answers in a process of its own."""
+) -> ScriptResult:
+    """Return the answer of `command options script` in a separate process."""
     done = subprocess.run(
         [*command, *options, str(script)],
         env={"PATH": PATH, "CONTENT_LENGTH": "0", **variables},
@@ -77,10 +82,10 @@ def answer_of_process(
         stdin=subprocess.DEVNULL,
         capture_output=True,
     )
-    return Answer(done.stdout, done.stderr, done.returncode)
+    return ScriptResult(done.stdout, done.stderr, done.returncode)
 
 
-def without_times(answer: Answer) -> Answer:
+def without_times(answer: ScriptResult) -> ScriptResult:
     """Return an answer without the times that Perl's CGI::Carp puts before errors."""
     return answer._replace(errors=re.sub(rb"(?m)^\[[^]]*\]", b"", answer.errors))
 

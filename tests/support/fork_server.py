@@ -8,38 +8,52 @@ process, and it runs the same `main()` as the command.
 
     pytest's worker                    the fork server                     a test's server
     ForkServer.start()  ── order ───▶  imports done; fork()  ───────────▶  setsid(), chdir(), main()
-    Forked.poll()       ── order ───▶  waitpid(WNOHANG)     ◀── its end ──
+    Forked.wait()       ◀─────────────────────── pidfd: the process has ended ──
+    Forked.poll()       ── order ───▶  waitpid(WNOHANG)
 
-There are two fork servers: one has imported asyncio, uvloop and ssl. The other has not, because each child of
-the models that fork pays for every module that its parent has loaded. Two more are made if a test asks for a server
-as on another system than Linux (other_system.py).
+There are two fork servers: one has imported asyncio, uvloop, ssl and jinja2. The other has not, because each child
+of the models that fork pays for every module that its parent has loaded. Two more are made if a test asks for a
+server as on another system than Linux (other_system.py). xswitch() has one, too.
+run_command() uses the one without asyncio.
 
-What differs from a new process is what a test must not look at in such a server: its command line in /proc, the
-modules that it has not imported, its memory. Tests of these, and tests that give the server an environment,
-start the command itself: `start(..., env={...})`, or `start(..., env={})`.
+A forked server differs from a new process in some points. A test must not depend on these: its command line in
+/proc, the modules that it has not imported, its memory, and the default of prefork's workers (PREFORKED). Tests of
+these, and tests that give the server an environment, start the command itself: `start(..., env={...})`, or
+`start(..., env={})`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Never
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("ewe.server", "ewe.processors", "ewe.streams", "ewe.features", "ewe.gateway")
-HEAVY = ("ewe.processors.event", "ewe.processors.xswitch", "ewe.streams.tls")  # they import asyncio or ssl
+PACKAGES = ("ewe.server", "ewe.processors", "ewe.streams", "ewe.sites", "ewe.features", "ewe.gateway")
+XSWITCH = ("ewe.xswitch", "ewe.xswitch.privileged", "ewe.xswitch.switch")
+# They import asyncio, ssl or jinja2, or a module that does
+HEAVY = (
+    "ewe.processors.event", "ewe.processors.xswitch", "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.gateway.asgi", "ewe.features.asgi", "ewe.features.sql_pages",
+)  # fmt: skip
+HEAVY_MODELS = ("asyncio", "xswitch")
+HEAVY_OPTIONS = ("--asgi", "--dbd", "--tls", "--tls-cert")  # in any model they need a heavy module
+# Workers of the model prefork if a test does not set their number: half of ewe's default, and half of the time
+PREFORKED = 4
 MAX_ORDER = 200_000  # bytes; an order holds a whole environment
 OVER = ".over"  # LOG.over exists once the test of a server has ended, and only its processes have to end too
 
@@ -51,22 +65,25 @@ class Forked:
         self.server = server
         self.pid = pid
         self.returncode: int | None = None
+        # Becomes readable when the process ends. The number stays that of this process until an order reaps it
+        self.pidfd = os.pidfd_open(pid)
+        self.has_ended = select.poll()
+        self.has_ended.register(self.pidfd, select.POLLIN)
 
     def poll(self) -> int | None:
         """Return the exit status, as Popen does, or None while the process runs."""
-        if self.returncode is None:
+        if self.returncode is None and self.has_ended.poll(0):
             self.returncode = self.server.order(poll=self.pid)
+            os.close(self.pidfd)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status; raise subprocess.TimeoutExpired after `timeout` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = 0.0005
-        while (status := self.poll()) is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(f"the server with pid {self.pid}", timeout or 0)
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
+        if self.returncode is None:
+            self.has_ended.poll(None if timeout is None else timeout * 1000)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired(f"the server with pid {self.pid}", timeout or 0)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -86,13 +103,15 @@ class Forked:
 class ForkServer:
     """A fork server, seen from the tests. Closing it ends it and all that it has started.
 
-    heavy: import asyncio, uvloop and ssl too. elsewhere: hide what Linux alone has (other_system.py).
+    heavy: import asyncio, uvloop, ssl and jinja2 too. elsewhere: hide what Linux alone has (other_system.py).
+    xswitch: start X-Switch.
     """
 
-    def __init__(self, heavy: bool, elsewhere: bool = False) -> None:
+    def __init__(self, heavy: bool = False, elsewhere: bool = False, xswitch: bool = False) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.one_at_a_time = threading.Lock()
-        kinds = [name for name, wanted in (("heavy", heavy), ("elsewhere", elsewhere)) if wanted]
+        named = {"heavy": heavy, "elsewhere": elsewhere, "xswitch": xswitch}
+        kinds = [name for name, wanted in named.items() if wanted]
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), *kinds],
@@ -111,15 +130,23 @@ class ForkServer:
             raise RuntimeError("the fork server has ended")
         return json.loads(answer)
 
-    def start(self, arguments: list[str], directory: Path, log: Path, constants: dict[str, float]) -> Forked:
-        """Start ewe with these arguments, in this directory, with its output in `log`.
+    def start(
+        self,
+        arguments: list[str],
+        directory: Path,
+        log: Path,
+        constants: dict[str, float],
+        output: Path | None = None,
+    ) -> Forked:
+        """Start ewe or X-Switch with these arguments, in this directory, with its output in `log`.
 
-        constants: "module.NAME" -> its value in this server.
+        constants: "module.NAME" -> its value in this server. output: a separate file for its standard output.
         """
         pid = self.order(
             arguments=arguments,
             directory=str(directory),
             log=str(log),
+            output=str(output or log),
             environment={**os.environ, "PYTHONPATH": str(ROOT)},
             constants=constants,
         )
@@ -131,19 +158,50 @@ class ForkServer:
         self.process.wait(10)
 
 
+def is_heavy(model: str, options: Iterable[str]) -> bool:
+    """Return whether a server of this model, with these options, needs what the heavy fork server has imported."""
+    return model.startswith(HEAVY_MODELS) or not set(options).isdisjoint(HEAVY_OPTIONS)
+
+
+@functools.cache
+def shared_fork_server(xswitch: bool = False) -> ForkServer:
+    """Return the fork server of this process without asyncio, or of X-Switch, made when first needed.
+
+    It ends with this process.
+    """
+    made = ForkServer(xswitch=xswitch)
+    atexit.register(made.close)
+    return made
+
+
 def preload(heavy: bool) -> None:
     """Import what the models import late, so that a forked child need not."""
     importlib.import_module("ewe.cli")
     for name in PACKAGES:
         package = importlib.import_module(name)
-        for module in pkgutil.iter_modules(package.__path__, name + "."):
+        for module in pkgutil.walk_packages(package.__path__, name + "."):
             if heavy or module.name not in HEAVY:
                 importlib.import_module(module.name)
+    sys.modules["ewe.processors.prefork"].Prefork.workers = PREFORKED
     importlib.import_module("encodings.idna")  # socket.getaddrinfo() imports it, and unicodedata with it
-    sys.modules["ewe.cli"].command_line()  # its regular expressions stay in the cache of `re`
+    # The parser is the same for each server, and takes longer to make than to use
+    command = sys.modules["ewe.cli"]
+    command.command_line = functools.cache(command.command_line)  # type: ignore[attr-defined]
+    command.command_line()
     if heavy:
         with contextlib.suppress(ImportError):
             importlib.import_module("uvloop")
+    else:
+        assert not {"asyncio", "ssl", "jinja2"} & sys.modules.keys(), "a module that imports these is heavy"
+
+
+def preload_xswitch() -> None:
+    """Import what X-Switch's processes import late."""
+    for name in XSWITCH:
+        package = importlib.import_module(name)
+        for module in pkgutil.iter_modules(package.__path__, name + "."):
+            if not module.ispkg and module.name != "ewe.xswitch.__main__":
+                importlib.import_module(module.name)
 
 
 def serve_orders(orders: socket.socket) -> dict[str, Any]:
@@ -170,7 +228,7 @@ def serve_orders(orders: socket.socket) -> dict[str, Any]:
 
 
 def end_at_once(status: int) -> Never:
-    """End a child whose exit status no test looks at, without the teardown of its modules.
+    """End a child without the teardown of its modules: a command, or a server after its test.
 
     Threads are waited for and exit functions are called, as at each end of an interpreter. The teardown frees every
     object, and so copies nearly all memory of the fork server. It takes longer than the start.
@@ -197,24 +255,33 @@ def become(what: dict[str, Any]) -> None:
         setattr(found, constant, value)
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(what["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
+    output = (
+        log if what["output"] == what["log"] else os.open(what["output"], os.O_WRONLY | os.O_CREAT, 0o644)
+    )
+    for source, target in ((null, 0), (output, 1), (log, 2)):
         os.dup2(source, target)
-    os.close(null)
-    os.close(log)
+    for each in {null, log, output}:
+        os.close(each)
 
 
 if __name__ == "__main__":
     if "elsewhere" in sys.argv:
         sys.path.insert(1, str(Path(__file__).parent))
         importlib.import_module("other_system").hide()
-    preload("heavy" in sys.argv)
+    if "xswitch" in sys.argv:
+        command = "ewe.xswitch.cli"
+        preload_xswitch()
+    else:
+        command = "ewe.cli"
+        preload("heavy" in sys.argv)
     gc.collect()
     # A child that ends collects all garbage several times. It would look at each object of its parent, and with
     # that copy each page: this took twice as long as all that a short test asks of its server.
     gc.freeze()
     orders = serve_orders(socket.socket(fileno=int(sys.argv[1])))
     sys.argv = [str(ROOT / "ewe" / "__main__.py"), *orders["arguments"]]
-    status = sys.modules["ewe.cli"].main()
-    if Path(orders["log"] + OVER).exists():
+    status = sys.modules[command].main()
+    is_command = orders["output"] != orders["log"]
+    if is_command or Path(orders["log"] + OVER).exists():
         end_at_once(status)
     sys.exit(status)

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 
 class Database:
-    """As a pool of connections does, it works only on the loop that it was opened on."""
+    """Like a pool of connections, it works only on the event loop on which it was opened."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ async def upload(request: Request) -> Response:
 
 
 async def form(request: Request) -> Response:
-    """Show what was sent as JSON, and a cookie."""
+    """Show the received form as JSON, and a cookie."""
     sent = await request.json()
     response = JSONResponse({"sent": sent, "cookie": request.cookies.get("name")}, status_code=201)
     response.set_cookie("name", "ada")

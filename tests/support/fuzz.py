@@ -1,4 +1,4 @@
-"""Feed the grammar what nobody thought of: python tests/support/fuzz.py SECONDS [SEED].
+"""Feed the grammar random input: python tests/support/fuzz.py SECONDS [SEED].
 
 Requests of the corpus are cut, joined, changed byte by byte and read. Whatever the bytes, reading them ends
 soon, in a Request (and a body that was decoded) or in Refused: anything else is printed, and the exit status
@@ -19,15 +19,15 @@ if __name__ == "__main__":
 
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import parse_date
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
 
 CORPUS = Path(__file__).parents[1] / "corpus"
-LIMITS = Limits(max_body=100_000)
+LIMITS = RequestLimits(max_body=100_000)
 SLOW = 1.0  # seconds that no input of this size may take
-# What grammars stumble over: delimiters, control characters, bytes above ASCII, and whole phrases.
+# Bytes at which parsers often fail: delimiters, control characters, bytes above ASCII, and whole phrases.
 BITS = [
     bytes((byte,)) for byte in b'\r\n\t :;,="\\%/?#*@[]().-+0159afxAF\x00\x0b\x0c\x7f\x80\x85\xa0\xe9\xff'
 ]
@@ -48,7 +48,7 @@ class Read:
         self.rest = rest
 
 
-def read(data: bytes, limits: Limits = LIMITS, cut: int = 0) -> Read | None:
+def read(data: bytes, limits: RequestLimits = LIMITS, cut: int = 0) -> Read | None:
     """Read one message off data, as the conversation does; None: it is good so far, but not complete.
 
     cut: where the first piece ended in which the bytes came, if they came in two. Raises HTTPError.
@@ -98,9 +98,9 @@ def mutated(chance: random.Random, good: list[bytes], all_seeds: list[bytes]) ->
 
 
 def fuzz(seconds: float, seed: int, inputs: int = sys.maxsize) -> tuple[int, float, Counter[str]]:
-    """Read mutated requests until the time is over; return their count, the slowest, and what became of them.
+    """Read mutated requests until the time is over; return their count, the slowest, and the results.
 
-    Raises AssertionError with the bytes for what is neither a Request nor HTTPError, or was read differently
+    Raises AssertionError with the bytes if the result is neither a Request nor HTTPError, or was different
     when it came in two pieces.
     """
     chance = random.Random(seed)
@@ -131,7 +131,7 @@ def fuzz(seconds: float, seed: int, inputs: int = sys.maxsize) -> tuple[int, flo
 
 
 def check(message: Read) -> None:
-    """What holds for every request."""
+    """Check the invariants of every request."""
     request = message.request
     assert request.path == "*" or request.path.startswith("/")
     assert "\0" not in request.path and not {".", ".."} & set(request.path.split("/"))
@@ -157,7 +157,7 @@ def main() -> int:
     """Fuzz for as long as the command line says."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
-    faulthandler.dump_traceback_later(seconds + 30, exit=True)  # for what would never end
+    faulthandler.dump_traceback_later(seconds + 30, exit=True)  # if a parser never ends
     print(f"seed {seed}", flush=True)
     try:
         count, slowest, outcomes = fuzz(seconds, seed)

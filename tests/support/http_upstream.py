@@ -58,10 +58,10 @@ class Asked:
 
 
 class HTTPUpstream:
-    """Listens on a port of its own, or on a Unix socket. Each connection has a thread.
+    """Listens on a free port, or on a Unix socket. Each connection has a thread.
 
     answers: the response for each path, as bytes, or a function of (connection, request) that sends it and returns
-    whether the connection stays open. A path that is not there gets a JSON object of what was asked. A response of
+    whether the connection stays open. A path without a response gets the request as a JSON object. A response of
     bytes closes the connection unless it ends in KEEP.
     """
 

@@ -6,7 +6,10 @@ import fcntl
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.xswitch.engine_kinds import JAVA
 from ewe.xswitch.tools.java import SOURCE, BuildError, build
@@ -14,11 +17,35 @@ from support import needs
 
 HERE = Path(__file__).parents[1] / "java"
 UNREACHABLE = re.compile(r"could not be resolved|transfer (?:artifact|metadata)|Unknown host|offline")
-DESCRIPTOR = """<web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="6.0">
+DESCRIPTOR = """<web-app xmlns="{namespace}">
 <servlet><servlet-name>plain</servlet-name><servlet-class>Plain</servlet-class></servlet>
 <servlet-mapping><servlet-name>plain</servlet-name><url-pattern>{pattern}</url-pattern></servlet-mapping>
 </web-app>
 """
+
+
+class Api(NamedTuple):
+    """A generation of the Servlet API. library: its jar, in the engine's directory."""
+
+    name: str
+    library: str
+    namespace: str
+
+
+JAKARTA = Api("jakarta", "lib/jakarta.servlet-api-*.jar", 'https://jakarta.ee/xml/ns/jakartaee" version="6.0')
+JAVAX = Api("javax", "javax/jetty-servlet-api-*.jar", 'http://java.sun.com/xml/ns/javaee" version="3.0')
+
+
+class Classes(NamedTuple):
+    """Directories of classes for one API: of tests/java, and of another version of Plain alone."""
+
+    first: Path
+    second: Path
+    api: Api
+
+    def descriptor(self, pattern: str) -> str:
+        """Return a web.xml that maps Plain to a pattern."""
+        return DESCRIPTOR.format(namespace=self.api.namespace, pattern=pattern)
 
 
 def build_once() -> None:
@@ -39,21 +66,32 @@ def build_once() -> None:
                 needs.lacks("Jetty", str(reason))
 
 
-def compiled(directory: Path) -> tuple[Path, Path]:
-    """Return two directories of classes: of tests/java, and of another version of Plain alone."""
-    library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
-    first, second, other = directory / "first", directory / "second", directory / "Plain.java"
-    other.write_text((HERE / "Plain.java").read_text().replace("version 1", "version 2"))
-    for target, sources in ((first, list(HERE.glob("*.java"))), (second, [other])):
-        subprocess.run(["javac", "-cp", library, "-d", target, *sources], check=True)
-    return first, second
+def compiled(directory: Path, api: Api) -> Classes:
+    """Compile the same servlets for an API: their sources name jakarta, which is replaced by the API's name."""
+    sources = {
+        file.stem: file.read_text().replace("jakarta.", f"{api.name}.") for file in HERE.glob("*.java")
+    }
+    first, second = directory / "first", directory / "second"
+    compile_java(first, api, sources)
+    compile_java(second, api, {"Plain": sources["Plain"].replace("version 1", "version 2")})
+    return Classes(first, second, api)
 
 
-def write_application(directory: Path, classes: Path) -> Path:
+def compile_java(directory: Path, api: Api, sources: Mapping[str, str]) -> None:
+    """Compile sources against an API. sources: name of a class -> its text."""
+    library = next(Path(JAVA).glob(api.library))
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name, f"{each}.java") for each in sources]
+        for file, text in zip(files, sources.values(), strict=True):
+            file.write_text(text)
+        subprocess.run(["javac", "-nowarn", "-cp", library, "-d", directory, *files], check=True)
+
+
+def write_application(directory: Path, classes: Classes) -> Path:
     """Make an application with all that the tests ask for."""
     inf = directory / "WEB-INF"
-    shutil.copytree(classes, inf / "classes")
-    (inf / "web.xml").write_text(DESCRIPTOR.format(pattern="/plain"))
+    shutil.copytree(classes.first, inf / "classes")
+    (inf / "web.xml").write_text(classes.descriptor("/plain"))
     (directory / "META-INF").mkdir()
     (directory / "META-INF" / "secret.txt").write_text("secret")
     (directory / "sub").mkdir()
@@ -67,7 +105,7 @@ def write_application(directory: Path, classes: Path) -> Path:
 
 
 def give_all(directory: Path) -> None:
-    """Let everybody read a tree, and nobody else write."""
+    """Let every account read a tree, and only the owner write it."""
     for path in (directory, *directory.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else 0o644)

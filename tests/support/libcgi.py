@@ -145,7 +145,7 @@ def compiled(directory: Path, name: str, text: str) -> Path:
 
 
 def install(library: Path, path: Path) -> Path:
-    """Copy a library, so that it has an owner and a place of its own."""
+    """Copy a library, so that the copy has its own owner and directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(library, path)
     return path

@@ -10,11 +10,12 @@ from typing import Any
 
 from ewe.config.settings import Config
 from ewe.conversation import converse
-from ewe.http.limits import Limits
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
-from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
+from ewe.streams.base import RECEIVE_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.blocking import run
 
+DEFAULTS = Config()  # nothing in memory changes it, and to make one takes longer than to read a message
 HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [A-Za-z -]+\r\n((?:[!-9;-~]+: [\t -~\x80-\xff]*\r\n)*)\r\n")
 
 
@@ -25,7 +26,7 @@ class MemoryStream(Stream):
     """
 
     def __init__(self, pieces: Iterable[bytes | Exception]) -> None:
-        super().__init__(("192.0.2.1", 50000), ("192.0.2.2", 80), Config())
+        super().__init__(("192.0.2.1", 50000), ("192.0.2.2", 80), DEFAULTS)
         self.pieces = deque(pieces)
         self.sent: list[tuple[bytes, ...]] = []
         self.did: list[str] = []
@@ -48,7 +49,7 @@ class MemoryStream(Stream):
     def set_deadline(self, seconds: float) -> None:
         self.did.append(f"set_deadline {seconds:g}")
 
-    async def receive(self, limit: int = RECEIVE) -> bytes:
+    async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
         self.did.append("receive")
         return self.next_piece()
 
@@ -83,9 +84,9 @@ class Echo:
     persistent = True
     idle = 75.0
 
-    def __init__(self, limits: Limits | None = None, **settings: object) -> None:
-        self.config = Config(**settings)
-        self.limits = limits or Limits()
+    def __init__(self, limits: RequestLimits | None = None, **settings: object) -> None:
+        self.config = Config(**settings) if settings else DEFAULTS
+        self.limits = limits or RequestLimits()
         self.heads: dict[bytes, Request] = {}
         self.seen: list[Request] = []
         self.bodies: list[bytes] = []
@@ -109,7 +110,7 @@ def talk(site: Any, *pieces: bytes | Exception) -> MemoryStream:
 
 
 class Answer:
-    """One response, taken apart."""
+    """One response, split into its parts."""
 
     def __init__(self, status: int, fields: dict[str, str], body: bytes) -> None:
         self.status = status
@@ -123,7 +124,7 @@ class Answer:
 def answers(data: bytes, *methods: str) -> list[Answer]:
     """Take all responses apart, strictly; methods: of the requests they answer, GET where there are no more.
 
-    Raises ValueError for what is no response, or is framed badly.
+    Raises ValueError if a message is no response, or is framed badly.
     """
     found: list[Answer] = []
     asked = iter(methods)
@@ -151,7 +152,7 @@ def answers(data: bytes, *methods: str) -> list[Answer]:
 
 
 def body_of(fields: dict[str, str], data: bytes) -> tuple[bytes, bytes]:
-    """Return the body at the start of data, and what follows it."""
+    """Return the body at the start of data, and the bytes after it."""
     if "transfer-encoding" in fields:
         if fields["transfer-encoding"] != "chunked" or "content-length" in fields:
             raise ValueError(f"bad framing: {fields}")

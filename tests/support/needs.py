@@ -1,4 +1,4 @@
-"""Skip tests whose resources are not here, count them by what is missing, and let no other test be skipped.
+"""Skip tests whose resources are missing, count them by the missing resource, and let no other test be skipped.
 
 A test names what it needs: `@pytest.mark.needs("gcc", "root")`, on a function, a class, a `pytest.param` or, as
 `pytestmark`, a file. A fixture that needs something asks for it, `require("gcc")`: each test that uses the fixture
@@ -98,7 +98,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the skipped tests by what is missing, and say what helps."""
+    """Count the skipped tests by the missing resource, and name the remedy."""
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         for key, names in report.user_properties:

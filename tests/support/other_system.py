@@ -7,7 +7,7 @@ that macOS lacks; where a call exists there, but does less or something else, it
 - an accepted socket blocks if the listening socket does, and has none of its time limits
 - waitid() is missing, as in Python 3.11 and 3.12 on macOS
 
-What is left of Linux are the kernel's answers: what poll(2) reports of a half-closed socket, for example.
+The kernel is still Linux: poll(2) reports a half-closed socket in the way of Linux, for example.
 The fork server (fork_server.py) calls hide() before it imports ewe.
 """
 

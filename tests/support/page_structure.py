@@ -1,4 +1,4 @@
-"""What every page of ewe's own must have, whoever reads it: a browser, a screen reader or a validator."""
+"""The structure that every page of ewe must have, for browsers, screen readers and validators."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class Structure(HTMLParser):
 
 
 def faults(page: str) -> list[str]:
-    """Return what is wrong with a page of ewe's own."""
+    """Return the faults in the structure of a page of ewe."""
     return Structure(page).faults

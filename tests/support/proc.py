@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+MAX_STAT = 4096  # bytes that one read of /proc/PID/stat gives; the line is shorter
+
 
 class Process(NamedTuple):
     """One process. state: a letter; Z is a zombie, which has ended and waits for its parent to learn of it."""
@@ -22,25 +24,30 @@ class Process(NamedTuple):
 
 
 def look(pid: int) -> Process | None:
-    """Return what there is to say about a process, None if it has gone."""
+    """Return the facts about a process, None if it has ended."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            line = file.read(MAX_STAT)
     except OSError:
         return None
-    state, parent, group, session, *_ = text.rpartition(")")[
-        2
-    ].split()  # its name may hold spaces and brackets
-    return Process(pid, state, int(parent), int(group), int(session))
+    # The name may hold spaces and brackets
+    state, parent, group, session, _ = line.rpartition(b")")[2].split(maxsplit=4)
+    return Process(pid, state.decode(), int(parent), int(group), int(session))
+
+
+def pids() -> list[int]:
+    """Return the numbers of all processes that can be seen."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
 def processes() -> list[Process]:
     """Return all processes that can be seen."""
-    found = [look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
+    found = [look(pid) for pid in pids()]
     return [each for each in found if each is not None]
 
 
 def state(pid: int) -> str:
-    """Return the state of a process, "" if it has gone."""
+    """Return the state of a process, "" if it has ended."""
     found = look(pid)
     return "" if found is None else found.state
 
@@ -60,6 +67,15 @@ def wake_ups(pid: int, seconds: float) -> int:
     before = count()
     time.sleep(seconds)
     return count() - before
+
+
+def is_asleep(pid: int) -> bool:
+    """Return whether all threads of a process wait; False if one ends meanwhile."""
+    try:
+        lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False
+    return all(line.rpartition(")")[2].split()[0] == "S" for line in lines)
 
 
 def children_of(pid: int) -> list[int]:
@@ -101,11 +117,12 @@ def session_members(session: int) -> list[int]:
 
     Zombies are left out: once the server is gone they are its heirs' (the system's first process) to reap.
     """
-    return [
-        each.pid
-        for each in processes()
-        if each.session == session and each.pid != session and each.state != "Z"
-    ]
+    found = []
+    for pid in pids():
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            if os.getsid(pid) == session and pid != session and not is_gone(pid):
+                found.append(pid)
+    return found
 
 
 def group_members(group: int) -> list[int]:
@@ -125,7 +142,7 @@ def age(pid: int) -> float:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process, each argument ended by NUL; "" if it has gone."""
+    """Return the command line of a process, each argument ended by NUL; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
@@ -133,7 +150,7 @@ def command_line(pid: int) -> str:
 
 
 def open_files(pid: int) -> dict[int, str]:
-    """Return what a process has open: descriptor -> "pipe:[123]", a path, ...; {} if it has gone."""
+    """Return the open files of a process: descriptor -> "pipe:[123]", a path, ...; {} if it has ended."""
     found = {}
     try:
         for entry in os.listdir(f"/proc/{pid}/fd"):

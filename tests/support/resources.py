@@ -1,4 +1,4 @@
-"""What tests need beyond Python, make and git: how each thing is found, and the Debian package that brings it.
+"""The resources that tests need beyond Python, make and git: how to find each one, and its Debian package.
 
 A test names the things it needs, `@pytest.mark.needs("gcc", "root")` (support/needs.py). `make packages` runs this
 file, which installs what is missing. It uses only the standard library: no environment has been made by then.
@@ -87,6 +87,14 @@ def private_network() -> bool:
     return succeeds("unshare", "--net", "true") if os.geteuid() == 0 else succeeds("unshare", "-rn", "true")
 
 
+def mount_namespace() -> bool:
+    return succeeds("unshare", "--mount" if os.geteuid() == 0 else "-rm", "true")
+
+
+def two_processors() -> bool:
+    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= 2
+
+
 def pseudo_terminal() -> bool:
     try:
         descriptors = os.openpty()
@@ -141,9 +149,10 @@ RESOURCES = {
     "PHP's mysqli": Resource(php("mysqli"), "php-mysql"),
     "PHP's pdo_sqlite": Resource(php("pdo_sqlite"), "php-sqlite3"),
     "PHP's pdo_pgsql": Resource(php("pdo_pgsql"), "php-pgsql"),
-    # Other servers, and what runs behind them
+    # Other servers, and the programs behind them
     "apache2": Resource(programs("apache2"), "apache2"),
     "mod_php": Resource(files("/usr/lib/apache2/modules/libphp*.so"), "libapache2-mod-php"),
+    "mod_perl": Resource(files("/usr/lib/apache2/modules/mod_perl.so"), "libapache2-mod-perl2"),
     "haproxy": Resource(programs("haproxy"), "haproxy"),
     "lighttpd": Resource(
         lambda: programs("lighttpd")() and files("/usr/lib/lighttpd/mod_openssl.so")(),
@@ -175,6 +184,7 @@ RESOURCES = {
     "litmus": Resource(programs("litmus"), "litmus"),
     "OpenSSL": Resource(programs("openssl"), "openssl"),
     "rclone": Resource(programs("rclone"), "rclone"),
+    "strace": Resource(programs("strace"), "strace"),
     "wget": Resource(programs("wget"), "wget"),
     "wrk": Resource(programs("wrk"), "wrk"),
     # Applications that run behind ewe
@@ -189,12 +199,18 @@ RESOURCES = {
         files("/usr/share/wordpress", "/usr/share/wordpress/wp-content/themes/twenty*"),
         "wordpress wordpress-theme-twentytwentythree",
     ),
-    # What no package of Debian brings
+    # Resources without a package of Debian
     "root": Resource(lambda: os.geteuid() == 0, instead="run the tests as root"),
     "a Python for every account": Resource(
         lambda: bool(open_python()), instead="install Python 3.11 or newer outside of root's home"
     ),
     "ip": Resource(programs("ip"), "iproute2"),
+    "sshd": Resource(programs("sshd", "ssh", "ssh-keygen"), "openssh-server openssh-client"),
+    "/dev/net/tun": Resource(
+        lambda: os.access("/dev/net/tun", os.R_OK | os.W_OK), instead="load the kernel's module tun, as root"
+    ),
+    "a mount namespace": Resource(mount_namespace, instead="run the tests as root"),
+    "two processors": Resource(two_processors, instead="run the tests on Linux, with two processors"),
     "a private network": Resource(private_network, instead="run the tests as root"),
     "Linux": Resource(lambda: sys.platform == "linux", instead=CONTAINER),
     "/proc": Resource(files("/proc/self/fd"), instead=CONTAINER),
@@ -207,6 +223,7 @@ RESOURCES = {
         lambda: True, instead="Maven fetches it once, over the network"
     ),
     "brotli": module("brotli"),
+    "copydetect": module("copydetect"),
     "fastapi": module("fastapi"),
     "httptools": module("httptools"),
     "locust": module("locust"),

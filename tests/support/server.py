@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from support.fork_server import OVER, Forked, ForkServer
+from support.fork_server import OVER, Forked, ForkServer, is_heavy, shared_fork_server
 from support.proc import children, session_members
 from support.wire import read_all
 
@@ -83,7 +84,7 @@ class Server:
             return read_all(sock)
 
     def log(self) -> str:
-        """Return what was written to standard error: banner and error log."""
+        """Return the server's standard error: banner and error log."""
         return self.log_file.read_text(errors="replace")
 
     def wait_for_log(self, text: str, seconds: float = 20) -> str:
@@ -97,7 +98,7 @@ class Server:
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
-        """Let no process of the server run: what clients send meanwhile is there all at once."""
+        """Stop the server's processes during the block: bytes that clients send meanwhile arrive all at once."""
         os.killpg(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -136,8 +137,8 @@ class Starter:
         The model may bring options of its own ("pool --parking never"). The server is forked from one that has
         imported ewe (support/fork_server.py); with `env`, even an empty one, it is the command itself in a new
         process of `python`. constants: what the forked server has for constants of ewe,
-        {"ewe.gateway.programs.EXIT": 0.3}: only for tests that wait for that time to pass, and in which nothing
-        has to be done within it. elsewhere: the forked server has nothing that Linux alone has
+        {"ewe.gateway.programs.EXIT_TIMEOUT_S": 0.3}: only for tests that wait for that time to pass, and in which
+        nothing has to be done within it. elsewhere: the forked server has nothing that Linux alone has
         (support/other_system.py).
         """
         log = self.directory / f"stderr.{len(self.servers)}"
@@ -150,7 +151,7 @@ class Starter:
         process: Forked | subprocess.Popen[bytes]
         with log.open("wb") as output:
             if env is None:
-                process = self.fork_servers(model, elsewhere).start(
+                process = self.fork_servers(is_heavy(model, options), elsewhere).start(
                     arguments, self.directory, log, constants or {}
                 )
             else:
@@ -202,11 +203,29 @@ def run_command(
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
+    if module in ("ewe", "ewe.xswitch.cli") and python == sys.executable:
+        return run_forked(directory, arguments, seconds, xswitch=module != "ewe")
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
+
+
+def run_forked(
+    directory: Path, arguments: tuple[str, ...], seconds: float, xswitch: bool
+) -> subprocess.CompletedProcess[str]:
+    """Run the command of ewe or X-Switch to its end, forked from a process that has imported it."""
+    with tempfile.TemporaryDirectory(prefix="ewe-command-") as place:
+        output, errors = Path(place, "output"), Path(place, "errors")
+        process = shared_fork_server(xswitch).start([*arguments], directory, errors, {}, output)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(seconds)
+            raise
+        return subprocess.CompletedProcess(arguments, status, output.read_text(), errors.read_text())
 
 
 def accepts(path: Path) -> bool:

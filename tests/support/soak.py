@@ -70,6 +70,7 @@ SCRIPTS = {
     "forever": PERL + r'print "Content-Type: a/b\n\n"; print "x" x 65536 while 1',
     "orphans": PERL + r'print "Content-Type: a/b\n\n"; $SIG{TERM} = "IGNORE"; fork; sleep 60',
 }
+MAX_OPEN_FILES = 32  # that the cache of a process keeps (ewe.features.static)
 ENGINE_SOCKETS = 3  # descriptors that X-Switch's main module has for an engine
 OWN = re.compile(r" -m ewe(\.xswitch)? ")  # in the command line of one of the server's own processes
 
@@ -261,7 +262,7 @@ class Soak:
             if parent == self.process.pid and state != "Z" and " -m ewe " in line
         ]
 
-    # What is asked
+    # Requests
 
     def count(self, what: str, seconds: float = 0.0) -> None:
         with self.lock:
@@ -394,7 +395,7 @@ class Soak:
         for place, name in enumerate(names):
             answer = conn.read()
             expect(answer, 200, str(place).encode() if name == "query" else self.site.files[name])
-            if answer.closes:  # a reload: what follows is not answered
+            if answer.closes:  # a reload: later requests on the connection are not answered
                 return False
         return True
 
@@ -451,7 +452,7 @@ class Soak:
         expect(answer, 404, None)
         return not answer.closes
 
-    # What goes wrong
+    # Faults
 
     def trouble(self, number: int) -> None:
         """Be a bad client."""
@@ -526,7 +527,7 @@ class Soak:
 
     def kill_one(self, dice: random.Random) -> bool:
         if not (self.count_of_workers or self.model.startswith("fork")):
-            return True  # one process: what looks like a worker is a program that is just being started
+            return True  # one process: a second one is a program that is just being started
         found = self.workers()
         if not found:
             return False
@@ -593,7 +594,7 @@ class Soak:
                 with contextlib.suppress(OSError):
                     own = re.search(r"^RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)
                     found["KiB"] += int(own[1]) if own else 0
-                    found["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
+                    found["descriptors"] += self.count_descriptors(pid)
                     found["threads"] += len(os.listdir(f"/proc/{pid}/task"))
                     found["processes"] += 1
         if self.engines:
@@ -610,6 +611,12 @@ class Soak:
     def strangers(self) -> list[str]:
         """Return programs that run."""
         return [line for _, _, state, line in self.tree() if state != "Z" and not OWN.search(line)]
+
+    def count_descriptors(self, pid: int) -> int:
+        """Return the descriptors of a process, apart from the files that its cache may have open."""
+        links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        files = sum(link.startswith(str(self.site.where / "htdocs")) for link in links)
+        return len(links) - min(files, MAX_OPEN_FILES)
 
     def count_engines(self) -> int:
         """Return how many engines X-Switch has now; they go as they come."""

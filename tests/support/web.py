@@ -24,3 +24,4 @@ class Client(httpx.Client):
 get = partial(httpx.get, verify=NO_CERTIFICATES, timeout=20)
 head = partial(httpx.head, verify=NO_CERTIFICATES, timeout=20)
 post = partial(httpx.post, verify=NO_CERTIFICATES, timeout=20)
+stream = partial(httpx.stream, verify=NO_CERTIFICATES)

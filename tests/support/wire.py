@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from typing import Any
+
+PEEKED_BYTES = 4096  # more than a head has
 
 
 def request_of(line: str, *fields: str, body: bytes = b"") -> bytes:
@@ -29,12 +32,7 @@ def read_all(sock: socket.socket) -> bytes:
 def read_response(sock: socket.socket, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     """Read one response off a kept connection, byte-exact; return status, fields (lower case), body."""
     file = sock.makefile("rb", buffering=0)
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = file.read(1)
-        if not byte:
-            raise ConnectionError(f"the connection ended within a head: {head!r}")
-        head += byte
+    head = read_to(sock, b"\r\n\r\n", "within a head")
     lines = head.decode("latin-1").split("\r\n")
     status = int(lines[0].split(" ")[1])
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:-2])}
@@ -43,9 +41,7 @@ def read_response(sock: socket.socket, method: str = "GET") -> tuple[int, dict[s
         return status, fields, body
     if fields.get("transfer-encoding") == "chunked":
         while True:
-            line = b""
-            while not line.endswith(b"\r\n"):
-                line += read_exactly(file, 1)
+            line = read_to(sock, b"\r\n", f"after {len(body)} bytes of chunks")
             size = int(line, 16)
             body += read_exactly(file, size)
             assert read_exactly(file, 2) == b"\r\n"
@@ -54,6 +50,20 @@ def read_response(sock: socket.socket, method: str = "GET") -> tuple[int, dict[s
     if "content-length" in fields:
         return status, fields, read_exactly(file, int(fields["content-length"]))
     return status, fields, read_all(sock)
+
+
+def read_to(sock: socket.socket, end: bytes, where: str) -> bytes:
+    """Return the bytes up to `end`, and `end`; leave the bytes that follow in the socket. where: for the error."""
+    data = b""
+    while not data.endswith(end):
+        # A peek finds the end in one call, without a call for each byte. A TLS socket has no peek
+        seen = b"" if isinstance(sock, ssl.SSLSocket) else sock.recv(PEEKED_BYTES, socket.MSG_PEEK)
+        place = (data + seen).find(end)
+        piece = sock.recv(place + len(end) - len(data) if place >= 0 else len(seen) or 1)
+        if not piece:
+            raise ConnectionError(f"the connection ended {where}: {data!r}")
+        data += piece
+    return data
 
 
 def read_exactly(file: Any, count: int) -> bytes:

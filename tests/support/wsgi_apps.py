@@ -74,9 +74,9 @@ def memory() -> int:
 
 
 def much(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Return 100 MB, in blocks."""
+    """Return 50 MB, in blocks."""
     start_response("200 OK", TEXT)
-    return (MEGABYTE for _ in range(100))
+    return (MEGABYTE for _ in range(50))
 
 
 def big_file(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -93,7 +93,7 @@ def gzip_file(environ: Environ, start_response: Callable[..., Any]) -> Iterable[
     """Return an uncompressed file whose descriptor leads to compressed bytes."""
     import gzip
 
-    path = Path(tempfile.mkdtemp()) / "file.gz"
+    path = Path(tempfile.mkdtemp(dir=".")) / "file.gz"  # in the directory of the test
     path.write_bytes(gzip.compress(b"plain text\n"))
     start_response("200 OK", TEXT)
     return environ["wsgi.file_wrapper"](gzip.open(path))  # type: ignore[no-any-return]

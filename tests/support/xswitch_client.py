@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ewe.xswitch.tools.client import Client
+from ewe.xswitch.tools.client import FastCGIClient
+from support.fork_server import Forked, shared_fork_server
 from support.proc import alive, children_of, descendants, session_members
 from support.server import ROOT, wait_until
 
@@ -26,7 +27,7 @@ PYTHON_HELLO = f'print("{HEAD}\\nhello")\n'
 
 
 class Reply(NamedTuple):
-    """What came back. status: of the answer, 0 if the connection broke off before its end."""
+    """An answer. status: 0 if the connection broke off before the end of the answer."""
 
     status: int
     body: bytes
@@ -42,7 +43,7 @@ class Connection:
     """One FastCGI connection to an X-Switch, kept open. Its requests are for scripts, by their path."""
 
     def __init__(self, address: str, timeout: float = 20) -> None:
-        self.client = Client(address, timeout)
+        self.client = FastCGIClient(address, timeout)
         self.sock = self.client.sock
         self.requester = self.client.requester
 
@@ -81,7 +82,7 @@ class Connection:
 class XSwitch:
     """A running ewe-xswitch. site: a directory whose scripts it runs, as nobody if we are root."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, directory: Path, log: Path) -> None:
         self.process = process
         self.directory = directory
         self.site = directory / "site"
@@ -100,12 +101,12 @@ class XSwitch:
         return Connection(self.address, timeout)
 
     def ask(self, path: Path | str, body: bytes = b"", **params: str) -> Reply:
-        """Ask over a connection of its own."""
+        """Ask over a new connection."""
         with self.connect() as connection:
             return connection.ask(path, body, **params)
 
     def asking(self, path: Path | str, **params: str) -> Callable[[], Reply]:
-        """Ask in a thread; return what waits for the answer."""
+        """Ask in a thread; return a function that waits for the answer."""
         answers: list[Reply] = []
         thread = threading.Thread(target=lambda: answers.append(self.ask(path, **params)))
         thread.start()
@@ -166,20 +167,18 @@ def xswitch(
             ROOT / "ewe", home / "ewe", ignore=shutil.ignore_patterns("__pycache__", "lab", "target")
         )
         home.chmod(copy_mode)
-    command = [
-        *prefix,
-        "/usr/bin/python3" if prefix else sys.executable,
-        "-m",
-        "ewe.xswitch.cli",
-        "--config",
-        str(config),
-        "--listen",
-        listen,
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, start_new_session=True
-        )
+    arguments = ["--config", str(config), "--listen", listen]
+    process: Forked | subprocess.Popen[bytes]
+    if prefix or copy_mode:
+        python = "/usr/bin/python3" if prefix else sys.executable
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*prefix, python, "-m", "ewe.xswitch.cli", *arguments],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, start_new_session=True,
+            )  # fmt: skip
+    else:
+        log.touch()
+        process = shared_fork_server(xswitch=True).start(arguments, home, log, {})
     running = XSwitch(process, directory, log)
     family: set[int] = set()
     try:

@@ -1,4 +1,4 @@
-"""What stands behind the servers of features_of_others.py: two HTTP servers, SCGI, uwsgi, php-cgi for FastCGI."""
+"""The backends of features_of_others.py: two HTTP servers, SCGI, uwsgi, php-cgi for FastCGI."""
 
 from __future__ import annotations
 

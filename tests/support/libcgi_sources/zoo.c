@@ -173,8 +173,11 @@ static void signals(const char *query)
     if (is(query, "default"))
         for (int each = 1; each < 64; each++)
             signal(each, SIG_DFL);
-    if (is(query, "raw-block-loop"))
+    if (is(query, "raw-block-loop")) {
         syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, 8);
+        for (;;) /* it ends only after seconds: a computation would take a processor meanwhile */
+            syscall(SYS_nanosleep, &(struct timespec){0, 1000000}, NULL);
+    }
     if (strstr(query, "-loop"))
         for (;;)
             zero = 0;

@@ -1,4 +1,4 @@
-"""A database demon for tests: a process, its settings and its databases."""
+"""A database daemon for tests: a process, its settings and its databases."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Asks:
 """
 
 
-class Demon:
-    """A running demon with three databases: `shop` may be changed, `staff` is not for nobody."""
+class Daemon:
+    """A running daemon with three databases: `shop` may be changed, and the account nobody may only use `log`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.address = f"unix:{directory}/demon.sock"
-        self.log = directory / "demon.log"
+        self.address = f"unix:{directory}/daemon.sock"
+        self.log = directory / "daemon.log"
         self.general = ["connections = 4", 'time-limit = "50s"']
         self.databases = {
             "log": [f"users = ['{ME}', 'nobody']"],
@@ -64,13 +64,13 @@ class Demon:
                 )
                 connection.execute("INSERT INTO goods VALUES (1, '<b>\"wool\" & ü</b>', 2.5, x'00ff')")
             connection.close()
-        self.place = ""  # of all databases; "": each has a file
+        self.source = ""  # of all databases; "": each has a file
         self.process: subprocess.Popen[bytes] | None = None
 
     def settings(self) -> Path:
         lines = [f"listen = ['{self.address}']", *self.general]
         for name, own in self.databases.items():
-            lines += [f"[databases.{name}]", f"place = '{self.place or name + '.db'}'", *own]
+            lines += [f"[databases.{name}]", f"source = '{self.source or name + '.db'}'", *own]
         path = self.directory / "dbd.toml"
         path.write_text("\n".join(lines), encoding="utf-8")
         return path
@@ -87,6 +87,14 @@ class Demon:
         ]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
         wait_until(self.answers, 10, lambda: self.log.read_text() if self.log.exists() else "no log")
+        wait_until(self.is_idle, 5)
+
+    def is_idle(self) -> bool:
+        # A worker may report the end of answers()' statement after its result has come
+        try:
+            return self.status()["running"] == 0
+        except DatabaseError:
+            return True  # through TCP nobody may ask for the status
 
     def answers(self) -> bool:
         try:
