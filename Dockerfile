@@ -18,7 +18,7 @@ RUN apt-get update \
 COPY . /opt/ewe
 RUN PIP_CONSTRAINT=/opt/ewe/constraints.txt pip install --no-cache-dir \
         "/opt/ewe[uvloop]" /opt/ewe/packages/ewe-explore /opt/ewe/packages/ewe-classroom \
-        /opt/ewe/packages/ewe-lab pytest
+        /opt/ewe/packages/ewe-lab /opt/ewe/packages/ewe-watch pytest
 
 # The grader and the servers of students need no rights of root.
 RUN useradd --create-home --uid 1000 --shell /bin/bash student

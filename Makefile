@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
-PYTEST_ARGS ?= -n 5 --dist worksteal
+PYTEST_ARGS ?= -n 7 --dist worksteal
 WHICH ?= pytest
 ARGS ?=
 PART ?=
@@ -13,9 +13,10 @@ TESTS_server = tests
 TESTS_explore = packages/ewe-explore/tests
 TESTS_classroom = packages/ewe-classroom/tests
 TESTS_lab = packages/ewe-lab/tests
+TESTS_watch = packages/ewe-watch/tests
 ifneq ($(PART),)
 ifndef TESTS_$(PART)
-$(error PART=$(PART) is no part of ewe: it is server, explore, classroom or lab)
+$(error PART=$(PART) is no part of ewe: it is server, explore, classroom, lab or watch)
 endif
 endif
 TESTS = $(TESTS_$(PART))
@@ -26,17 +27,17 @@ TESTS = $(TESTS_$(PART))
 # engine knows of the interpreter: its modules, its garbage collector, its state at a fork.
 VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test_cgi.py \
 	tests/xswitch/test_python_engine.py tests/xswitch/test_python_isolation.py tests/xswitch/test_python_spare.py \
-	tests/xswitch/test_warm.py
+	tests/xswitch/test_preloaded.py
 
 # The rooms that a student's Mac needs, checked as on macOS. mypy would forget what it knows of Linux, so it has a
-# second cache. What the rooms import beyond them (X-Switch, the demon) is followed, and not reported.
+# second cache. What the rooms import beyond them (X-Switch, the daemon) is followed, and not reported.
 ELSEWHERE = $(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin --follow-imports silent $(filter-out \
 	$(addprefix ewe/,xswitch database libcgi __pycache__),$(patsubst %/__init__.py,%,$(wildcard ewe/*/__init__.py))) \
 	$(wildcard ewe/*.py)
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test packages quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab java libcgi docs clean
+.PHONY: help serve test packages quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab claims java libcgi docs pictures links counts where-tested clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -52,7 +53,7 @@ packages: ## Debian's packages for the tests that are skipped without them: sudo
 	@$(PYTHON) tests/support/resources.py
 
 quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
-	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
+	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 5 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .
@@ -103,6 +104,14 @@ bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
 	$(VENV)/bin/ewe-lab $(ARGS)
 
+# ROWS: ids of experiments, or documents by their prefix; ewe: the experiments that are ours. A row that could not be
+# measured makes `run` fail, and the page names it.
+ROWS ?= E X L R T ewe
+claims: REPORTS := .bench/claims-$(shell date +%Y-%m-%d-%H%M%S)
+claims: $(VENV)/.lab ## measure each claim of the papers, and write their page; ARGS=--quick, ROWS="L-T1 R-F5"
+	-$(VENV)/bin/ewe-lab run $(ROWS) $(ARGS) --out $(REPORTS)
+	$(VENV)/bin/ewe-lab claims $(REPORTS) --page packages/ewe-lab/docs/claims.md
+
 java: $(VENV)/.serve ## the Java engine of X-Switch, and the lab's servlets (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
 	PYTHONPATH=packages/ewe-lab $(VENV)/bin/python -m ewe_lab.stacks.servlets
@@ -111,13 +120,25 @@ libcgi: $(VENV)/.serve ## LibCGI and its samples, libcgi-bin/* (needs a C compil
 	$(VENV)/bin/ewe --build-libcgi
 	$(VENV)/bin/python -m ewe.libcgi.samples
 
-docs: $(VENV)/.test ## what is generated in docs/ and share/: settings, list of rooms, manual page, completion of shells
+docs: $(VENV)/.test ## what is generated in docs/ and share/: settings, list of files, manual page, completion of shells
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 	$(VENV)/bin/python -m ewe.xswitch.settings_page > docs/xswitch-settings.md.new
 	mv docs/xswitch-settings.md.new docs/xswitch-settings.md
 	$(VENV)/bin/python tests/support/rooms.py
 	$(VENV)/bin/python share/make.py
+
+pictures: $(VENV)/.test ## the pictures of ewe-watch's docs, from real runs (needs Chromium; pngquant makes them small)
+	$(VENV)/bin/python packages/ewe-watch/tests/pictures.py $(ARGS)
+
+counts: $(VENV)/.test ## count the system calls and Python calls of a request, and write tests/house/counts.toml
+	EWE_TEST_WRITE_COUNTS=1 $(VENV)/bin/pytest tests/house/test_counts.py $(ARGS)
+
+where-tested: $(VENV)/.test ## run all tests, and write which of them test each module (tests/README.md; Python 3.12)
+	$(VENV)/bin/python tests/support/where_tested.py $(ARGS)
+
+links: $(VENV)/.test ## ask every external link of the documents whether it still answers (needs the network)
+	@PYTHONPATH=tests $(VENV)/bin/python tests/support/links.py
 
 clean: ## remove all files that make and the tools have created
 	rm -rf .venv .venv-* ewe/xswitch/engines/java/target packages/ewe-lab/ewe_lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist packages/*/build packages/*/dist packages/*/.hypothesis packages/*/.pytest_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
@@ -140,7 +161,8 @@ $(VENV)/.made:
 	@echo '$(CURDIR)' > $@
 
 $(VENV)/.serve: WHAT = -e '.[pages]'
-$(VENV)/.test: WHAT = -e '.[test,lint]' -e packages/ewe-explore -e packages/ewe-classroom -e packages/ewe-lab
+$(VENV)/.test: WHAT = -e '.[test,lint]' -e packages/ewe-explore -e packages/ewe-classroom -e packages/ewe-lab \
+	-e packages/ewe-watch
 $(VENV)/.test: THEN = $(VENV)/bin/python tests/support/few_tests.py
 $(VENV)/.lab: WHAT = -e . -e 'packages/ewe-lab[locust]'
 
