@@ -94,7 +94,7 @@ def test_what_waits_too_long_is_refused_and_closed(made: Made) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
     assert not orders.tick(now + SILENT_SECONDS + 1)
-    orders.give_up()
+    orders.refuse_all()
     assert answers == [("last", 503)] + [("sent", 503)] * MAX_UNANSWERED
 
 
@@ -118,7 +118,7 @@ def test_a_queue_has_an_end(made: Made) -> None:
     orders, _, answers = made
     for number in range(MAX_UNANSWERED + 31):
         orders.ask("alice", {"order": number}, noted(answers, "alice"))
-    orders.loop.call_due(time.monotonic())
+    orders.loop.call_due_timers(time.monotonic())
     assert answers == [("alice", 503)]
 
 

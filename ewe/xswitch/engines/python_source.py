@@ -43,7 +43,7 @@ HARMLESS_DUNDERS = {  # attributes of any object that do not lead to shared stat
 # Special variables that each script has, and may read
 SCRIPT_VARIABLES = {"__annotations__", "__debug__", "__doc__", "__file__", "__name__", "__package__"}
 # Methods that change a list, dict or set
-MUTATORS = {
+CONTENT_CHANGING_METHODS = {
     "__delitem__", "__setitem__", "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop",
     "popitem", "remove", "reverse", "setdefault", "sort", "update",
 }  # fmt: skip
@@ -54,9 +54,9 @@ METHODS_GIVEN_CLASSES = {"__aexit__", "__exit__", "__mro_entries__", "__subclass
 # Names of the library that give access to such classes, or make Python pass them to a function
 CLASSES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
 # Built-in functions that call a function, and pass it on to no other code
-CALLERS = {"filter", "map", "max", "min", "sorted"}
+CALLING_BUILTINS = {"filter", "map", "max", "min", "sorted"}
 # Built-in functions that only compare classes
-TESTS = {"isinstance", "issubclass"}
+CLASS_TESTING_BUILTINS = {"isinstance", "issubclass"}
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
@@ -124,12 +124,10 @@ class SourceVisitor(ast.NodeVisitor):
             if isinstance(part, FUNCTIONS):
                 self.own_attributes.add(part.name)
                 self.gets_unnamed_classes |= part.name in METHODS_GIVEN_CLASSES
-                static = any(
-                    isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
-                    for decorator in part.decorator_list
-                )
-                if part.args.args and not static:
-                    self.note_method(part, part.args.args[0].arg)
+                is_static = any(is_name(decorator, "staticmethod") for decorator in part.decorator_list)
+                if part.args.args and not is_static:
+                    first_parameter = part.args.args[0]
+                    self.note_method(part, self_name=first_parameter.arg)
             else:
                 for name in ast.walk(part):
                     if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
@@ -239,26 +237,30 @@ class SourceVisitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node):
-        """Note a call: the function as CALL, its arguments as VALUE unless the function keeps none of them."""
+        """Note a call: the function as CALL, and its arguments as VALUE.
+
+        Some built-in functions only call an argument (map: CALL), or compare it with classes (isinstance: NAME).
+        """
         function = node.func
         self.note_use(function, CALL)
         if (
             isinstance(function, ast.Attribute)
-            and function.attr in MUTATORS
+            and function.attr in CONTENT_CHANGING_METHODS
             and not self.imported_paths(function)
         ):
             self.note_table_change(function.value)
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "getattr" and len(node.args) > 1:
-            self.check_name(node.args[1])
-        kind = CALL if name in CALLERS else NAME if name in TESTS else VALUE
+            self.check_getattr_name(node.args[1])
+        kind = CALL if name in CALLING_BUILTINS else NAME if name in CLASS_TESTING_BUILTINS else VALUE
+        # A name of the file hides the built-in function
         if name in self.import_paths or name in self.own_names:
             kind = VALUE
         for part in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.note_use(part, kind)
 
-    def check_name(self, node):
-        """Check the name that getattr() looks for."""
+    def check_getattr_name(self, node):
+        """Note (always_forks) that getattr() looks for a name that is not known, or leads to shared state."""
         name = node.value if isinstance(node, ast.Constant) else None
         if not isinstance(name, str) or name.startswith("_") or changes_shared_state(name):
             self.always_forks = True

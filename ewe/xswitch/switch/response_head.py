@@ -12,20 +12,20 @@ import re
 
 from ewe.http.status import REASONS
 
-NO_ENGINE, KIND_REFUSED = "no-engine", "refused"  # the two values of the field
+NO_ENGINE, REFUSED = "no-engine", "refused"  # the two values of the field
 FIELD = b"x-switch"
 HEAD_END = re.compile(rb"(?:\A|\n)\r?\n")
 MAX_HEAD_BYTES = 64 * 1024  # a longer head is sent as it is; ewe does not accept one
 RETRY_AFTER_SECONDS = 5
 
 
-def finished_head(held: bytes, data: bytes, last: bool = False) -> bytes | None:
+def without_own_field(withheld: bytes, data: bytes, last: bool = False) -> bytes | None:
     """Return a response's beginning without fields X-Switch; None while its head is not complete.
 
-    held: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
+    withheld: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
     """
-    search_from = max(len(held) - 2, 0)  # the empty line at the end may begin in the withheld bytes
-    data = held + data
+    search_from = max(len(withheld) - 2, 0)  # the empty line at the end may begin in the withheld bytes
+    data = withheld + data
     match = HEAD_END.search(data, search_from)
     if match is None and not last and len(data) <= MAX_HEAD_BYTES:
         return None
@@ -36,12 +36,15 @@ def finished_head(held: bytes, data: bytes, last: bool = False) -> bytes | None:
     return b"\n".join(lines) + data[len(head) :]
 
 
-def error_page(status: int, kind: str = KIND_REFUSED) -> bytes:
-    """Return a response of X-Switch itself. It has no details: those are for the log."""
+def error_page(status: int, field_value: str = REFUSED) -> bytes:
+    """Return a response of X-Switch itself. It has no details: those are for the log.
+
+    field_value: of the field X-Switch, REFUSED or NO_ENGINE.
+    """
     reason = REASONS[status]
     retry = f"Retry-After: {RETRY_AFTER_SECONDS}\r\n" if status == 503 else ""
     text = f"{status} {reason}\n"
     return (
-        f"Status: {status} {reason}\r\nX-Switch: {kind}\r\n{retry}"
+        f"Status: {status} {reason}\r\nX-Switch: {field_value}\r\n{retry}"
         f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
     ).encode()

@@ -6,7 +6,7 @@ engines were busy at once. At the end of a slot the peak of today changes that o
     usual = usual + (today − usual) / 4           the first use in a slot counts in full
 
 A habit is thus known after one day, survives a weekend without use (1.0, 0.75, 0.56), and no engine is primed after
-the third day. The peak is rounded to the number of engines that are wanted.
+the third day. The peak is rounded to the number of engines that are expected to be busy.
 
 No I/O and no clock: the caller names the slot. primer.py has both.
 """
@@ -53,7 +53,7 @@ class UseProfile:
     def __init__(self) -> None:
         self.keys: dict[Key, KeyUse] = {}
 
-    def note(self, key: Key, script: str, busy: int) -> None:
+    def note_request(self, key: Key, script: str, busy: int) -> None:
         """Note a request in the present slot. busy: engines of the key that run a request, with this one.
 
         If there are MAX_KEYS keys, a new one replaces the key with the smallest peaks.
@@ -63,11 +63,12 @@ class UseProfile:
         use = self.keys.get(key)
         if use is None:
             if len(self.keys) >= MAX_KEYS:
-                del self.keys[min(self.keys, key=lambda each: sum(self.keys[each].peaks.values()))]
+                del self.keys[min(self.keys, key=lambda old_key: sum(self.keys[old_key].peaks.values()))]
             use = self.keys[key] = KeyUse()
         use.today = max(use.today, busy)
         if not use.scripts or use.scripts[0] != script:
-            use.scripts = [script, *(each for each in use.scripts if each != script)][:MAX_SCRIPTS]
+            other_scripts = [path for path in use.scripts if path != script]
+            use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
     def end_slot(self, slot: int) -> None:
         """Mix the peaks of today into those of the usual day, and begin another slot.
@@ -76,6 +77,7 @@ class UseProfile:
         """
         for key, use in list(self.keys.items()):
             usual = use.peaks.pop(slot, 0.0)
+            # Without a usual peak, this is the first use in the slot: it counts in full.
             peak = usual + (use.today - usual) * TODAYS_WEIGHT if usual else float(use.today)
             if peak >= MIN_PEAK:
                 use.peaks[slot] = min(peak, MAX_PEAK)
@@ -83,7 +85,7 @@ class UseProfile:
             if not use.peaks:
                 del self.keys[key]
 
-    def wanted_engines(self, key: Key, slots: tuple[int, ...]) -> int:
+    def expected_engines(self, key: Key, slots: tuple[int, ...]) -> int:
         """Return how many engines of a key are usually busy in one of these slots."""
         use = self.keys.get(key)
         # int(x + 0.5) rounds to the nearest number
@@ -137,7 +139,7 @@ def use_of(row: object) -> tuple[Key, KeyUse]:
         raise Damaged("a row has no user or no language")
     if not isinstance(scripts, list) or not 0 < len(scripts) <= MAX_SCRIPTS:
         raise Damaged(f"{user}, {language}: scripts is no list of 1 to {MAX_SCRIPTS}")
-    if not all(isinstance(each, str) and is_path(each) for each in scripts):
+    if not all(isinstance(script, str) and is_path(script) for script in scripts):
         raise Damaged(
             f"{user}, {language}: a script is no absolute path of at most {MAX_SCRIPT_CHARS} characters"
         )
