@@ -11,6 +11,9 @@ from ewe.config.table_kinds import TableKind
 OVER_TLS = "tls:"  # begins the address at which other X-Switches connect
 
 
+# Each of these functions checks a value of the file, and returns it. Raises ValueError.
+
+
 def _name(raw: object) -> str:
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)

@@ -59,8 +59,8 @@ class WebApplication(NamedTuple):
     context: str
     path: bytes
 
-    def at(self, directory: str) -> WebApplication:
-        """Return the same application with its directory without links."""
+    def with_directory(self, directory: str) -> WebApplication:
+        """Return the same application with another path of its directory, one without links."""
         return self._replace(directory=directory)
 
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -118,13 +118,16 @@ class Applications:
         context, path = split_path(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")
+        # The names without parameters: WEB-INF of "/WEB-INF;x/"
         names = [segment.partition(b";")[0].decode("latin-1").upper() for segment in path.split(b"/")]
         for name in names:
             if name in PRIVATE_DIRECTORIES:
                 raise NoApplication(404, f"nothing in {name} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
-        if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but ignores web.xml's access rules for it
+        # Between the first and the last, which are empty in "/cart/". Of "//" and "/;x/" Jetty finds the file, but
+        # ignores web.xml's access rules for it.
+        if "" in names[1:-1]:
             raise NoApplication(400, "its path has an empty segment")
         return WebApplication(directory, context, path)
 

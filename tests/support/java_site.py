@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe.xswitch.tools.java import SOURCE, BuildError, build
 from support import needs
 
@@ -55,7 +55,7 @@ def build_once() -> None:
     """
     with open(HERE / "All.java") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        archive = Path(JAVA) / "engine.jsa"
+        archive = Path(JAVA_DIRECTORY) / "engine.jsa"
         sources = [SOURCE / "pom.xml", *(SOURCE / "src").rglob("*"), *(SOURCE / "sample").rglob("*")]
         if not archive.exists() or archive.stat().st_mtime < max(path.stat().st_mtime for path in sources):
             try:
@@ -79,7 +79,7 @@ def compiled(directory: Path, api: Api) -> Classes:
 
 def compile_java(directory: Path, api: Api, sources: Mapping[str, str]) -> None:
     """Compile sources against an API. sources: name of a class -> its text."""
-    library = next(Path(JAVA).glob(api.library))
+    library = next(Path(JAVA_DIRECTORY).glob(api.library))
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, f"{each}.java") for each in sources]
         for file, text in zip(files, sources.values(), strict=True):

@@ -149,7 +149,7 @@ def test_an_engine_that_cannot_be_forked_leaves_no_directory(
     kind = EngineKind("java", command=("java", WORK), protocol="fastcgi")
     account = Account("me", os.geteuid(), os.getegid(), (), "/")
     with pytest.raises(BlockingIOError):
-        suexecme.start_cold(kind, account, EngineLimits(), "", "", [0, 2])
+        suexecme.start_by_command(kind, account, EngineLimits(), "", "", [0, 2])
     assert made[0].startswith(str(tmp_path)) and not os.listdir(suexecme.work_directories.base)
 
 

@@ -198,7 +198,8 @@ class Switch:
             return
         exchange.script, exchange.own_variables = answer.path, answer.variables
         if exchange.application is not None:
-            exchange.application = exchange.application.at(os.path.dirname(answer.path))
+            # answer.path is that of the application's WEB-INF
+            exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
         self.primer.note_request(exchange.key, answer.path)
         try:

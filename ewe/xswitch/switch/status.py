@@ -116,7 +116,8 @@ def remote_engines_line(remote: dict[str, Any]) -> str:
     reason = f" ({remote['reason']})" if remote["reason"] else ""
     return (
         f"engines {remote['engines']} on {remote['address']}: {remote['state']} for {remote['seconds']:g} s"
-        f"{reason}; {remote['running']} requests run, {remote['requests']} have ended, {remote['connections']} connections"
+        f"{reason}; {remote['running']} requests run, {remote['requests']} have ended,"
+        f" {remote['connections']} connections"
     )
 
 
