@@ -143,11 +143,11 @@ def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def encode_request(request: ClientRequest) -> bytes:
     """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
-    fields = [(b"D", encoded(request.database))]
+    fields = [(b"D", utf8(request.database))]
     if request.key:
-        fields.append((b"K", encoded(request.key)))
-    fields += [(b"S", encoded(request.statement)), (b"L", encoded(request.layout))]
-    fields += [(b"P", each) for each in encode_parameters(request.parameters)]
+        fields.append((b"K", utf8(request.key)))
+    fields += [(b"S", utf8(request.statement)), (b"L", utf8(request.layout))]
+    fields += [(b"P", content) for content in encode_parameters(request.parameters)]
     numbers = ((b"I", request.client), (b"N", request.rows), (b"T", request.time_limit))
     fields += [(letter, b"%a" % number) for letter, number in numbers if number is not None]
     if request.read_only:
@@ -165,11 +165,11 @@ def encode_response(response: ServerResponse) -> bytes:
 
 def encode_parameters(parameters: Parameters) -> Iterator[bytes]:
     """Yield a field's content for each parameter: name ("" by position), NUL, a letter for the type, value."""
-    named = parameters.items() if isinstance(parameters, Mapping) else (("", each) for each in parameters)
+    named = parameters.items() if isinstance(parameters, Mapping) else (("", value) for value in parameters)
     for name, value in named:
         if "\0" in name:
             raise ProtocolError(f"the name of a parameter holds NUL: {name!r}")
-        yield encoded(name) + b"\0" + encode_value(value)
+        yield utf8(name) + b"\0" + encode_value(value)
 
 
 def encode_value(value: Value) -> bytes:
@@ -182,13 +182,13 @@ def encode_value(value: Value) -> bytes:
         case float():
             return b"f%a" % value
         case str():
-            return b"t" + encoded(value)
+            return b"t" + utf8(value)
         case bytes():
             return b"b" + value
     raise ProtocolError(f"a parameter cannot be a {type(value).__name__}")
 
 
-def encoded(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     """Return a text as UTF-8. Raises ProtocolError for a half of a surrogate pair."""
     try:
         return text.encode()
@@ -211,45 +211,45 @@ class FrameDecoder:
     def feed(self, data: bytes) -> None:
         """Add bytes that have arrived. Raises ProtocolError as soon as a frame is known to be too long."""
         self.data += data
-        self.length()
+        self.first_frame_length()
 
-    def length(self) -> int | None:
+    def first_frame_length(self) -> int | None:
         """Return the length of the first frame, None while it is unknown. Raises ProtocolError."""
         if len(self.data) < LENGTH.size:
             return None
-        length: int = LENGTH.unpack_from(self.data)[0]
+        (length,) = LENGTH.unpack_from(self.data)
         if length > self.limit:
             raise ProtocolError(f"a frame of {length} bytes: at most {self.limit}")
-        return length
+        return int(length)
 
     def next_frame(self) -> list[tuple[bytes, bytes]] | None:
         """Return the fields of the next frame, None if it is not complete yet. Raises ProtocolError."""
-        length = self.length()
+        length = self.first_frame_length()
         if length is None or len(self.data) < LENGTH.size + length:
             return None
         content = bytes(self.data[LENGTH.size : LENGTH.size + length])
         del self.data[: LENGTH.size + length]
-        return fields_of(content)
+        return split_frame(content)
 
 
-def leading_fields(data: bytes | bytearray) -> tuple[str, str]:
+def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
     """Return database and key of an incomplete frame; "" unless they are its first fields, and complete."""
-    found: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}  # letter of a field -> its content
     position = LENGTH.size
-    while len(found) < 2 and len(data) - position >= FIELD.size:
+    while len(contents) < 2 and len(data) - position >= FIELD.size:
         letter, length = FIELD.unpack_from(data, position)
         position += FIELD.size
         if letter not in b"DK" or length > len(data) - position:
             break
-        found[letter] = bytes(data[position : position + length])
+        contents[letter] = bytes(data[position : position + length])
         position += length
     try:
-        return found.get(b"D", b"").decode(), found.get(b"K", b"").decode()
+        return contents.get(b"D", b"").decode(), contents.get(b"K", b"").decode()
     except UnicodeDecodeError:
         return "", ""
 
 
-def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
+def split_frame(content: bytes) -> list[tuple[bytes, bytes]]:
     """Return the fields of a frame: (letter, content). Raises ProtocolError."""
     fields: list[tuple[bytes, bytes]] = []
     position = 0
@@ -269,7 +269,8 @@ def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
-    fields_by_letter, parameters = split_fields(fields, b"DSLINTKO")
+    # The letters are explained above LENGTH, at the top of this file
+    fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
@@ -288,12 +289,14 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
             read_only=b"O" in fields_by_letter,
         )
     except KeyError as missing:
-        raise ProtocolError(f"the request has no field {missing.args[0]!r}") from None
+        [letter] = missing.args
+        raise ProtocolError(f"the request has no field {letter!r}") from None
 
 
 def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
     """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
-    fields_by_letter, parameters = split_fields(fields, b"RCE")
+    # R fragment, C ContinueFlow, E error
+    fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"RCE")
     if parameters or fields_by_letter.get(b"C") not in (b"YES", b"NO"):
         raise ProtocolError("a response needs ContinueFlow, YES or NO, and has no parameters")
     error = None
@@ -305,16 +308,19 @@ def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
     return ServerResponse(fields_by_letter.get(b"R", b""), fields_by_letter[b"C"] == b"YES", error)
 
 
-def split_fields(
-    fields: Iterable[tuple[bytes, bytes]], known: bytes
+def fields_and_parameters(
+    fields: Iterable[tuple[bytes, bytes]], allowed_letters: bytes
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return the fields that may occur once, by letter, and the parameters. Raises ProtocolError."""
+    """Return the fields that may occur once, by letter, and the contents of the parameters. Raises ProtocolError.
+
+    allowed_letters: of the fields that may occur once.
+    """
     fields_by_letter: dict[bytes, bytes] = {}
     parameters = []
     for letter, content in fields:
         if letter == b"P":
             parameters.append(content)
-        elif letter not in known:
+        elif letter not in allowed_letters:
             raise ProtocolError(f"no field {letter!r}")
         elif letter in fields_by_letter:
             raise ProtocolError(f"field {letter!r} comes twice")

@@ -121,7 +121,8 @@ def open_queue(name: str, **arguments: Any) -> Queue:
 def receive_message(queue: Queue) -> bytes:
     """Return the next message of a queue. Raises BlockingIOError if there is none."""
     try:
-        return bytes(queue.receive()[0])
+        message, _priority = queue.receive()
+        return bytes(message)
     except posix_ipc_module().BusyError:
         raise BlockingIOError from None
 
@@ -131,7 +132,7 @@ def send_message(descriptor: int, data: bytes) -> None:
 
     posix_ipc only sends by objects that have opened the queue by its name. BlockingIOError: the queue is full.
     """
-    if mq_send(descriptor, data, len(data), 0) != 0:
+    if mq_send(descriptor, data, len(data), 0) != 0:  # the last argument is the priority
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -31,7 +31,7 @@ from ewe.features.browser.schema import POSTGRESQL
 from ewe.features.browser.urls import OPERATORS, Filter, View
 from ewe.sqlpages.declarations import parse, with_nulls
 from ewe.sqlpages.results import Choice, select_statement
-from ewe.sqlpages.values import bound
+from ewe.sqlpages.values import values_to_bind
 
 postgresql = needs.module("ewe.database.postgresql", "psycopg")
 pytestmark = pytest.mark.starts_processes
@@ -522,12 +522,12 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
             found = parse(page.read_text())
             for query in found.queries.values():
                 for fields in (given, {"id": "8"}):
-                    values = bound(query.parameters, found.parameters, fields)
+                    values = values_to_bind(query.parameters, found.parameters, fields)
                     for sort in ("", query.sort[0][0] if query.sort else ""):
                         sql = select_statement(query, Choice(query, "", {"sort": sort, "page": "1"}))
                         counts.append(len(run(connection, sql, values)))
             for post in found.posts.values():
-                run(connection, post.sql, bound(post.parameters, found.parameters, given))
+                run(connection, post.sql, values_to_bind(post.parameters, found.parameters, given))
         optional = "SELECT id FROM posts WHERE :least IS NULL OR id >= :least"
         assert len(run(connection, optional, {"least": 100})) == 2
         given = parse("-- parameter: q\n-- query: x\nSELECT id FROM posts WHERE :q IS NULL OR title = :q")

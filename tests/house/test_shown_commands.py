@@ -518,7 +518,7 @@ def test_the_site_of_the_docs_is_explained_as_they_say(
 
 def test_the_sample_database_has_the_rows_of_the_docs() -> None:
     shown = block_after("docs/database.md", "ewe-dbd sample")
-    assert access_log.fill("access.db", access_log.sample(), new=True) == (50_000, 0)
+    assert access_log.write_rows("access.db", access_log.sample(), new=True) == (50_000, 0)
     [ask] = [each for each in commands_in_blocks("docs/database.md") if each.words[:2] == ("ewe-dbd", "ask")]
     with contextlib.closing(sqlite3.connect("access.db")) as database:
         rows = database.execute(ask.words[-2], (int(ask.words[-1]),)).fetchall()
