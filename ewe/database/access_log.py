@@ -97,7 +97,10 @@ def unescaped(text: str) -> str:
 
     def character(match: re.Match[str]) -> str:
         """Return the character for an escape. DEL (7f) cannot be printed, and stays as logged."""
-        return match[1] or (match[0] if match[2].lower() == "7f" else chr(int(match[2], 16)))
+        quote_or_backslash, code = match.groups()
+        if quote_or_backslash:
+            return str(quote_or_backslash)
+        return match[0] if code.lower() == "7f" else chr(int(code, 16))
 
     return ESCAPE.sub(character, text) if "\\" in text else text
 

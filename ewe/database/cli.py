@@ -31,9 +31,10 @@ Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
 @entry_point("ewe-dbd")
 def main(arguments: list[str]) -> int:
     """Run the command, or a subcommand; return the exit status."""
+    name, *own_arguments = arguments or [""]
     subcommands = {"status": status, "ask": ask, "time": time_calls, "sample": sample, "load": load_log}
-    subcommand = subcommands.get(arguments[0]) if arguments else None
-    return subcommand(arguments[1:]) if subcommand is not None else run(arguments)
+    subcommand = subcommands.get(name)
+    return subcommand(own_arguments) if subcommand is not None else run(arguments)
 
 
 def run(arguments: Sequence[str]) -> int:

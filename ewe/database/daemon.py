@@ -45,7 +45,7 @@ from ewe.database.protocol import (
     decode_request,
     encode_response,
 )
-from ewe.database.settings import DatabaseSettings, Settings, unknown_database
+from ewe.database.settings import MAX_QUOTED_CHARS, DatabaseSettings, Settings, unknown_database
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
@@ -175,7 +175,7 @@ class Daemon:
             self.refused_count += 1
             self.log_fault(gateway, "it may use no database here, so the connection is closed (users)")
             error = DatabaseError("FORBIDDEN", f"{gateway.peer_name} may not use a database here")
-            self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+            self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
             gateway.acceptor.forget(connection)
             connection.close()
             return
@@ -195,7 +195,7 @@ class Daemon:
                 self.gateway_left(gateway)
             else:
                 error = DatabaseError("UNAVAILABLE", "too many requests at once")
-                self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+                self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
             self.drop(gateway)
 
     def log_fault(self, gateway: Gateway, message: str) -> None:
@@ -287,15 +287,16 @@ class Daemon:
                 if database_settings is None
                 else "it may not use this database"
             )
-            self.log_fault(gateway, f"{request.database[:60]!r}: {reason}")
+            self.log_fault(gateway, f"{request.database[:MAX_QUOTED_CHARS]!r}: {reason}")
             raise DatabaseError(
-                "FORBIDDEN", f"{gateway.peer_name} may not use a database {request.database[:60]!r}"
+                "FORBIDDEN",
+                f"{gateway.peer_name} may not use a database {request.database[:MAX_QUOTED_CHARS]!r}",
             )
         user = ""
         if database_settings.per_user:
             if gateway.uid is None:
                 raise DatabaseError(
-                    "FORBIDDEN", f"{request.database[:60]!r} is not used through TCP (per-user)"
+                    "FORBIDDEN", f"{request.database[:MAX_QUOTED_CHARS]!r} is not used through TCP (per-user)"
                 )
             user = account_name(gateway.uid)
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
@@ -311,7 +312,7 @@ class Daemon:
     def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
         """Answer with an error. closes: close the connection, since the beginning of its next frame is unknown."""
         self.refused_count += 1
-        self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+        self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
         if closes:
             self.log_fault(gateway, str(error))
             self.drop(gateway)
@@ -568,7 +569,7 @@ class Daemon:
             error = DatabaseError(
                 "FORBIDDEN", "only root and the daemon's own account may ask for the status"
             )
-            return ServerResponse(b"", False, error)
+            return ServerResponse(b"", more=False, error=error)
         processes = [
             {
                 "pid": daemon.pid,
@@ -589,7 +590,7 @@ class Daemon:
             "daemons": processes,
             "demons": processes,  # the former name of the key, which programs may read
         }
-        return ServerResponse(json.dumps(summary, indent=2).encode() + b"\n", False)
+        return ServerResponse(json.dumps(summary, indent=2).encode() + b"\n", more=False)
 
     def is_over(self) -> bool:
         """Return whether the daemon has been asked to stop, and no work is left or the time is over."""

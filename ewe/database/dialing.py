@@ -153,7 +153,7 @@ class QueueToDaemon:
         self.request_queue = open_queue(name, read=False)
         if not is_locked(self.request_queue.mqd):
             self.request_queue.close()
-            raise ConnectionRefusedError(f"mq:{name[1:]}: no daemon reads it")
+            raise ConnectionRefusedError(f"mq:{name.removeprefix('/')}: no daemon reads it")
         queue_id, module = new_id(), posix_ipc_module()
         try:
             self.reply_queue = open_queue(

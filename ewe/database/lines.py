@@ -254,7 +254,7 @@ def unpack_connection(descriptors: Sequence[int], arguments: tuple[Any, ...]) ->
     """
     match arguments:
         case ("socket", family, uid, peer_name):
-            sock = socket.socket(family, socket.SOCK_STREAM, 0, descriptors[0])
+            sock = socket.socket(family, socket.SOCK_STREAM, proto=0, fileno=descriptors[0])
             sock.settimeout(0)  # as the other process has set it
             return SocketConnection(sock, uid, peer_name)
         case ("pipe", uid):
@@ -440,7 +440,7 @@ class QueueAcceptor(Acceptor):
             )
             lock(self.queue.mqd)
         except OSError as reason:
-            raise StartError(f"mq:{name[1:]}: {reason.strerror or reason}") from None
+            raise StartError(f"mq:{name.removeprefix('/')}: {reason.strerror or reason}") from None
 
     def remove_stale_queue(self) -> None:
         """Remove the queue of a daemon that was killed. Raises OSError, StartError."""
@@ -451,7 +451,9 @@ class QueueAcceptor(Acceptor):
         try:
             lock(old_queue.mqd)
         except BlockingIOError:
-            raise StartError(f"mq:{self.name[1:]} is in use by another daemon; choose another name") from None
+            raise StartError(
+                f"mq:{self.name.removeprefix('/')} is in use by another daemon; choose another name"
+            ) from None
         finally:
             old_queue.close()
         posix_ipc_module().unlink_message_queue(self.name)

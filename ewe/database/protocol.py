@@ -44,6 +44,7 @@ from ewe.config.messages import Failure
 MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
 MAX_INTEGER_DIGITS = 19  # of a number of 64 bits
 MAX_FRAME_FIELDS = 4096  # of one frame: a database takes no more parameters
+MAX_QUOTED_CHARS = 40  # of a peer's text that an error quotes
 FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
@@ -193,7 +194,7 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ProtocolError(f"no text: {text[:40]!r}") from None
+        raise ProtocolError(f"no text: {text[:MAX_QUOTED_CHARS]!r}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
-            raise ProtocolError(f"no layout {layout[:40]!r}: {', '.join(LAYOUTS)}")
+            raise ProtocolError(f"no layout {layout[:MAX_QUOTED_CHARS]!r}: {', '.join(LAYOUTS)}")
         if fields_by_letter.get(b"O", b"READ") != b"READ":
             raise ProtocolError("field b'O' is not READ")
         return ClientRequest(
@@ -303,7 +304,7 @@ def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
     if b"E" in fields_by_letter:
         kind, _, text = text_of(fields_by_letter[b"E"]).partition("\0")
         if kind not in ERRORS:
-            raise ProtocolError(f"no error {kind[:40]!r}")
+            raise ProtocolError(f"no error {kind[:MAX_QUOTED_CHARS]!r}")
         error = DatabaseError(kind, text)
     return ServerResponse(fields_by_letter.get(b"R", b""), fields_by_letter[b"C"] == b"YES", error)
 
@@ -340,7 +341,7 @@ def decode_parameters(contents: Sequence[bytes]) -> Parameters:
         if not name:
             positions.append(decode_value(value))
         elif (key := text_of(name)) in named:
-            raise ProtocolError(f"parameter {key[:40]!r} comes twice")
+            raise ProtocolError(f"parameter {key[:MAX_QUOTED_CHARS]!r} comes twice")
         else:
             named[key] = decode_value(value)
     if named and positions:
@@ -362,7 +363,7 @@ def decode_value(content: bytes) -> Value:
             return text_of(encoded)
         case b"b":
             return encoded
-    raise ProtocolError(f"no value: {content[:40]!r}")
+    raise ProtocolError(f"no value: {content[:MAX_QUOTED_CHARS]!r}")
 
 
 def text_of(content: bytes) -> str:
@@ -370,7 +371,7 @@ def text_of(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(f"not UTF-8: {content[:40]!r}") from None
+        raise ProtocolError(f"not UTF-8: {content[:MAX_QUOTED_CHARS]!r}") from None
 
 
 def number_of(content: bytes, *, signed: bool = False) -> int:
@@ -378,7 +379,7 @@ def number_of(content: bytes, *, signed: bool = False) -> int:
     digits = content.removeprefix(b"-") if signed else content
     is_short = digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS
     if not is_short or not -(1 << 63) <= int(content) < 1 << 63:
-        raise ProtocolError(f"no number: {content[:40]!r}")
+        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}")
     return int(content)
 
 
@@ -387,12 +388,12 @@ def float_of(content: bytes) -> float:
     try:
         return float(text_of(content))
     except ValueError:
-        raise ProtocolError(f"no number: {content[:40]!r}") from None
+        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}") from None
 
 
 def seconds_of(content: bytes) -> float:
     """Return a field's time in seconds, above 0. Raises ProtocolError."""
     seconds = float_of(content)
     if not 0 < seconds < float("inf"):
-        raise ProtocolError(f"no time: {content[:40]!r}")
+        raise ProtocolError(f"no time: {content[:MAX_QUOTED_CHARS]!r}")
     return seconds

@@ -47,6 +47,9 @@ SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
 
 
+MAX_QUOTED_CHARS = 60  # of a name that a message quotes: a peer may send any
+
+
 @dataclass(frozen=True)
 class DatabaseSettings:
     """One table [databases.NAME]."""
@@ -152,4 +155,4 @@ def load(file: str | None) -> Settings:
 
 def unknown_database(name: str, settings: Settings) -> str:
     """Return the message about a database that the settings do not have."""
-    return f"no database {name[:60]!r}{nearest(name, settings.databases)}"
+    return f"no database {name[:MAX_QUOTED_CHARS]!r}{nearest(name, settings.databases)}"

@@ -110,7 +110,7 @@ def open_queue(name: str, **arguments: Any) -> Queue:
     try:
         queue = module.MessageQueue(name, **arguments)
     except (module.Error, OSError, ValueError) as reason:
-        raise OSError(f"mq:{name[1:]}: {reason}") from None
+        raise OSError(f"mq:{name.removeprefix('/')}: {reason}") from None
     if "flags" in arguments:  # the queue is new
         os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read the queue
     queue.block = False

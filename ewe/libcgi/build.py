@@ -31,6 +31,7 @@ FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
 OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim
 LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
 preloaded: Path | None = None  # the shim that preload() has loaded
+HASH_DIGITS = 16  # of the hash of the sources, in a file's name
 COMPILE_TIMEOUT_S = 120.0  # seconds that the compiler may take
 
 
@@ -43,7 +44,7 @@ def shim() -> Path:
     digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
-    return TARGET / f"libcgi-{digest.hexdigest()[:16]}.so"
+    return TARGET / f"libcgi-{digest.hexdigest()[:HASH_DIGITS]}.so"
 
 
 def preload() -> None:
@@ -111,7 +112,7 @@ def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -
 def run(command: list[str]) -> None:
     """Run the compiler. Raises BuildError with the first line that reports an error."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -121,8 +122,8 @@ def run(command: list[str]) -> None:
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} has not ended within {COMPILE_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    if completed.returncode:
+        lines = [line for line in (completed.stderr + completed.stdout).splitlines() if line.strip()]
         first_line = lines[0] if lines else "it says nothing"
         error_line = next((line for line in lines if "error" in line), first_line)
         raise BuildError(f"{command[0]} failed: {error_line}")

@@ -74,7 +74,9 @@ def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     number_width = max(width(format_number(number), SMALL) for _, number in drawn) + 8
     axis = axis_of([number for _, number in drawn], plot_left, WIDTH - number_width)
     values = "; ".join(f"{label} {format_number(number)}" for label, number in drawn)
-    picture = Picture(name, title or f"{names[1]} by {names[0]}", f"{names[1]} by {names[0]}: {values}.")
+    label_name, length_name = names
+    description = f"{length_name} by {label_name}"
+    picture = Picture(name, title or description, f"{description}: {values}.")
     y = write_title(picture)
     bottom = y + len(drawn) * ROW_HEIGHT
     for tick in axis.ticks(TICK_DISTANCE):
@@ -113,8 +115,10 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
 
     The first column is x: numbers, or labels in the order of the rows. name, title, names: as for bars().
     """
-    xs = [number_of(value) for value in columns[0]][:MAX_POINTS]
-    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in columns[0]][:MAX_POINTS]
+    x_name, *line_names = names
+    x_column, *line_columns = columns
+    xs = [number_of(value) for value in x_column][:MAX_POINTS]
+    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column][:MAX_POINTS]
     is_numeric = all(x is not None for x in xs)
     positions = [float(x or 0) for x in xs] if is_numeric else [float(index) for index in range(len(xs))]
     usable = [
@@ -123,7 +127,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
             for x, value in zip(positions, column, strict=False)
             if (number := number_of(value)) is not None
         ]
-        for column in columns[1:]
+        for column in line_columns
     ]
     ys = [y for line in usable for _, y in line]
     if not ys:
@@ -132,7 +136,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     plot_left = (
         max(width(format_number(tick), SMALL) for tick in axis_of(ys, 0, 100).ticks(Y_TICK_DISTANCE)) + MARGIN
     )
-    description = f"{', '.join(names[1:])} by {names[0]}"
+    description = f"{', '.join(line_names)} by {x_name}"
     picture = Picture(
         name,
         title or description,
@@ -140,7 +144,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     )
     top = write_title(picture)
     if len(usable) > 1:
-        top = write_legend(picture, names[1:], top)
+        top = write_legend(picture, line_names, top)
     y_axis = axis_of(ys, start=top + PLOT_HEIGHT, end=top)  # y grows downwards in a picture
     low, high = min(positions), max(positions)
     x_axis = Scale(low, high if high > low else low + 1, start=plot_left + 4, end=WIDTH - 12)

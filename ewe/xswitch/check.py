@@ -32,10 +32,10 @@ class Broken(Exception):
     """A rule is not kept. The text describes the difference."""
 
 
-def require_equal(what: str, actual: object, expected: object) -> None:
-    """Raise Broken if two values differ."""
+def require_equal(description: str, actual: object, expected: object) -> None:
+    """Raise Broken if two values differ. description: of the value, for the message."""
     if actual != expected:
-        raise Broken(f"{what} is {shortened(actual)}, not {shortened(expected)}")
+        raise Broken(f"{description} is {shortened(actual)}, not {shortened(expected)}")
 
 
 def shortened(value: object) -> str:

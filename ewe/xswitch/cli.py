@@ -41,7 +41,7 @@ applications in one file. `ewe-xswitch java` builds the engine for Java, and
 @entry_point("ewe-xswitch")
 def main(arguments: list[str]) -> int:
     """Run the command, or the subcommand that the first argument names; return the exit status."""
-    name, own_arguments = (arguments[0], arguments[1:]) if arguments else ("", [])
+    name, *own_arguments = arguments or [""]
     if name == "java":
         return java(own_arguments)
     if name == "libcgi":

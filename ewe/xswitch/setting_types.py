@@ -33,6 +33,7 @@ def _text(raw: object) -> str:
 
 
 def _address(raw: object) -> str:
+    """Return an address at which X-Switch listens; over TLS, only one of TCP."""
     address = _text(raw)
     kind, _, _ = parse_address(address.removeprefix(OVER_TLS))
     if address.startswith(OVER_TLS) and kind != "tcp":
@@ -41,6 +42,7 @@ def _address(raw: object) -> str:
 
 
 def _host(raw: object) -> str:
+    """Return the numeric address and port of an X-Switch on another machine."""
     from ipaddress import ip_address
 
     kind, host, port = parse_address(address := _text(raw))

@@ -253,7 +253,7 @@ class Settings:
                 if name := self.directories.get(directory):
                     return self.engines[name]
                 directory = os.path.dirname(directory)
-        extension = os.path.splitext(path)[1]
+        _, extension = os.path.splitext(path)
         # Kinds of a settings file take precedence over built-in kinds.
         kinds = list(self.engines.values())[::-1]  # the built-in ones come first in `engines`
         for kind in kinds:

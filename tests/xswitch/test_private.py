@@ -78,10 +78,10 @@ def test_why_there_are_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert namespace_obstacle() == "only root may make a mount namespace"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    def forbid(*_: object) -> int:
+    def forbid(**_: object) -> int:
         raise PermissionError(1, "Operation not permitted", "unshare")
 
-    monkeypatch.setattr(namespaces, "make", forbid)
+    monkeypatch.setattr(namespaces, "make_namespace", forbid)
     assert namespace_obstacle() == "the system allows no mount namespace (unshare: Operation not permitted)"
 
 

@@ -147,7 +147,7 @@ def rehearse():
     python_spare.py explains the gain. The last lines undo the effects of the rehearsal.
     """
     prepare_for(b"/rehearsal\targument\nNAME=value\tOTHER=a%20b\n")
-    del sys.path[0]
+    del sys.path[0]  # prepare() has inserted the directory of the script
     status_after(lambda: Context().run(exec, REHEARSAL, {"__name__": "__main__", "__builtins__": builtins}))
     streams.flush_output()
     state.release_objects(None)

@@ -76,28 +76,31 @@ def is_harmless_use(path, kind, imported):
     path: its name with dots ("json.dumps"). kind: CALL, NAME, VALUE, BASE, SET or CHANGE (python_source.py).
     imported: names of the modules that the file imports.
     """
+    # Split the path into the module, as python_plain.py names it, and the names within it: os.path, [join]
     module = path
     while module not in plain.HARMLESS:
-        module = module.rpartition(".")[0]
+        module, _, _ = module.rpartition(".")
         if not module:
             return False
-    names = path[len(module) + 1 :].split(".")  # the part of the path after the module and its dot
-    if module not in imported or names[0] not in plain.HARMLESS[module]:
+    names = path[len(module) + 1 :].split(".")
+    first_name, last_name = names[0], names[-1]
+    if module not in imported or first_name not in plain.HARMLESS[module]:
         return False
     if any(name.startswith("_") or changes_shared_state(name) for name in names if name != "__init__"):
         return False
     if kind in (SET, CHANGE):
         return path in (plain.SET if kind == SET else plain.CHANGED)
-    top_name = f"{module}.{names[0]}"
-    constant = names[0].isupper() and top_name not in plain.NO_CONSTANTS
-    is_value = constant or top_name in plain.VALUES or path in plain.VALUES
+    top_path = f"{module}.{first_name}"
+    is_constant = first_name.isupper() and top_path not in plain.NO_CONSTANTS
+    may_be_value = is_constant or top_path in plain.VALUES or path in plain.VALUES
     if kind == VALUE:
-        return is_value
+        return may_be_value
     if kind == BASE:
         return path in plain.BASES
-    if kind == CALL and names[-1] in CONTENT_CHANGING_METHODS and len(names) > 1:
-        return top_name in plain.CHANGED
-    return is_value or len(names) <= 2
+    if kind == CALL and last_name in CONTENT_CHANGING_METHODS and len(names) > 1:
+        return top_path in plain.CHANGED
+    # A function, or a method of a class (datetime.datetime.now). A longer path leads to an unknown object
+    return may_be_value or len(names) <= 2
 
 
 # A script, and those of the user's own modules that it imports

@@ -191,7 +191,8 @@ class SourceVisitor(ast.NodeVisitor):
             return
         names_a_class = node.attr in ("__name__", "__qualname__")
         if names_a_class and is_type(node.value):
-            self.visit(node.value.args[0])
+            [argument] = node.value.args
+            self.visit(argument)
             return
         if names_a_class and isinstance(node.value, ast.Attribute) and node.value.attr == "__class__":
             self.visit(node.value.value)
@@ -251,7 +252,8 @@ class SourceVisitor(ast.NodeVisitor):
             self.note_table_change(function.value)
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "getattr" and len(node.args) > 1:
-            self.check_getattr_name(node.args[1])
+            _object, attribute_name, *_ = node.args
+            self.check_getattr_name(attribute_name)
         kind = CALL if name in CALLING_BUILTINS else NAME if name in CLASS_TESTING_BUILTINS else VALUE
         # A name of the file hides the built-in function
         if name in self.import_paths or name in self.own_names:

@@ -139,7 +139,8 @@ class CheckedImports:
         if event == "c_call" and argument in WARNING_CALLS:
             self.result_varies = True  # the warning depends on the importing module
         elif event == "c_call" and preload.modules_in_progress and argument in VARYING_FUNCTIONS:
-            module = sys.modules.get(preload.modules_in_progress[-1])
+            innermost_name = preload.modules_in_progress[-1]
+            module = sys.modules.get(innermost_name)
             self.result_varies |= not is_standard(getattr(module, "__file__", None) or "")
 
     def audit(self, event, arguments):

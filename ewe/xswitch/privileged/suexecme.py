@@ -208,9 +208,9 @@ class Suexecme:
             pass
 
     def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
-        """Send a message about a user, with a descriptor of the user's log.
+        """Send the main process a message about a user, with a descriptor of the user's log.
 
-        The accounts of the settings `user` and `script-user` get no descriptor.
+        The accounts of the settings `user` and `script-user` have no log of their own.
         """
         descriptors = []
         if account is not None:
@@ -279,8 +279,10 @@ class Suexecme:
         """Start an engine by its command; return its pid. cgroup, namespace: see become(). Raises OSError."""
         # The first is the data socket, or the listening socket of a FastCGI engine
         socket_or_input, errors, *control = descriptors
+        # number in the engine's process -> descriptor here
         if kind.protocol == "engine":
-            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control[0]}
+            [control_socket] = control
+            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control_socket}
         else:
             numbers = {0: socket_or_input, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.variables}
@@ -309,9 +311,9 @@ class Suexecme:
         try:
             return self.namespaces.prepare(account, self.settings, self.work_directories.base)
         except OSError as reason:
-            where = f"{reason.filename}: " if reason.filename else ""
+            file = f"{reason.filename}: " if reason.filename else ""
             raise Refusal(
-                f"{account.name} has no private file system: {where}{reason.strerror}", 503
+                f"{account.name} has no private file system: {file}{reason.strerror}", 503
             ) from None
 
     # Limits of users

@@ -336,7 +336,8 @@ def cpu_seconds(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the process, in parentheses, may contain anything: read the fields after it.
-            fields = file.read().rpartition(b")")[2].split()
+            _, _, after_name = file.read().rpartition(b")")
+            fields = after_name.split()
         return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_SECOND
     except (OSError, ValueError, IndexError):
         return 0.0

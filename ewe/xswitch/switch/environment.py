@@ -35,12 +35,12 @@ def arguments_of(params: dict[bytes, bytes]) -> list[bytes]:
 
 
 def environment_of(
-    params: dict[bytes, bytes], own: dict[bytes, bytes], application: WebApplication | None
+    params: dict[bytes, bytes], own_variables: dict[bytes, bytes], application: WebApplication | None
 ) -> dict[bytes, bytes]:
     """Return a script's environment.
 
-    params: the web server's parameters. own: the variables that X-Switch sets itself; they replace those of the web
-    server. application: the Java web application that the request belongs to, if any.
+    params: the web server's parameters. own_variables: those that X-Switch sets itself; they replace those of the
+    web server. application: the Java web application that the request belongs to, if any.
     """
     variables = params.copy()
     if not variables.keys() <= allowed_names:
@@ -50,7 +50,7 @@ def environment_of(
     if b"PATH_TRANSLATED" in variables:
         # After a rewrite Apache sends both. php-cgi would then run PATH_TRANSLATED, which suexecme has not checked.
         variables.pop(b"REDIRECT_URL", None)
-    variables.update(own)
+    variables.update(own_variables)
     return variables if application is None else application.variables(variables)
 
 

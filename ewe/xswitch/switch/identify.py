@@ -135,7 +135,9 @@ def script_file(params: dict[bytes, bytes]) -> str:
     """Return the file that the web server names. Apache sends proxy:fcgi://localhost/path."""
     raw = params.get(b"SCRIPT_FILENAME", b"")
     if raw.startswith(b"proxy:"):
-        raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
+        _, _, host_and_path = raw.partition(b"://")
+        _, _, path = host_and_path.partition(b"/")
+        raw = b"/" + path
     return os.fsdecode(raw)
 
 

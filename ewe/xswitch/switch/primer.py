@@ -73,14 +73,14 @@ class Primer:
         self.starting: dict[Key, int] = {}  # engines that suexecme has not decided about
         self.starts: dict[Key, int] = {}  # engines that were primed in the present slot
         self.last_second = 0  # the second of the clock in which engines were primed last
-        self.current_slots: tuple[int, ...] = ()  # the present slot, and the slot in LEAD_SECONDS
+        self.current_slots = (0, 0)  # the present slot, and the slot in LEAD_SECONDS
         if file:
             self.current_slots = self.slots_now()
             self.load()
             self.save()  # so that a wrong directory is known at the start
             scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
 
-    def slots_now(self) -> tuple[int, ...]:
+    def slots_now(self) -> tuple[int, int]:
         """Return the present slot, and the slot in LEAD_SECONDS: usually the same one."""
         now = self.clock()
         return slot_of(now), slot_of(now + LEAD_SECONDS)
@@ -98,9 +98,10 @@ class Primer:
         """
         if not self.file:
             return
-        last_slots, self.current_slots = self.current_slots, self.slots_now()
-        if last_slots[0] != self.current_slots[0]:
-            self.profile.end_slot(last_slots[0])
+        last_slot, _ = self.current_slots
+        self.current_slots = slot, _ = self.slots_now()
+        if last_slot != slot:
+            self.profile.end_slot(last_slot)
             self.starts.clear()
             self.save()
         second = int(self.clock())

@@ -253,10 +253,12 @@ class SharedEngine(Engine):
 
     def expire(self) -> None:
         """Close the engine: a request has passed its deadline. The other requests fail, too."""
-        taken = self.take_exchanges()
-        self.end_cause = "killed: " + next((cause for _, cause in taken if cause), "a request took too long")
+        taken_exchanges = self.take_exchanges()
+        self.end_cause = "killed: " + next(
+            (cause for _, cause in taken_exchanges if cause), "a request took too long"
+        )
         self.close()
-        for exchange, cause in taken:
+        for exchange, cause in taken_exchanges:
             if cause:
                 exchange.timed_out(cause)
             else:
@@ -264,18 +266,18 @@ class SharedEngine(Engine):
 
     def start_refused(self, status: int, cause: str) -> None:
         """Close the engine: suexecme does not start its process. All its requests fail."""
-        taken = self.take_exchanges()
+        taken_exchanges = self.take_exchanges()
         self.end_cause = cause
         self.close()
-        for exchange, _ in taken:
+        for exchange, _ in taken_exchanges:
             exchange.fail(status, cause)
 
     def fail(self, cause: str) -> None:
         """Close the engine: it breaks the protocol, or has ended. All its requests fail."""
-        taken = self.take_exchanges()
+        taken_exchanges = self.take_exchanges()
         self.end_cause = cause
         self.close()
-        for exchange, _ in taken:
+        for exchange, _ in taken_exchanges:
             exchange.engine_failed(cause)
 
     def close_sockets(self) -> None:

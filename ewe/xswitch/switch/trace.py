@@ -96,7 +96,7 @@ class TracedExchange(Exchange):
             return "ok" if self.state is not ABANDONED else "left"
         if event in (Event.LEFT, Event.OVERDUE):
             return "left"
-        status, cause = details[:2]
+        status, cause, *_ = details
         # Before the owner is known, the cause may quote a path that a visitor has chosen.
         return f"{status} {cause}" if self.state is not IDENTIFYING else str(status)
 

@@ -36,14 +36,14 @@ class Damaged(ValueError):
 
 
 class KeyUse:
-    """The use of one key. peaks: slot -> peak of a usual day. today: the peak in the present slot.
+    """The use of one key. peaks: slot -> peak of a usual day. todays_peak: that of the present slot, so far.
 
     scripts: paths, the one used last first.
     """
 
     def __init__(self) -> None:
         self.peaks: dict[int, float] = {}
-        self.today = 0
+        self.todays_peak = 0
         self.scripts: list[str] = []
 
 
@@ -65,7 +65,7 @@ class UseProfile:
             if len(self.keys) >= MAX_KEYS:
                 del self.keys[min(self.keys, key=lambda old_key: sum(self.keys[old_key].peaks.values()))]
             use = self.keys[key] = KeyUse()
-        use.today = max(use.today, busy)
+        use.todays_peak = max(use.todays_peak, busy)
         if not use.scripts or use.scripts[0] != script:
             other_scripts = [path for path in use.scripts if path != script]
             use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
@@ -78,10 +78,10 @@ class UseProfile:
         for key, use in list(self.keys.items()):
             usual = use.peaks.pop(slot, 0.0)
             # Without a usual peak, this is the first use in the slot: it counts in full.
-            peak = usual + (use.today - usual) * TODAYS_WEIGHT if usual else float(use.today)
+            peak = usual + (use.todays_peak - usual) * TODAYS_WEIGHT if usual else float(use.todays_peak)
             if peak >= MIN_PEAK:
                 use.peaks[slot] = min(peak, MAX_PEAK)
-            use.today = 0
+            use.todays_peak = 0
             if not use.peaks:
                 del self.keys[key]
 
@@ -160,11 +160,11 @@ def is_path(text: str) -> bool:
     return text.startswith("/") and "\0" not in text and len(text) <= MAX_SCRIPT_CHARS
 
 
-def peaks_of(peaks: Mapping[Any, object], where: str) -> Iterator[tuple[int, float]]:
-    """Yield the slots and peaks of a row. Raises Damaged."""
+def peaks_of(peaks: Mapping[Any, object], row_name: str) -> Iterator[tuple[int, float]]:
+    """Yield the slots and peaks of a row. row_name: for the errors. Raises Damaged."""
     for slot, peak in peaks.items():
         if not re.fullmatch(r"[0-9]{1,2}", slot) or int(slot) >= SLOTS:
-            raise Damaged(f"{where}: there is no slot {slot}")
+            raise Damaged(f"{row_name}: there is no slot {slot}")
         if isinstance(peak, bool) or not isinstance(peak, int | float) or not 0 <= peak <= MAX_PEAK:
-            raise Damaged(f"{where}: the peak of slot {slot} is no number from 0 to {MAX_PEAK:g}")
+            raise Damaged(f"{row_name}: the peak of slot {slot} is no number from 0 to {MAX_PEAK:g}")
         yield int(slot), float(peak)

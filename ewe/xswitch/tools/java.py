@@ -54,7 +54,7 @@ def build() -> str:
 def run(command: list[str], directory: Path, timeout_s: float = MAVEN_TIMEOUT_S) -> None:
     """Run a program. Raises BuildError with the first line of its output if it fails."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=directory,
             stdin=subprocess.DEVNULL,
@@ -64,8 +64,8 @@ def run(command: list[str], directory: Path, timeout_s: float = MAVEN_TIMEOUT_S)
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} has not ended within {timeout_s:g} s") from None
-    if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if completed.returncode:
+        lines = [line for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
         raise BuildError(f"{command[0]} failed: {lines[0] if lines else 'it says nothing'}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ewe.config.linux import needs_linux
 from ewe.config.messages import Failure
-from ewe.libcgi.build import DIRECTORY, SOURCES, TARGET, BuildError, compile_c, shim
+from ewe.libcgi.build import DIRECTORY, HASH_DIGITS, SOURCES, TARGET, BuildError, compile_c, shim
 from ewe.libcgi.build import build as build_shim
 from ewe.xswitch.engine_kinds import LIBCGI_PROGRAM
 
@@ -54,4 +54,4 @@ def build() -> str:
 def file_of_version() -> Path:
     """Return the path of an empty file that exists if the host was built from the current source."""
     digest = hashlib.sha256(shim().name.encode() + HOST.read_bytes())
-    return TARGET / f"host-{digest.hexdigest()[:16]}"
+    return TARGET / f"host-{digest.hexdigest()[:HASH_DIGITS]}"
