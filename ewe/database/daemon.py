@@ -234,6 +234,7 @@ class Daemon:
         """
         gateway.request_bytes = 0
         try:
+            # Answer requests at once as long as possible; the first that must be queued ends the loop
             while not gateway.has_left:
                 size = len(gateway.decoder.data)
                 fields = gateway.decoder.next_frame()

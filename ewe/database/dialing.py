@@ -85,7 +85,7 @@ class PipeToDaemon:
     def __init__(self, directory: str, timeout_s: float) -> None:
         """Make two pipes in the daemon's directory, and announce them (transports.py). Raises OSError."""
         self.timeout_s = timeout_s
-        self.reader = self.writer = reader_until_open = -1
+        self.reader = self.writer = reader_until_open = -1  # -1: not open yet
         note_pipe = os.open(os.path.join(directory, NOTE_PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         name = new_id()
         request_path, reply_path = paths = [

@@ -68,7 +68,7 @@ class Gateway:
     def feed(self, data: bytes, settings: Settings) -> None:
         """Read the bytes that have arrived. Raises ProtocolError.
 
-        A long request must begin with a right key, or the peer's account must be known: is_authenticated is set.
+        If the peer's account is not known, a long request must begin with a right key: is_authenticated notes that.
         """
         self.last_received_at = time.monotonic()
         self.decoder.feed(data)

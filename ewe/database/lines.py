@@ -46,8 +46,8 @@ RECEIVE_BYTES = 64 * 1024  # that one call reads
 FRAME_OVERHEAD_BYTES = 32  # of the lengths and letters in the frame of a response
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # A note of PipeAcceptor: an ID. A message "O" of QueueAcceptor: see transports.py
-NOTE = re.compile(rb"[0-9a-f]{32}")
-OPEN = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
+NOTE_PATTERN = re.compile(rb"[0-9a-f]{32}")
+OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
 OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -370,10 +370,13 @@ class PipeAcceptor(Acceptor):
             return
         *notes, incomplete_note = (self.notes + data).split(b"\n")
         # Replace the beginning of a text longer than an ID by "-": its end, which is still to come, then cannot
-        # match NOTE
+        # match NOTE_PATTERN
         self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
-            if NOTE.fullmatch(note) and (connection := self.open_connection(note.decode())) is not None:
+            if (
+                NOTE_PATTERN.fullmatch(note)
+                and (connection := self.open_connection(note.decode())) is not None
+            ):
                 yield connection
 
     def open_connection(self, name: str) -> PipeConnection | None:
@@ -486,7 +489,7 @@ class QueueAcceptor(Acceptor):
 
         message: "O", the ID of the queue, the gateway's secret, the pid of its process (transports.py).
         """
-        match = OPEN.fullmatch(message)
+        match = OPENING_MESSAGE.fullmatch(message)
         if match is None:
             return None
         queue_id, secret, pid = match[1].decode(), match[2], int(match[3])

@@ -143,13 +143,17 @@ def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode_request(request: ClientRequest) -> bytes:
-    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
+    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it.
+
+    D database, K key, S statement, L layout, P parameter, I client identifier, N rows, T time limit, O read only.
+    """
     fields = [(b"D", utf8(request.database))]
     if request.key:
         fields.append((b"K", utf8(request.key)))
     fields += [(b"S", utf8(request.statement)), (b"L", utf8(request.layout))]
     fields += [(b"P", content) for content in encode_parameters(request.parameters)]
     numbers = ((b"I", request.client), (b"N", request.rows), (b"T", request.time_limit))
+    # %a writes a number as repr() does, without rounding it
     fields += [(letter, b"%a" % number) for letter, number in numbers if number is not None]
     if request.read_only:
         fields.append((b"O", b"READ"))
@@ -270,7 +274,7 @@ def split_frame(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
-    # The letters are explained above LENGTH, at the top of this file
+    # The letters are those of encode_request()
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))

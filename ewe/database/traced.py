@@ -53,9 +53,8 @@ class TracedDaemon(Daemon):
         name = self.trace.new_connection()
         account = "tcp" if gateway.uid is None else f"uid:{gateway.uid}"
         text = f"{connection_of(request.client) or NONE} {account} {word(request.database)}"
-        job = super().job_for(
-            gateway, request
-        )  # raises an error for a database that this gateway may not use
+        # Raises an error for a database that this gateway may not use
+        job = super().job_for(gateway, request)
         self.trace.write("db-request", name, text)
         self.names[gateway] = name
         return job._replace(name=name)

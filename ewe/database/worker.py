@@ -88,7 +88,7 @@ class WorkerThread:
         self.job: Job | None = None
         self.expires_at = 0.0  # monotonic time at which the time limit of the job ends
         self.cancel_error: DatabaseError | None = None  # of the job, if it was cancelled
-        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread = threading.Thread(target=self.answer_jobs, daemon=True)
         self.thread.start()
 
     def start(self, job: Job) -> None:
@@ -110,7 +110,7 @@ class WorkerThread:
                 if self.connection is not None:
                     self.connection.cancel()
 
-    def work(self) -> None:
+    def answer_jobs(self) -> None:
         """Answer one request after the other, until the queue yields None."""
         while (job := self.jobs.get()) is not None:
             self.connection_lost = False

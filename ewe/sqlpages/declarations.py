@@ -349,9 +349,8 @@ class DeclarationParser:
         # The end of the last token: only TOKENS are matched, and other SQL stands between two of them.
         position = 0
         for match in TOKENS.finditer(sql):
-            has_sql_before = (
-                sql[position : match.start()].strip() != ""
-            )  # between the last token and this one
+            # Between the last token and this one
+            has_sql_before = sql[position : match.start()].strip() != ""
             is_comment = (match["quoted"] or "").startswith(("--", "/*"))
             if end is not None and (has_sql_before or not is_comment):
                 line_of_token = line + sql.count("\n", 0, match.start())

@@ -256,13 +256,15 @@ class QueryResult:
 
 
 NUMBERS = (int, float)
-SPECIAL = re.compile("[&<>\"']")  # most texts need no escape, and this search is faster than escape()
+ESCAPED_CHARACTERS = re.compile(
+    "[&<>\"']"
+)  # most texts need no escape, and this search is faster than escape()
 
 
 def html_cell(value: Value) -> str:
     """Return one cell of a table."""
     if isinstance(value, str):
-        return f"<td>{escape(value) if SPECIAL.search(value) else value}"
+        return f"<td>{escape(value) if ESCAPED_CHARACTERS.search(value) else value}"
     if isinstance(value, NUMBERS):
         return f'<td class="number">{value}'
     return "<td>" if value is None else f"<td>{escape(text_of(value))}"

@@ -57,7 +57,7 @@ MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a
 MAX_UNCOUNTED_CHARS = 4096  # characters up to which a text does not count
 MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # of a number
-PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
+INCLUDABLE_FILE = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
 REMOVED_FILTERS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
@@ -198,7 +198,11 @@ class Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template; make each loop check the clock, and each `~` the length of its result."""
+        """Parse a template, and add the checks, as filters.
+
+        Each loop checks the clock, each `~` the length of its result, each list its size, each comparison the
+        clock.
+        """
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Filter(
@@ -490,7 +494,7 @@ class TemplateLoader(jinja2.BaseLoader):
         """Return the source of a template, its name, and a test whether the source is unchanged (jinja2)."""
         if template == "ewe":
             return LAYOUT, None, lambda: True
-        if PARTIAL.fullmatch(template):
+        if INCLUDABLE_FILE.fullmatch(template):
             try:
                 text, is_same = self.load_file(template)
             except FileNotFoundError:

@@ -22,7 +22,7 @@ from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import load
 
 STATUS_TIMEOUT_S = 5.0  # seconds that a command waits for each answer of the socket
-ABOUT = {
+DESCRIPTIONS = {
     "status": "Print the engines, the queue and the counters of a running X-Switch.",
     "limits": "Print the limits of a user, or of each user who has engines.",
     "log": "Print the latest messages about the scripts of a user, or of all users.",
@@ -44,7 +44,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def parser_of(name: str) -> RaisingParser:
     """Return the parser of a subcommand."""
-    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=ABOUT[name])
+    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=DESCRIPTIONS[name])
     parser.add_argument(
         "--config", metavar="FILE", help="the settings file of X-Switch, which names its address"
     )

@@ -20,7 +20,7 @@ from ewe.logger import escaped
 from ewe.xswitch.packages import NAME, SCRIPTS, SUFFIXES, BadPackage, Packages, pack
 from ewe.xswitch.settings import load
 
-ABOUT = {
+DESCRIPTIONS = {
     "pack": "Write the files of a directory into a package, NAME.zip.",
     "install": "Install a package for this account, or another version of one: new requests go to it at once.",
     "remove": "Remove a package of this account: its application ends.",
@@ -41,7 +41,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def parser_of(name: str) -> RaisingParser:
     """Return the parser of a subcommand."""
-    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=ABOUT[name])
+    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=DESCRIPTIONS[name])
     if name == "pack":
         parser.add_argument("directory", metavar="DIR", help="the files of the application")
         parser.add_argument("file", metavar="FILE", nargs="?", help="the package [DIR.zip]")

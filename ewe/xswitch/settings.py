@@ -196,9 +196,9 @@ class Settings:
     ) -> EngineLimits:
         """Return the kernel's limits (setrlimit) of an engine of this kind.
 
-        user_limits: the limits of its user. cgroup_keys: the keys of `user_limits` that a cgroup enforces for
-        all engines of the user. The limit of one engine is then only raised to that of all: the user's table is
-        stronger than the general one. An engine without a limit of addresses (a JVM) stays without one.
+        user_limits: the limits of its user, which are stronger than the general ones. cgroup_keys: the keys of
+        `user_limits` that a cgroup enforces for all engines of the user together: the limit of one engine must then
+        not be lower. An engine without a limit of addresses (a JVM) stays without one.
         """
         limits_of_kind = {"memory": kind.memory, "processes": kind.processes}
         general = self.limits._replace(

@@ -209,6 +209,7 @@ class Supervisor:
 
         Raises OSError.
         """
+        # Each child keeps its own ends; `with` closes this process's copies of them
         orders, suexecme_end = channel.pair()
         with orders:
             with suexecme_end:

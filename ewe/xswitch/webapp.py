@@ -27,7 +27,7 @@ MAX_FILES = 5000  # in the cache of their applications
 MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the application's
 
 # Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
-FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
+HEADER_PARAMETER = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
@@ -72,7 +72,7 @@ class WebApplication(NamedTuple):
         variables = {
             name: value
             for name, value in environment.items()
-            if name not in HOP_BY_HOP and (FIELD.fullmatch(name) or not name.startswith(b"HTTP_"))
+            if name not in HOP_BY_HOP and (HEADER_PARAMETER.fullmatch(name) or not name.startswith(b"HTTP_"))
         }
         # Jetty builds a request's headers from the parameters HTTP_*. CGI has these two without that prefix
         for name in (b"CONTENT_TYPE", b"CONTENT_LENGTH"):

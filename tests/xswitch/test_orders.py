@@ -18,7 +18,7 @@ from support.server import wait_until
 from support.xswitch_client import PYTHON_HELLO, xswitch
 
 from ewe.xswitch import channel
-from ewe.xswitch.engine_kinds import WORK, EngineKind
+from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.rules import Refusal
@@ -146,7 +146,7 @@ def test_an_engine_that_cannot_be_forked_leaves_no_directory(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     suexecme = Suexecme.__new__(Suexecme)
     suexecme.settings, suexecme.work_directories = Settings(), WorkDirectories()
-    kind = EngineKind("java", command=("java", WORK), protocol="fastcgi")
+    kind = EngineKind("java", command=("java", WORK_PLACEHOLDER), protocol="fastcgi")
     account = Account("me", os.geteuid(), os.getegid(), (), "/")
     with pytest.raises(BlockingIOError):
         suexecme.start_by_command(kind, account, EngineLimits(), "", "", [0, 2])

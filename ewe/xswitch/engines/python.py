@@ -255,9 +255,8 @@ def run_script(script, arguments):
     state.remove_tracers()
     if os.getpid() != engine or _thread._count():
         streams.flush_output()
-        sys.exit(
-            status
-        )  # this is a child of the script; or the script's threads run, for which Python will wait
+        # This process is a child of the script; or threads of the script run, for whose end Python will wait
+        sys.exit(status)
     status = status_after(run_atexit) or status
     streams.flush_output()  # also to a stream of the script's own, which needs the script's variables
     state.modules["__main__"] = state.known_modules["__main__"]

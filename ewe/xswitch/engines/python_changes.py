@@ -58,6 +58,7 @@ def finds_change(analysis, state):
     for name, file in loaded_own_modules:
         if file not in analysis.files or name.partition(".")[0] in sys.stdlib_module_names:
             return True
+    # known_modules is in the order of loading: those that the run has loaded come last
     if analysis.compared_count != len(state.known_modules):
         new_modules = list(state.known_modules.items())[analysis.compared_count :]
         if not all(is_from_library(name, module) for name, module in new_modules):

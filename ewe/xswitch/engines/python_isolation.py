@@ -78,27 +78,27 @@ def is_harmless_use(path, kind, imported):
     """
     # Split the path into the module, as python_plain.py names it, and the names within it: os.path, [join]
     module = path
-    while module not in plain.HARMLESS:
+    while module not in plain.HARMLESS_NAMES:
         module, _, _ = module.rpartition(".")
         if not module:
             return False
     names = path[len(module) + 1 :].split(".")
     first_name, last_name = names[0], names[-1]
-    if module not in imported or first_name not in plain.HARMLESS[module]:
+    if module not in imported or first_name not in plain.HARMLESS_NAMES[module]:
         return False
     if any(name.startswith("_") or changes_shared_state(name) for name in names if name != "__init__"):
         return False
     if kind in (SET, CHANGE):
-        return path in (plain.SET if kind == SET else plain.CHANGED)
+        return path in (plain.SETTABLE_VARIABLES if kind == SET else plain.CHANGEABLE_TABLES)
     top_path = f"{module}.{first_name}"
-    is_constant = first_name.isupper() and top_path not in plain.NO_CONSTANTS
-    may_be_value = is_constant or top_path in plain.VALUES or path in plain.VALUES
+    is_constant = first_name.isupper() and top_path not in plain.CAPITALS_NOT_CONSTANT
+    may_be_value = is_constant or top_path in plain.USABLE_AS_VALUES or path in plain.USABLE_AS_VALUES
     if kind == VALUE:
         return may_be_value
     if kind == BASE:
-        return path in plain.BASES
+        return path in plain.DERIVABLE_CLASSES
     if kind == CALL and last_name in CONTENT_CHANGING_METHODS and len(names) > 1:
-        return top_path in plain.CHANGED
+        return top_path in plain.CHANGEABLE_TABLES
     # A function, or a method of a class (datetime.datetime.now). A longer path leads to an unknown object
     return may_be_value or len(names) <= 2
 
@@ -189,9 +189,9 @@ class ScriptAnalysis:
         top = module.partition(".")[0]
         if top not in sys.stdlib_module_names:
             return False
-        harmless_names = plain.HARMLESS.get(module, ())
+        harmless_names = plain.HARMLESS_NAMES.get(module, ())
         if not (names or harmless_names) or not all(
-            name in harmless_names or f"{module}.{name}" in plain.HARMLESS for name in names
+            name in harmless_names or f"{module}.{name}" in plain.HARMLESS_NAMES for name in names
         ):
             return False
         self.named_modules.add(module)
@@ -207,7 +207,7 @@ class ScriptAnalysis:
 
         shared_names: the names of the library's objects in all files of the script.
         """
-        imported = {"os.path"}
+        imported = {"os.path"}  # imported by os itself
         for level, module, names in visitor.imports:
             if not level:
                 imported.update((module, *(f"{module}.{name}" for name in names)))
@@ -216,7 +216,7 @@ class ScriptAnalysis:
                 if not is_harmless_use(path, kind, imported):
                     return False
                 continue
-            _, *names = path.split(".")
+            _module, *names = path.split(".")
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)

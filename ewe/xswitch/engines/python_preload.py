@@ -238,7 +238,8 @@ def installed_file(module):
     if file is not None:
         return file if is_library(file) else None
     if getattr(variables.get("__spec__"), "origin", None) in ("built-in", "frozen"):
-        return ""
+        return ""  # a part of the interpreter
+    # A package without __init__.py: are all its directories those of libraries?
     search_path = list(variables.get("__path__", ()))
     return "" if search_path and all(map(is_library, search_path)) else None
 
@@ -284,19 +285,22 @@ def read_report(profile):
     if profile and profile.recorded_modules is None and (report := profile.take_report()):
         profile.recorded_modules, profile.search_path, changed, own_files = report
         profile.changed_variables.update(changed)
-        for file in own_files:  # the user's own modules
+        for file in own_files:
             try:
                 code.ModuleLoader("", file).get_code("")  # compiles the file, for all later children
                 profile.file_signatures[file] = file_signature(file)
             except Exception:
                 pass  # the file does not exist any more, or cannot be compiled
         profile.file_signatures.update(
-            (file, recorded_signature) for _, file, recorded_signature, _ in profile.recorded_modules if file
+            (file, recorded_signature)
+            for _name, file, recorded_signature, _fingerprint in profile.recorded_modules
+            if file
         )
+        # A new file in a directory of libraries could hide a module
         for path in profile.search_path:
             if is_library(os.path.join(path, "")) and os.path.isdir(path):
                 profile.file_signatures[path] = file_signature(path)
-        code.loaded_own_modules.clear()
+        code.loaded_own_modules.clear()  # get_code() has noted the files there, but no script runs here
 
 
 def profile_with_zygote(script, lines, arguments):

@@ -48,16 +48,16 @@ CONTENT_CHANGING_METHODS = {
     "popitem", "remove", "reverse", "setdefault", "sort", "update",
 }  # fmt: skip
 # Attributes of library objects that are made for one script
-SETTABLE = {"isolation_level", "row_factory", "text_factory"}
+SETTABLE_ATTRIBUTES = {"isolation_level", "row_factory", "text_factory"}
 # Methods to which Python passes classes: an exception's, the bases of a class, or one that isinstance() asks about
 METHODS_GIVEN_CLASSES = {"__aexit__", "__exit__", "__mro_entries__", "__subclasscheck__", "__subclasshook__"}
 # Names of the library that give access to such classes, or make Python pass them to a function
-CLASSES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
+CLASS_PASSING_NAMES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
 # Built-in functions that call a function, and pass it on to no other code
 CALLING_BUILTINS = {"filter", "map", "max", "min", "sorted"}
 # Built-in functions that only compare classes
 CLASS_TESTING_BUILTINS = {"isinstance", "issubclass"}
-FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 class SourceVisitor(ast.NodeVisitor):
@@ -89,7 +89,7 @@ class SourceVisitor(ast.NodeVisitor):
                 self.note_import_from(node)
             elif isinstance(node, ast.ClassDef):
                 self.note_class(node)
-            elif isinstance(node, FUNCTIONS):
+            elif isinstance(node, FUNCTION_NODES):
                 self.own_names.add(node.name)
         self.own_names -= self.import_paths.keys()
         self.visit(tree)
@@ -121,7 +121,7 @@ class SourceVisitor(ast.NodeVisitor):
         self.own_names.add(node.name)
         self.gets_unnamed_classes |= any("abc.ABCMeta" in self.imported_paths(base) for base in node.bases)
         for part in node.body:
-            if isinstance(part, FUNCTIONS):
+            if isinstance(part, FUNCTION_NODES):
                 self.own_attributes.add(part.name)
                 self.gets_unnamed_classes |= part.name in METHODS_GIVEN_CLASSES
                 is_static = any(is_name(decorator, "staticmethod") for decorator in part.decorator_list)
@@ -172,7 +172,7 @@ class SourceVisitor(ast.NodeVisitor):
     def note_uses(self, paths, kind):
         """Note that imported objects are used. paths: their names, with dots. kind: CALL, NAME, VALUE ..."""
         self.uses.update((path, kind) for path in paths)
-        self.gets_unnamed_classes |= not CLASSES.isdisjoint(paths)
+        self.gets_unnamed_classes |= not CLASS_PASSING_NAMES.isdisjoint(paths)
 
     def visit_Name(self, node):
         """Note a name that stands alone, such as `os` in `print(os)`: its object is used as a VALUE."""
@@ -198,7 +198,7 @@ class SourceVisitor(ast.NodeVisitor):
             self.visit(node.value.value)
             return
         self.check_attribute(node)
-        if not isinstance(node.ctx, ast.Load) and node.attr not in SETTABLE:
+        if not isinstance(node.ctx, ast.Load) and node.attr not in SETTABLE_ATTRIBUTES:
             self.note_change(node)
         self.visit(node.value)
 

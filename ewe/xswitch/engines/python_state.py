@@ -30,6 +30,8 @@ MANY_LEFT_OBJECTS = 200  # objects that a script has left behind. A collection s
 FREEZES_PER_SCAN = 200  # freezes, after which all frozen objects are scanned once
 LOG_LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
 STREAMS = "stdin", "stdout", "__stdin__", "__stdout__"  # of sys; between two scripts there are none
+# Generations of the garbage collector: up to which one it collects
+YOUNG_GENERATIONS, ALL_GENERATIONS = 1, 2
 CAN_COLLECT_YOUNG = sys.version_info < (3, 14)  # gc can collect the young generations without the oldest one
 # Settings of the interpreter: the function that reads each, and the one that writes it
 SETTINGS = (
@@ -202,7 +204,9 @@ def collect_garbage(marker=None):
     has_new_modules = modules_changed() and restore_modules()
     for reset, module in resets:
         reset(module)
-    has_left_many = collect_cycles(marker, generation=2 if collects_all else 1) > MANY_LEFT_OBJECTS
+    generation = ALL_GENERATIONS if collects_all else YOUNG_GENERATIONS
+    has_left_many = collect_cycles(marker, generation) > MANY_LEFT_OBJECTS
+    # Frozen objects are not scanned again after the next scripts
     if has_new_modules or (has_left_many and len(gc.get_objects()) > MANY_LEFT_OBJECTS):
         freeze()
     has_old_objects = False
@@ -477,7 +481,7 @@ def release_objects(marker):
     gc.set_debug(0)
     for name, _ in loaded_own_modules:
         modules.pop(name, None)
-    collect_cycles(marker, generation=2)
+    collect_cycles(marker, ALL_GENERATIONS)
 
 
 def note_search_paths():

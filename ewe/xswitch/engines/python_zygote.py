@@ -114,7 +114,7 @@ class CheckedImports:
         )
         sys.setprofile(self.note_call)
         sys.addaudithook(self.audit)
-        for name in self.expected:
+        for name in self.expected:  # in the order of the script's run
             # "\0": a prefix that no name has
             if name not in sys.modules and not name.startswith(self.profile.skipped_prefixes or ("\0",)):
                 names_before = {*sys.modules}
@@ -188,14 +188,14 @@ class CheckedImports:
             or self.result_varies
             or self.had_effect
             or not all(map(is_library, self.read_files))
-            or None in self.environment.reads
+            or None in self.environment.reads  # all variables
             or bool(self.environment.reads & self.profile.changed_variables)
             or dict(super(RecordedEnvironment, self.environment).items()) != self.environment_before
             or sys.path != self.search_path_before
             or (sys.meta_path, sys.path_hooks) != self.import_hooks
             or os.fstat(self.output).st_size > 0
             or os.listdir("/proc/self/fd") != self.descriptors_before
-            or _thread._count() > 0
+            or _thread._count() > 0  # threads besides the main one
             or has_children()
         )
 

@@ -29,7 +29,9 @@ ADVICE = {
     OSError: "its first line must be #! and an interpreter, as #!/usr/bin/env python3",
 }
 # Python ignores these signals; a program that it starts would ignore them, too.
-IGNORED = [number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN]
+IGNORED_SIGNALS = [
+    number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN
+]
 
 
 def main():
@@ -59,7 +61,7 @@ def execute(command, environment):
     """Replace this process by a program. command: its path and arguments. environment: name -> value."""
     program = command[0]
     try:
-        for number in IGNORED:
+        for number in IGNORED_SIGNALS:
             _signal.signal(number, _signal.SIG_DFL)
         os.dup2(DATA_DESCRIPTOR, 1)
         os.dup2(ERRORS_DESCRIPTOR, 2)

@@ -31,7 +31,10 @@ from ewe.xswitch.user_limits import UserLimits
 # The controller that keeps each limit of a table
 CONTROLLERS = {"memory": "memory", "processes": "pids", "cpu_share": "cpu"}
 PERIOD_US = 100_000  # of cpu.max
-DELEGATED = ("trusted.delegate", "user.delegate")  # attributes with which systemd marks a delegated cgroup
+DELEGATION_ATTRIBUTES = (
+    "trusted.delegate",
+    "user.delegate",
+)  # attributes with which systemd marks a delegated cgroup
 ADVICE = (
     "name a directory of cgroups v2 (cgroup), or let systemd delegate one (Delegate=yes, DelegateSubgroup=)"
 )
@@ -188,7 +191,7 @@ def enable_controllers(base: str) -> frozenset[str]:
 
 def is_delegated(path: str) -> bool:
     """Return whether systemd has delegated a cgroup."""
-    for name in DELEGATED:
+    for name in DELEGATION_ATTRIBUTES:
         with suppress(OSError):
             if os.getxattr(path, name) == b"1":
                 return True

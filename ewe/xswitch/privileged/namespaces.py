@@ -111,9 +111,8 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
         report = os.read(report_reader, MAX_REASON_BYTES)
         if report == MADE:
             return os.open(f"/proc/{child}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        number, _, path = os.fsdecode(report or b"0 ").partition(
-            " "
-        )  # b"": the child has ended without a report
+        # b"": the child has ended without a report
+        number, _, path = os.fsdecode(report or b"0 ").partition(" ")
         raise OSError(int(number), os.strerror(int(number)), path or None)
     finally:
         os.close(report_reader)

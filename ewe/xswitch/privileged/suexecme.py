@@ -65,7 +65,7 @@ from typing import Any
 
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
-from ewe.xswitch.engine_kinds import WORK, EngineKind
+from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns, settings_for
 from ewe.xswitch.privileged.leftovers import PAUSE_SECONDS, LeftoverProcesses
@@ -287,10 +287,10 @@ class Suexecme:
             numbers = {0: socket_or_input, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.variables}
         command = kind.command
-        needs_work_directory = any(WORK in word for word in command)
+        needs_work_directory = any(WORK_PLACEHOLDER in word for word in command)
         work_directory = self.work_directories.make(account) if needs_work_directory else ""
         if work_directory:
-            command = tuple(word.replace(WORK, work_directory) for word in command)
+            command = tuple(word.replace(WORK_PLACEHOLDER, work_directory) for word in command)
         # An engine of the engine protocol adopts, finds and reaps its script's leftover processes. php-cgi or a JVM
         # would never reap them, and its user could soon start no more processes.
         adopts = kind.protocol == "engine"

@@ -38,7 +38,7 @@ from ewe.xswitch.switch.scheduler import LANGUAGE, USER
 from ewe.xswitch.user_limits import UserLimits
 
 ACTIONS = ("list", "restart", "drain", "log")
-COUNTERS = {"restart": "restarted", "drain": "drained"}  # the reason of an engine's end: scheduler.ENDINGS
+END_CAUSES = {"restart": "restarted", "drain": "drained"}  # the reason of an engine's end: scheduler.ENDINGS
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 MAX_PIDS = 1000  # in one action
 MAX_PID_DIGITS = 9  # more than Linux's largest pid has
@@ -133,7 +133,7 @@ class Control:
         ending: list[int] = []
         for engine in self.engines_named_by(action):
             user, language = engine.key
-            has_ended = self.context.scheduler.drain(engine, COUNTERS[action.name])
+            has_ended = self.context.scheduler.drain(engine, END_CAUSES[action.name])
             (ended if has_ended else ending).append(engine.pid)
             self.context.log.info(f"{action.name} of {user}'s {language} engine {engine.pid}: {action.by}")
         return {

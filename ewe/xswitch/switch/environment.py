@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ewe.xswitch.webapp import WebApplication
 
 # Names that a script's environment may have. No web server has a reason to set the excluded ones.
-NAME = re.compile(
+ALLOWED_NAME = re.compile(
     rb"(?!(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_|HTTP_PROXY\Z|IFS\Z|ENV\Z|SHELL\Z))"
     rb"[A-Za-z_][A-Za-z0-9_]*"
 )
@@ -58,7 +58,7 @@ def is_allowed(name: bytes) -> bool:
     """Return whether a script may have a variable of this name; remember the allowed names."""
     if name in allowed_names:
         return True
-    if NAME.fullmatch(name) is None:
+    if ALLOWED_NAME.fullmatch(name) is None:
         return False
     if len(allowed_names) < MAX_NAMES:
         allowed_names.add(name)

@@ -124,6 +124,7 @@ class Switch:
 
         body: the pieces received so far; b"" marks the end.
         """
+        # One web server sends the URL's path in the first two, another in the third
         if STATUS_URL in (
             params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b""),
             params.get(b"DOCUMENT_URI"),

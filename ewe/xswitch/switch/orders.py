@@ -166,6 +166,7 @@ class Orders:
             order.close_descriptors()
             order.refuse(f"{NO_ANSWER}: {self.settings.queue_timeout:g} s (queue-timeout)")
         self.dispatch()
+        # The first order in flight is the oldest. Without one, suexecme owes no answer
         oldest_sent_at = next((sent_at for _, sent_at in self.in_flight.values()), now)
         return now - oldest_sent_at < max(self.settings.queue_timeout, SILENT_SECONDS)
 

@@ -76,9 +76,8 @@ class ProtocolEngine(Engine):
         if piece is None or self.state is CLOSED:
             return
         if self.exchange is None:
-            self.fail(
-                ""
-            )  # no message: the engine has ended while it was idle, or has written without a request
+            # "": no message. The engine has ended while it was idle, or has written without a request
+            self.fail("")
         elif piece:
             self.exchange.output_arrived(piece)
         else:

@@ -134,7 +134,7 @@ class Resources:
         self.promised, self.promised_before = 0, self.promised
         for language, size in self.engine_bytes.items():
             self.engine_bytes[language] = max(int(size * DECAY_PER_SECOND), min(size, EXPECTED_BYTES))
-        reason = self.memory_is_short()
+        reason = self.memory_shortage()
         if bool(reason) != bool(self.logged_reason):
             if reason:
                 self.log_message(
@@ -158,17 +158,18 @@ class Resources:
         memory = self.reading.memory
         return None if memory is None else memory - self.promised - self.promised_before
 
-    def memory_is_short(self, language: str = "") -> str:
-        """Return why no memory is left for another engine of this language, "" if there is.
+    def memory_shortage(self, language: str = "") -> str:
+        """Return why no memory is left for another engine of this language, "" if there is enough.
 
         Without a language: for the engines that run already, by the reading alone.
         """
-        settings, available_bytes = self.settings, self.available_bytes() if language else self.reading.memory
-        needed = self.engine_bytes.get(language, EXPECTED_BYTES) if language else 0
+        settings = self.settings
+        available_bytes = self.available_bytes() if language else self.reading.memory
+        needed_bytes = self.engine_bytes.get(language, EXPECTED_BYTES) if language else 0
         if (
             settings.reserve_memory
             and available_bytes is not None
-            and available_bytes - needed < settings.reserve_memory
+            and available_bytes - needed_bytes < settings.reserve_memory
         ):
             reserve = f"reserve-memory is {settings.reserve_memory // MB} MB"
             return f"{max(available_bytes, 0) // MB} MB of memory are available, and {reserve}"
@@ -189,5 +190,5 @@ class Resources:
             "reserve_memory": self.settings.reserve_memory,
             "memory_pressure": self.reading.memory_pressure,
             "cpu_pressure": self.reading.cpu_pressure,
-            "scarce": self.memory_is_short(),
+            "scarce": self.memory_shortage(),
         }

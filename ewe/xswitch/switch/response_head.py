@@ -13,7 +13,7 @@ import re
 from ewe.http.status import REASONS
 
 NO_ENGINE, REFUSED = "no-engine", "refused"  # the two values of the field
-FIELD = b"x-switch"
+OWN_FIELD = b"x-switch"
 HEAD_END = re.compile(rb"(?:\A|\n)\r?\n")
 MAX_HEAD_BYTES = 64 * 1024  # a longer head is sent as it is; ewe does not accept one
 RETRY_AFTER_SECONDS = 5
@@ -30,9 +30,9 @@ def without_own_field(withheld: bytes, data: bytes, last: bool = False) -> bytes
     if match is None and not last and len(data) <= MAX_HEAD_BYTES:
         return None
     head = data[: match.end()] if match is not None else data
-    if FIELD not in head.lower():
+    if OWN_FIELD not in head.lower():
         return data
-    lines = [line for line in head.split(b"\n") if line.partition(b":")[0].strip().lower() != FIELD]
+    lines = [line for line in head.split(b"\n") if line.partition(b":")[0].strip().lower() != OWN_FIELD]
     return b"\n".join(lines) + data[len(head) :]
 
 

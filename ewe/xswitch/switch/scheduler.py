@@ -140,11 +140,12 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     def submit(self, exchange: ExchangeType) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
         user = exchange.key[USER]
-        limit = self.limits.limits_of(user).requests
+        limit = self.limits.limits_of(user).requests  # None: no limit
         if limit is not None and self.requests_of(user) >= limit:
             self.counters["refused"] += 1
             exchange.refuse(503, f"{user} has {limit} requests at once: no more are allowed (requests)")
             return
+        # If others of this key wait already, this one waits behind them
         if exchange.key not in self.queues.get(user, ()) and self.try_assign(exchange):
             return
         waiting_of_user = sum(map(len, self.queues.get(user, {}).values()))
@@ -206,7 +207,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
             or (kind.per_user and self.engines_of_key[key] >= kind.per_user)
             or self.engines_of_user[user] >= self.max_engines_of(user)
             or len(self.engines) >= self.settings.max_engines
-            or self.resources.memory_is_short(language)
+            or self.resources.memory_shortage(language)
             or self.resources.cpu_is_short()
         )
 
@@ -253,7 +254,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         if self.engines_of_key[key] and self.resources.cpu_is_short():
             return False
         # A single engine may always run: X-Switch would serve nothing while other programs use the memory.
-        if self.engines and self.resources.memory_is_short(language):
+        if self.engines and self.resources.memory_shortage(language):
             least_recent = self.least_recently_used_key()
             return self.evict(lambda engine: engine.key == least_recent)
         return True
@@ -426,7 +427,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         if must_measure:
             self.measured_at = now
             self.resources.update()
-            if self.resources.memory_is_short():
+            if self.resources.memory_shortage():
                 self.shrink()
         for engine in list(self.engines):
             idle = engine in self.idle.get(engine.key, ())

@@ -216,7 +216,7 @@ class SharedEngine(Engine):
         self.used_at = time.monotonic()
         self.set_deadline()
         if self.running():
-            self.context.scheduler.dispatch()
+            self.context.scheduler.dispatch()  # a waiting exchange may take the connection
         else:
             self.context.scheduler.release(self)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ewe.config.messages import Failure
 from ewe.gateway import records
-from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA_DIRECTORY, WORK
+from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA_DIRECTORY, WORK_PLACEHOLDER
 from ewe.xswitch.tools.client import FastCGIClient
 from ewe.xswitch.webapp import WebApplication
 
@@ -89,7 +89,7 @@ def archive_classes(engine: Path) -> None:
             for word in BUILT_IN["java"].command
             if word != "-Xshare:auto"
         ]
-        command = [word.replace(WORK, name) for word in command]
+        command = [word.replace(WORK_PLACEHOLDER, name) for word in command]
         path = directory / "socket"
         with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w+") as log:
             listener.bind(str(path))
