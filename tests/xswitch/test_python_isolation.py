@@ -553,7 +553,8 @@ for module, names in plain.HARMLESS_NAMES.items():
         try: value = getattr(module, name)
         except AttributeError: path in NOT_EVERYWHERE or wrong.append(path)
         constant = name.isupper() and path not in plain.CAPITALS_NOT_CONSTANT
-        if (constant or path in plain.USABLE_AS_VALUES) and path not in RENEWED and not isinstance(value, UNCHANGING):
+        is_usable = constant or path in plain.USABLE_AS_VALUES
+        if is_usable and path not in RENEWED and not isinstance(value, UNCHANGING):
             try: value.mine = 1
             except (AttributeError, TypeError): pass
             else: wrong.append(path)
