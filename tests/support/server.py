@@ -204,7 +204,7 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
     if module in ("ewe", "ewe.xswitch.cli") and python == sys.executable:
-        return run_forked(directory, arguments, seconds, xswitch=module != "ewe")
+        return run_forked(directory, arguments, seconds, "ewe" if module == "ewe" else "xswitch")
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
@@ -213,12 +213,12 @@ def run_command(
 
 
 def run_forked(
-    directory: Path, arguments: tuple[str, ...], seconds: float, xswitch: bool
+    directory: Path, arguments: tuple[str, ...], seconds: float, command: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command of ewe or X-Switch to its end, forked from a process that has imported it."""
+    """Run one of fork_server.COMMANDS to its end, forked from a process that has imported it."""
     with tempfile.TemporaryDirectory(prefix="ewe-command-") as place:
         output, errors = Path(place, "output"), Path(place, "errors")
-        process = shared_fork_server(xswitch).start([*arguments], directory, errors, {}, output)
+        process = shared_fork_server(command).start([*arguments], directory, errors, {}, output)
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
