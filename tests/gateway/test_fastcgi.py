@@ -659,4 +659,4 @@ def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
             client.close()
     finally:
         fpm.send_signal(signal.SIGTERM)
-        fpm.wait(10)
+        fpm.wait(60)

@@ -157,7 +157,7 @@ class ForkServer:
     def close(self) -> None:
         """End the fork server."""
         self.socket.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 def is_heavy(model: str, options: Iterable[str]) -> bool:

@@ -58,11 +58,11 @@ class Server:
         self.root = tmp / "htdocs"
         self.cgi = tmp / "cgi-bin"
 
-    def connect(self, timeout: float = 20) -> socket.socket:
+    def connect(self, timeout: float = 60) -> socket.socket:
         """Return a new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
-    def ask(self, request: bytes, timeout: float = 20) -> bytes:
+    def ask(self, request: bytes, timeout: float = 60) -> bytes:
         """Send raw bytes on a new connection, end our side, and return all that comes back."""
         with self.connect(timeout) as sock:
             sock.sendall(request)
@@ -105,7 +105,7 @@ class Server:
         finally:
             os.killpg(self.pid, signal.SIGCONT)
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 30) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 90) -> int:
         """Send a signal, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -184,9 +184,9 @@ class Starter:
         for server in self.servers:
             Path(f"{server.log_file}{OVER}").touch()
             try:
-                server.stop(signal.SIGQUIT, 10)
+                server.stop(signal.SIGQUIT, 60)
             finally:
-                end = time.monotonic() + 5
+                end = time.monotonic() + 30
                 while (left := session_members(server.pid)) and time.monotonic() < end:
                     time.sleep(0.01)
                 for pid in left:
@@ -199,7 +199,7 @@ def run_command(
     directory: Path,
     *arguments: str,
     module: str = "ewe",
-    seconds: float = 30,
+    seconds: float = 90,
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
