@@ -21,6 +21,7 @@ from support.xswitch_client import XSwitch, xswitch
 
 from ewe.xswitch import packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
+from ewe.xswitch.privileged.drop_ins import CHECK_S
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine unpacks slowly
 
@@ -248,6 +249,20 @@ def test_a_package_from_a_clock_that_is_ahead_is_installed(running: XSwitch, two
     wait_until(lambda: asked(running, alice, "early/hello.py", 200), 20, running.log)
     file.unlink()
     wait_until(lambda: asked(running, alice, "early/hello.py", 404), 20, running.log)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_the_first_visitors_of_a_package_wait_for_it(running: XSwitch, two: tuple[User, User]) -> None:
+    """All of them are answered by it, also one with a path behind the script. A false name is still 404."""
+    _, bob = two
+    time.sleep(CHECK_S)  # X-Switch looks once in this time
+    file = drop(bob, "new.zip", package_of({**files_of(4), "big": os.urandom(8 << 20)}))
+    names = ["hello.py", "hello.py", "hello.py/path", "none.py"]
+    waiting = [running.asking(bob.public / "cgi-bin" / "new" / name) for name in names]
+    assert [wait().status for wait in waiting] == [200, 200, 200, 404], running.log()
+    file.unlink()
+    wait_until(lambda: asked(running, bob, "new/hello.py", 404), 20, running.log)
 
 
 def wait_for_answer(running: XSwitch, user: User, path: str, text: str) -> None:

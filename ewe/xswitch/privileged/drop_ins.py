@@ -108,6 +108,12 @@ class DropIns:
             if now > end:
                 os.kill(pid, signal.SIGKILL)
 
+    def installing(self, path: str, settings: Settings) -> str:
+        """Return the home of the user who has this script, if an installation runs for this user; else ""."""
+        home = path.partition(f"/{settings.userdir.strip('/')}/")[0]
+        homes = {account.home for account, _, _, _ in self.running.values()}
+        return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
+
     def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
         """Return the user and the lines of an installation that was reaped; None if the process was none."""
         if pid not in self.running:
@@ -135,6 +141,14 @@ def owner_of(home: str, settings: Settings) -> Account | None:
     if os.geteuid() not in (0, account.uid) or os.path.realpath(account.home) != os.path.realpath(home):
         return None
     return account
+
+
+def is_same_directory(one: str, other: str) -> bool:
+    """Return whether two paths lead to one directory: a web server may have another name for a home."""
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
 
 
 def is_fresh(changed_ns: int) -> bool:
