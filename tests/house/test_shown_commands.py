@@ -69,7 +69,7 @@ ARGS_OF = {
     "serve": ["ewe"],
     "lab": ["ewe-lab"],
     "bench": ["ewe-lab", "speed"],
-    "claims": ["ewe-lab", "run", "E"],
+    "claims": ["ewe-lab", "renew", "--page", "claims.md"],
     **{target: ["pytest"] for target in ("quick", "gigabyte", "applications", "zoo")},
 }
 # Options of pytest and of xdist, with the number of their values
