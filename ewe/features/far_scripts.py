@@ -143,7 +143,7 @@ class FarScripts:
     def root_of_user(self, name: str) -> str:
         """Return the path of a user's directory, which may be on the other machine alone; "" if none is possible.
 
-        An account that is not here has a line of its own in [directories], or one for the directory of all homes.
+        An account that is not here needs a line for its directory in [directories], or one for all homes.
         """
         try:
             account = pwd.getpwnam(name)

@@ -7,7 +7,7 @@ given time allows, keeps each one when it has ended, and goes on another evening
            ▲                                                                                       │
            └──── the page, its file, and a small report under version control ◀── as much said? ◀──┘
 
-Each experiment is a process of its own. If it hangs or crashes, the others go on. Nothing is lost by an interrupt:
+Each experiment runs in a separate process. If it hangs or crashes, the others go on. Nothing is lost by an interrupt:
 the page is written after each experiment.
 
 Possible failures. Other programs have the cores: the command waits, and ends when the time has passed. An

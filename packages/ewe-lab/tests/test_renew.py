@@ -1,4 +1,4 @@
-"""`ewe-lab renew`: what it measures first, what fits into the time, what it keeps, and when it measures nothing."""
+"""`ewe-lab renew`: the order of the experiments, the time, the kept reports, and a machine that is not quiet."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
 
 
 def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The length is that of the last run, if there is a report of one. What does not fit is named."""
+    """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
     lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}
     shortest = min(lengths, key=lambda id: lengths[id])
     trial = Trial(tmp_path, minutes=lengths[shortest] + 0.01)

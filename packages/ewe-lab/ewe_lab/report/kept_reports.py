@@ -1,6 +1,6 @@
 """The reports behind the page of claims: one small file for each experiment, under version control.
 
-    packages/ewe-lab/reports/L-T1.json      what `ewe-lab report FILE` and `ewe-lab claims FILE` read
+    reports/L-T1.json      `ewe-lab report FILE` and `ewe-lab claims FILE` read it
 
 A report of a run is up to some megabytes: it has each second and each bucket of a histogram. This file has the
 figures from which a verdict is made, with three digits, and the facts: the machine, the date, the version of the
