@@ -100,8 +100,8 @@ class FarNames:
 
 def tables_of(table: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a table within a table; none if it is no table."""
-    found = table.get(name)
-    yield from found.items() if isinstance(found, dict) else ()
+    inner = table.get(name)
+    yield from inner.items() if isinstance(inner, dict) else ()
 
 
 class FarScripts:
@@ -151,8 +151,8 @@ class FarScripts:
             end = f"/{name}/{self.userdir}"
             directories = list(self.names.far_directories())
             for directory in directories:
-                home, found, _ = f"{directory}/".partition(f"{end}/")
-                if found:
+                home, separator, _ = f"{directory}/".partition(f"{end}/")
+                if separator:
                     return home + end
             homes = (each for each in directories if self.is_directory_of_homes(each))
             return next((directory + end for directory in homes), "")

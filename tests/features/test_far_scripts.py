@@ -47,8 +47,8 @@ FILES = [
 @pytest.mark.parametrize(("file", "is_far"), FILES)
 def test_the_rules_are_those_of_x_switch(file: str, is_far: bool) -> None:
     """X-Switch's own rules give the same answer for each of these names."""
-    found = FarNames(TABLE).find("", "", file, are_programs=True)
-    assert (found is not None) == is_far
+    script = FarNames(TABLE).find("", "", file, are_programs=True)
+    assert (script is not None) == is_far
     kind = xswitch_settings.from_toml(TABLE, "").kind_for(file, "")
     assert bool(kind and kind.address) == is_far
 
@@ -64,10 +64,10 @@ def test_the_rules_are_those_of_x_switch(file: str, is_far: bool) -> None:
 )
 def test_the_parts_of_a_path(path: str, name: str, path_info: str) -> None:
     """An extension says where the name of the script ends; a directory does not."""
-    found = FarNames(TABLE).find("/srv/www/cgi-bin", "/cgi-bin", path, are_programs=True)
-    assert found is not None
-    assert (found.file, found.name) == (f"/srv/www{name}", name)
-    assert found.path_info == path_info
+    script = FarNames(TABLE).find("/srv/www/cgi-bin", "/cgi-bin", path, are_programs=True)
+    assert script is not None
+    assert (script.file, script.name) == (f"/srv/www{name}", name)
+    assert script.path_info == path_info
 
 
 @pytest.mark.parametrize(

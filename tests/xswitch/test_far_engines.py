@@ -415,8 +415,8 @@ def test_pinned_certificates(ca: Authority) -> None:
     far_pem, far_key = ca.sign("far")
     pinned = f'tls-cert = "{far_pem}"\ntls-key = "{far_key}"\ntls-ca = "{near_pem}"\n'
     with xswitch(pinned, listen=f"tls:127.0.0.1:{port}") as far:
-        own = f'tls-cert = "{near_pem}"\ntls-key = "{near_key}"\ntls-ca = "{far_pem}"\n'
-        with near_of(ca, port, own) as near:
+        near_settings = f'tls-cert = "{near_pem}"\ntls-key = "{near_key}"\ntls-ca = "{far_pem}"\n'
+        with near_of(ca, port, near_settings) as near:
             wait_for_state(near, "up")
             assert what_a_client_gets(far, ca.sign("third")) == b""
 

@@ -7,8 +7,8 @@ given time allows, keeps each one when it has ended, and goes on another evening
            ▲                                                                                       │
            └──── the page, its file, and a small report under version control ◀── as much said? ◀──┘
 
-Each experiment runs in a separate process. If it hangs or crashes, the others go on. Nothing is lost by an interrupt:
-the page is written after each experiment.
+Each experiment runs in a separate process. If it hangs or crashes, the others go on. Nothing is lost by an
+interrupt: the page is written after each experiment.
 
 Possible failures. Other programs have the cores: the command waits, and ends when the time has passed. An
 experiment does not fit into the rest of the time: a shorter one comes first, and a line says how many minutes the
@@ -60,19 +60,19 @@ class Renewal:
 
 def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
     """Return the experiments that a run may improve: the most urgent first, and of one day the shortest first."""
-    wanted = [each for each in chosen if each.run is not None]
+    runnable = [each for each in chosen if each.run is not None]
     if quick:
-        wanted = [each for each in wanted if urgency(kept.findings.get(each.id))[0] < 2]
-    return sorted(wanted, key=lambda each: (urgency(kept.findings.get(each.id)), each.minutes))
+        runnable = [each for each in runnable if urgency(kept.findings.get(each.id))[0] < 2]
+    return sorted(runnable, key=lambda each: (urgency(kept.findings.get(each.id)), each.minutes))
 
 
-def urgency(found: KeptFinding | None) -> tuple[int, str]:
+def urgency(finding: KeptFinding | None) -> tuple[int, str]:
     """Return 0 for a claim without a finding, 1 for one that was measured quickly, else 2; then its date."""
-    if found is None:
+    if finding is None:
         return 0, ""
-    if found.word == verdicts.NO_VERDICT:
-        return 0, found.date
-    return (1 if found.quick else 2), found.date
+    if finding.word == verdicts.NO_VERDICT:
+        return 0, finding.date
+    return (1 if finding.quick else 2), finding.date
 
 
 def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
@@ -207,7 +207,7 @@ def foreign_cores() -> float:
 def code_version() -> str:
     """Return ewe's version, and the commit if ewe runs from a clone; "changed" if files differ from it."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "describe", "--always", "--dirty= changed"],
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -216,8 +216,8 @@ def code_version() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return __version__
-    commit = done.stdout.strip()
-    return f"{__version__} {commit}" if commit and not done.returncode else __version__
+    commit = process.stdout.strip()
+    return f"{__version__} {commit}" if commit and not process.returncode else __version__
 
 
 def new_runs_directory() -> Path:

@@ -44,9 +44,9 @@ def test_what_lacks_a_verdict_comes_first_then_the_oldest() -> None:
         }
     )
     chosen = [CATALOG[id] for id in ("E-T1", "E-C3", "L-T1", "L-C1", "R-T1", "L-PK")]
-    found = [each.id for each in order(kept, chosen, False)]
-    assert found[:3] + found[5:] == ["L-C1", "L-T1", "R-T1", "E-T1"]
-    assert CATALOG[found[3]].minutes <= CATALOG[found[4]].minutes
+    sequence = [each.id for each in order(kept, chosen, False)]
+    assert sequence[:3] + sequence[5:] == ["L-C1", "L-T1", "R-T1", "E-T1"]
+    assert CATALOG[sequence[3]].minutes <= CATALOG[sequence[4]].minutes
     assert [each.id for each in order(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
 
 
@@ -230,11 +230,11 @@ def test_wrong_usage_is_one_line(words: list[str], text: str, capsys: pytest.Cap
 
 @pytest.mark.starts_processes
 def test_the_command_measures_and_writes_the_page(tmp_path: Path) -> None:
-    """One short experiment, in a process of its own, from the command line."""
+    """One short experiment, in a separate process, from the command line."""
     command = [sys.executable, "-m", "ewe_lab", "renew", "E-T1", "--quick", "--anyway", "--page", "claims.md"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "renew: 1 of 1 experiments were measured" in done.stdout
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "renew: 1 of 1 experiments were measured" in process.stdout
     assert "E-T1" in json.loads((tmp_path / "claims.json").read_text())["findings"]
     assert lab_results.load(tmp_path / "reports" / "E-T1.json").tables[0].quick
     assert list(tmp_path.glob(".bench/claims-*/E-T1/report.html"))
