@@ -192,6 +192,8 @@ class Suexecme:
                 self.kill_engine(message["pid"])
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
+            if message["order"] == "identify" and refusal.status == 404:
+                refused["installing"] = self.drop_ins.installing(message["path"], self.settings)
             self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
@@ -401,6 +403,7 @@ class Suexecme:
                 account, lines = installation
                 for line in lines:
                     self.send_about_user(account, {"package": line})
+                self.send_to_main({"installed": account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
             for name, parent in list(self.preloaded.items()):
