@@ -121,6 +121,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column][:MAX_POINTS]
     is_numeric = all(x is not None for x in xs)
     positions = [float(x or 0) for x in xs] if is_numeric else [float(index) for index in range(len(xs))]
+    # For each line its points (x, y); a row without a number has none
     usable = [
         [
             (x, number)

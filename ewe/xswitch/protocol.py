@@ -39,7 +39,7 @@ def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[
     command = (file, *arguments)
     variables = [*map(b"=".join, environment.items())]
     lines = encode_words(command) + encode_words(variables)
-    # Each line of N words has N - 1 tabs. encode_words() makes a tab of a NUL, so a NUL in a word is one tab too
+    # A line of N words has N - 1 tabs, an empty one none. encode_words() makes a tab of a NUL in a word: one too
     # many.
     if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
         raise ProtocolError("a NUL in the request's arguments or headers")

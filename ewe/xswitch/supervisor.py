@@ -401,10 +401,12 @@ class Supervisor:
                 with suppress(OSError):
                     os.unlink(listener.getsockname())
             elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
+                # The parent made this socket in a directory of ewe.scratch, and was killed: remove both in its
+                # place
                 directory = os.path.dirname(listener.getsockname())
-                with suppress(OSError):  # the parent made the socket, and was killed
+                with suppress(OSError):
                     os.unlink(listener.getsockname())
-                    os.unlink(os.path.join(directory, ".lock"))  # of ewe.scratch
+                    os.unlink(os.path.join(directory, ".lock"))
                     os.rmdir(directory)
             listener.close()
         remove_empty(base_directory(self.pid))

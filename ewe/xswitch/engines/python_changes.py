@@ -100,7 +100,7 @@ def has_foreign_changes(module, values_before):
 
 
 def names_set_by(module):
-    """Return the names of a module's variables that its own functions set."""
+    """Return the names of a module's variables that its own functions set: those in its `global` statements."""
     try:
         with open(module.__file__, "rb") as source:
             tree = ast.parse(source.read())
