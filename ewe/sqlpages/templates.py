@@ -260,7 +260,7 @@ def with_limits(function: Callable[..., Any], name: str = "") -> Callable[..., A
     """Wrap a filter: its value and its arguments are checked, and it returns no list that is too large.
 
     A filter that yields its items one by one, such as map, checks the clock at each item. name: of the filter; a
-    few names (default, sort ...) have rules of their own, see checked_filter_value().
+    few names (default, sort ...) have separate rules, see checked_filter_value().
     """
     # jinja2 gives some filters its own context as the first argument, before the value
     value_index = 1 if hasattr(function, "jinja_pass_arg") else 0

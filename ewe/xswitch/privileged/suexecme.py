@@ -212,7 +212,7 @@ class Suexecme:
     def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
         """Send the main process a message about a user, with a descriptor of the user's log.
 
-        The accounts of the settings `user` and `script-user` have no log of their own.
+        The accounts of the settings `user` and `script-user` have no log.
         """
         descriptors = []
         if account is not None:
