@@ -55,11 +55,12 @@ class FarNames:
         far = {name for name, engine in engines.items() if engine.get("address")}
         # Each directory of the table, and whether its scripts are on another machine
         self.directories = {
-            directory.rstrip("/"): name in far for directory, name in tables_of(table, "directories")
+            directory.rstrip("/"): str(name) in far for directory, name in tables_of(table, "directories")
         }
         self.extensions: set[str] = set()
         for name, engine in engines.items():
             extensions = engine.get("extensions", ENGINE_EXTENSIONS.get(name, ()))
+            extensions = map(str, extensions) if isinstance(extensions, list | tuple) else ()
             (self.extensions.update if name in far else self.extensions.difference_update)(extensions)
 
     def is_any_far(self) -> bool:

@@ -97,7 +97,8 @@ def test_a_directory_that_is_here_may_have_an_index_here(tmp_path: Path) -> None
     [
         {},
         {"engines": 1, "directories": []},
-        {"engines": {"far": 3}, "directories": {"/srv": "far"}},
+        {"engines": {"far": 3}, "directories": {"/srv": "far", "/www": {"far": 1}, "/x": ["far"]}},
+        {"engines": {"far": {"address": "192.0.2.7:1", "extensions": 3}}},
         {"engines": {"own": {"command": ["x"], "extensions": [".rb"]}}, "directories": {"/srv": "own"}},
     ],
 )
