@@ -162,6 +162,8 @@ $(VENV)/.test: WHAT = -e '.[test,lint]' -e packages/ewe-explore -e packages/ewe-
 	-e packages/ewe-watch
 $(VENV)/.test: THEN = $(VENV)/bin/python tests/support/few_tests.py
 $(VENV)/.lab: WHAT = -e . -e 'packages/ewe-lab[locust]'
+$(VENV)/.lab: THEN = $(PIP_INSTALL) -e 'packages/ewe-lab[servers]' >$(VENV)/servers.log 2>&1 || \
+	  echo "A server of Python applications does not install here ($(VENV)/servers.log): its rows are not run"
 
 # Newer versions of pip read the constraints for builds from another variable.
 PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \

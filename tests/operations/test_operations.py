@@ -237,7 +237,7 @@ def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
             assert told.recv(1000) == b"STOPPING=1"
         finally:
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.mark.starts_processes
@@ -264,7 +264,7 @@ def test_sockets_of_a_service_manager_and_listen(tmp_path: Path, address: str) -
                 assert web.get(f"http://127.0.0.1:{each}/").text == "site one"
         finally:
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
         assert process.returncode == 0
 
 
