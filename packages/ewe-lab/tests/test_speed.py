@@ -546,7 +546,7 @@ def test_a_real_run(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=170,
     )
     assert (done.returncode, done.stderr) == (0, "")
     for server in ("nginx", "asyncio-standard"):
@@ -590,7 +590,7 @@ def test_an_interrupt_leaves_nothing_behind_and_shows_what_there_is(
         family = [each.pid for each in process_tree(started.pid)]
         started.send_signal(number)
         started.send_signal(number)  # an impatient one
-        output, errors = started.communicate(timeout=20)
+        output, errors = started.communicate(timeout=150)
     finally:
         started.kill()
         started.wait()
