@@ -314,9 +314,8 @@ def built_verdict(directory: Path, way: str, edits: list[tuple[str, str]], more:
         (directory / name).write_text(text + (more if name == source else ""))
     subprocess.run(variant.build, shell=True, cwd=directory, check=True, capture_output=True)
     report = directory / "report.json"
-    command = [*GRADER, "--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]
-    command += ["--command", f"{directory}/server {{port}} {{root}} {{workers}}"]
-    subprocess.run(command, capture_output=True, check=False)
+    command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]
+    run_grader(*command, "--command", f"{directory}/server {{port}} {{root}} {{workers}}")
     (found,) = json.loads(report.read_text())["verdicts"]
     return dict(found)
 
