@@ -71,6 +71,11 @@ def behind_haproxy(directory: Path) -> Iterator[tuple[str, dict[str, int]]]:
         stack.callback(haproxy.wait)
         stack.callback(haproxy.terminate)
         wait_until(lambda: all(answers(f"http://127.0.0.1:{port}/") for port in (*ports.values(), front)), 30)
+        # HAProxy may have found a server down that was still starting. It sends it requests after good checks only.
+        script = runpy.run_path(str(HAPROXY / "roll.py"))
+        wait_until(
+            lambda: all(map(script["is_healthy"], script["rows"](str(directory / "sock")).values())), 30
+        )
         yield f"http://127.0.0.1:{front}/", ports
 
 
