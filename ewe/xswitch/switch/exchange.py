@@ -144,6 +144,7 @@ class Exchange:
         self.params = params
         self.script = script
         self.application: WebApplication | None = None  # of Java; `script` is then the path of its WEB-INF
+        self.is_far = False  # it goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
         # Variables of the script that X-Switch sets: see identify.own_variables()
@@ -277,7 +278,7 @@ class Exchange:
         """Send part of the response to the web server, but withhold the head until it is complete."""
         self.output_bytes += len(data)
         if self.state in HEAD_NOT_SENT:
-            sendable = without_own_field(self.withheld_head, data)
+            sendable = without_own_field(self.withheld_head, data, is_far=self.is_far)
             if not sendable:
                 # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
                 self.withheld_head = self.withheld_head + data if sendable is None else b""
@@ -289,7 +290,7 @@ class Exchange:
     def complete(self, data: bytes, status: int) -> None:
         """Send the rest of the response, and end the exchange. status: the script's exit status."""
         if self.state in HEAD_NOT_SENT:
-            data = without_own_field(self.withheld_head, data, last=True) or b""
+            data = without_own_field(self.withheld_head, data, last=True, is_far=self.is_far) or b""
             if not data:
                 self.fail(502, f"it wrote nothing (exit status {status})")
                 return
