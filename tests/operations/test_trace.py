@@ -299,16 +299,17 @@ def test_a_trace_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_cuts_no_later_line(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     trace = Trace(str(path))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     trace.write("waits", "1.1", "request")
-    size = path.stat().st_size * 81 // 4  # the disk takes a quarter of a line
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    line_bytes = path.stat().st_size
+    room = 20 * line_bytes + line_bytes // 2  # the disk takes the beginning of a line
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
         for _ in range(49):
             trace.write("waits", "1.1", "request")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.stat().st_size == size and not path.read_text().endswith("\n")
+    assert path.stat().st_size == room and not path.read_text().endswith("\n")
     trace.write("goes-on", "1.1")
     *whole, cut, lost, last = path.read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in (*whole, lost, last)) and not LINE.fullmatch(cut)
