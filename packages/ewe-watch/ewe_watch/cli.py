@@ -177,8 +177,10 @@ def summary(found: dict[str, Any]) -> str:
     sizes = {name: len(found[name]) for name in ("connections", "requests", "workers")}
     lanes = Counter(lane["kind"] for lane in found["behind"]["lanes"])
     sizes |= {name: lanes[kind] for kind, name in BEHIND_NAMES.items() if lanes[kind]}
-    told = ", ".join(several(count, nouns) for nouns, count in {"events": found["events"], **sizes}.items())
-    lines = [f"{found['name']}: {told}"]
+    numbers = ", ".join(
+        several(count, nouns) for nouns, count in {"events": found["events"], **sizes}.items()
+    )
+    lines = [f"{found['name']}: {numbers}"]
     for moment in found["moments"]:
         lines.append(f"  {duration(moment['begin'] / 1e6):>8}  {moment['text']}")
     return "\n".join(lines)
