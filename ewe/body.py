@@ -26,7 +26,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.messages import BodyReader, Request
 from ewe.http.status import HTTPError
 from ewe.streams.base import TURN_BYTES, Stream, Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 MAX_SKIPPED_BYTES = 64 * 1024  # bytes of an unread body that are read and dropped to keep the connection
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -146,7 +146,7 @@ class Body(BodyReader):
         try:
             data = await self.stream.receive()
         except Timeout:
-            timed_out("body")
+            count_timeout("body")
             self.broken = True
             what = f"came slower than {rate} bytes a second (min-rate)"
             if left >= self.timeout:

@@ -143,7 +143,7 @@ def lacking(config: object, setting: str = "") -> Iterator[str]:
         yield from each.needs(config) if each.needs is not None else ()
 
 
-def doubts(config: Any, public: str = "") -> Iterator[str]:
+def start_warnings(config: Any, public: str = "") -> Iterator[str]:
     """Yield the warnings at a start of the features that keys of [[site]] and [[site.location]] ask for.
 
     public: a URL of the server that other machines can reach; "" if there is none.
@@ -153,7 +153,7 @@ def doubts(config: Any, public: str = "") -> Iterator[str]:
     asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
     for module in sorted(asked):
         each = feature(module)
-        yield from each.doubts(config, public) if each.doubts is not None else ()
+        yield from each.start_warnings(config, public) if each.start_warnings is not None else ()
 
 
 def modules() -> list[str]:

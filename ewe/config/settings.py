@@ -392,7 +392,7 @@ class Config:
         """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
         return self._origins.get(KEYS[name.replace("_", "-")].name, "default")
 
-    def former_names(self) -> list[str]:
+    def former_name_warnings(self) -> list[str]:
         """Return a line for each setting, of the server, a site or a location, that has its former name."""
         lines = [line for site_config in (self, *self.each_site()) for line in site_config.former]
         for site in self.sites:

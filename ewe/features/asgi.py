@@ -22,11 +22,11 @@ from ewe.gateway.asgi import FAULT, Application, ApplicationCall, ApplicationHea
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import CALL_COST_BYTES, Timeout
 from ewe.streams.loops import open_channel
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -100,7 +100,7 @@ class ASGI:
             return self.response(call, head)
         except Timeout:
             call.give_up(cancel=True)
-            timed_out("program")
+            count_timeout("program")
             raise HTTPError(504, self.silence()) from None
         except BaseException:
             call.give_up()
@@ -217,7 +217,7 @@ class ApplicationBody(Source):
             item = await self.call.next()
         except Timeout:
             self.call.give_up(cancel=True)
-            timed_out("program")
+            count_timeout("program")
             raise HTTPError(504, self.feature.silence()) from None
         if item is FAULT:
             self.more = False
@@ -241,7 +241,7 @@ class ApplicationBody(Source):
         call = self.call
         if not self.more:
             call.channel.close()
-        elif call.request.method == "HEAD" or self.status in BODILESS:
+        elif call.request.method == "HEAD" or self.status in BODILESS_STATUSES:
             call.channel.call(call.send_no_body)
             call.channel.close()
         else:

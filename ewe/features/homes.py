@@ -41,7 +41,7 @@ from ewe.features.guards.auth import AUTH, Auth
 from ewe.features.guards.error_pages import PAGES, ErrorPages
 from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds
-from ewe.features.static import identity
+from ewe.features.static import file_version
 from ewe.features.users import Users
 from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
@@ -92,7 +92,7 @@ class HomeSettings:
         self.checked_at = 0.0
         self.identities: tuple[object, ...] = ()  # of the settings file, and of the password file
         self.password_file = ""
-        self.passwords: object = None  # the identity of the password file when it was opened
+        self.passwords: object = None  # the file_version() of the password file when it was opened
         self.fault = ""
         # None: those of the server
         self.index_names: tuple[str, ...] | None = None
@@ -187,7 +187,7 @@ class Homes(Middleware):
             found.fault = reason.strerror or FILE if isinstance(reason, OSError) else str(reason)
             return found
         try:
-            about = identity(os.fstat(descriptor))
+            about = file_version(os.fstat(descriptor))
             if known is not None and known.identities == (about, found_at(directory, known.password_file)):
                 return known
             data = os.read(descriptor, MAX_SETTINGS_BYTES + 1)
@@ -279,9 +279,9 @@ def opened(path: str, name: str, owner: int | None) -> int:
 
 
 def found_at(directory: str, name: str) -> object:
-    """Return a file's identity(), which changes when the file changes; None if there is no file, or no name."""
+    """Return a file's file_version(), which changes when the file changes; None if there is no file, or no name."""
     try:
-        return identity(os.lstat(os.path.join(directory, name))) if name else None
+        return file_version(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:
         return None
 

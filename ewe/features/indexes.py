@@ -40,7 +40,7 @@ MAX_SORTED = 2_000
 PAGE_NAMES = 1_000
 MAX_NAMES = 50_000  # reading more names would take too long, even without examining them
 INLINE_NAMES = 200  # names that are listed without call(), in about 3 ms
-TURNS = Turns()
+LISTING_TURNS = Turns()
 RUN_NAMES = 1_000  # names that one call of sorted() sorts; no other thread runs during the call
 # Each column: its label, and the order in which the first click sorts it
 COLUMNS = {"name": ("Name", "asc"), "size": ("Size", "desc"), "date": ("Modified", "desc")}

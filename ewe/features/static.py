@@ -101,14 +101,24 @@ class File:
     """
 
     __slots__ = (
-        "body", "etag", "fields", "head", "identity", "kind", "modified", "opened", "path", "response", "size",
+        "body",
+        "etag",
+        "fields",
+        "file_version",
+        "head",
+        "kind",
+        "modified",
+        "opened",
+        "path",
+        "response",
+        "size",
         "whole_fields",
     )  # fmt: skip
 
     def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
         self.path = path
         self.size = about.st_size
-        self.identity = identity(about)
+        self.file_version = file_version(about)
         # Never later than now: RFC 9110 section 8.8.2.1
         self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
@@ -134,14 +144,14 @@ class File:
 
     def again(self, opened: OpenFile) -> Response | None:
         """Return the response of an open file in the cache; None if it was changed meanwhile."""
-        if identity(os.fstat(opened.descriptor)) != self.identity:
+        if file_version(os.fstat(opened.descriptor)) != self.file_version:
             return None
         # A middleware may make another response with this body: the Region keeps the file open, not the response.
         body = (Region(opened.descriptor, 0, self.size, opened),)
         return FileResponse(200, self.whole_fields, body, head=self.head)
 
 
-def identity(about: os.stat_result) -> tuple[int, ...]:
+def file_version(about: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when its contents change."""
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
 
@@ -192,9 +202,9 @@ class LazyListing(Response):
 
     def make(self, request: Request) -> Response:
         """Return the listing of a directory with many names. May block. Raises HTTPError."""
-        from ewe.features.indexes import TURNS
+        from ewe.features.indexes import LISTING_TURNS
 
-        with TURNS.taken():
+        with LISTING_TURNS.one_at_a_time():
             # The directory is opened only now: many waiting requests would otherwise use up all descriptors.
             descriptor = self.static.open(self.static.name(self.path))
             if descriptor is None:
@@ -500,22 +510,22 @@ class Static:
         """
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
-        response = self.part(request, file, descriptor) or whole(file, descriptor)
+        response = self.partial_response(request, file, descriptor) or whole(file, descriptor)
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
         return response
 
-    def part(self, request: Request, file: File, descriptor: int) -> Response | None:
+    def partial_response(self, request: Request, file: File, descriptor: int) -> Response | None:
         """Return a 206 or 416, or None to send the whole file."""
         value = request.values.get("range")
         if value is None or request.method != "GET":
             return None
         if not conditional.range_applies(request, file.etag, file.modified, time.time()):
             return None
-        found = ranges.wanted(value, file.size)
+        found = ranges.satisfiable_ranges(value, file.size)
         if found is None:
-            return None
-        if not found:
+            return None  # the field is malformed, or has too many ranges
+        if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         return ranges.partial(found, file.size, file.kind, file.fields, descriptor)
 
@@ -568,7 +578,7 @@ class Static:
             if descriptor is None:
                 return False
             try:
-                unchanged = identity(os.fstat(descriptor)) == known.file.identity
+                unchanged = file_version(os.fstat(descriptor)) == known.file.file_version
             finally:
                 os.close(descriptor)
         except (OSError, HTTPError):

@@ -222,7 +222,7 @@ class ContentCache:
             if fresh is not None:
                 self.store(fresh)
                 return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
-            self.drop([key[0]])
+            self.drop([key[0]])  # a key begins with its URL
             response = await ask(request)
             if response is None:
                 return None
@@ -339,14 +339,17 @@ class ContentCache:
     # Memory
 
     def find(self, key: Key, request: Request) -> Copy | None:
-        """Return the copy that a request selects (section 4.1), the newest if there are several."""
-        url = key[0]
+        """Return the copy that a request selects (section 4.1), the newest if there are several; None without one.
+
+        The copies of its URL become the most recently used.
+        """
+        url = key[0]  # a key begins with its URL
         with self.lock:
             copies = self.copies.pop(url, None)
             if copies is None:
                 return None
-            self.copies[url] = copies
-            for copy in copies:
+            self.copies[url] = copies  # at the end of the dictionary: store() drops from its beginning
+            for copy in copies:  # the newest copy comes first
                 if copy.key == key and selected(copy.names, request) == copy.values:
                     return copy
         return None
@@ -358,7 +361,7 @@ class ContentCache:
         """
         if copy.cost > self.max_copy_bytes:
             return False
-        url = copy.key[0]
+        url = copy.key[0]  # a key begins with its URL
         same = (copy.key, copy.names, copy.values)
         with self.lock:
             old = self.copies.pop(url, [])

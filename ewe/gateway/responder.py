@@ -23,7 +23,7 @@ from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -155,8 +155,8 @@ class ResponderSource(GatewaySource):
 
         Raises HTTPError(504) if the responder is silent for too long.
         """
-        if self.left_over:
-            return self.take_left_over()
+        if self.body_start:
+            return self.take_body_start()
         while not self.output_buffer and not self.finished:
             assert self.upstream is not None
             try:
@@ -166,7 +166,7 @@ class ResponderSource(GatewaySource):
                 else:
                     data = await self.upstream.receive(self.timeout)
             except Timeout:
-                timed_out("program")
+                count_timeout("program")
                 raise HTTPError(
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None

@@ -59,7 +59,7 @@ from ewe.gateway.cgi import (
 from ewe.gateway.spool import temporary_file
 from ewe.http.fields import FIELD_LINE
 from ewe.http.messages import Region, Request, body_size, hides_authorization
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -394,7 +394,7 @@ class Invocation:
     ) -> bytes | tuple[bytes | Region, ...]:
         """Set `length`; return the whole body. Raises ValueError if Content-Length is larger than the body."""
         size = body_size(tuple(pieces)) or 0
-        without_body = self.without_body or head.status in BODILESS
+        without_body = self.without_body or head.status in BODILESS_STATUSES
         if self.length is None:
             # Many applications answer HEAD with an empty body, which does not show the length of GET's body.
             self.length = size if size or not without_body else None

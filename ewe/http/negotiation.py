@@ -19,7 +19,7 @@ LANGUAGE_RANGE = re.compile(r"\*|[a-z]{1,8}(?:-[a-z0-9]{1,8})*")  # RFC 4647 sec
 MAX_LANGUAGE_RANGES = 32  # language ranges of a field that are used; no person speaks more
 # The weight of "no coding" if the field does not mention it: acceptable, but worse than any coding (section
 # 12.5.3).
-MIN_WEIGHT = 0.0001
+NO_CODING_WEIGHT = 0.0001
 
 
 def weights(value: str) -> dict[str, float]:
@@ -51,9 +51,10 @@ def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
     if "x-gzip" in found:
         found.setdefault("gzip", found["x-gzip"])
     star = found.get("*", 0.0)
-    best, chosen = found.get("identity", MIN_WEIGHT), ""
+    best, chosen = found.get("identity", NO_CODING_WEIGHT), ""
     for coding in codings:
         weight = found.get(coding, star)
+        # With equal weights, a coding wins over no coding, but not over an earlier coding.
         if weight > 0 and (weight > best or (not chosen and weight >= best)):
             best, chosen = weight, coding
     return chosen

@@ -11,7 +11,7 @@ MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 
 
-def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
+def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     """Return the (offset, count) of each satisfiable range, in the order of the field `value`.
 
     Return None if the field is malformed or has too many ranges: the whole file is then sent. Return an empty list

@@ -68,7 +68,7 @@ class Fork(Processor):
     def serve(self, listener: Listener) -> None:
         """Fork a child for each connection; return once the listener is closed and every child has ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the signal wakes the listener
-        orphans.adopt()
+        orphans.adopt_orphans()
         gc.collect()
         # Without this the collector would write to every page of the heap in every child, and so copy the heap.
         gc.freeze()

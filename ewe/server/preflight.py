@@ -16,11 +16,18 @@ from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import find
-from ewe.server.access import asked_as, closed_python, doubts, log_doubts, program_doubts, python_doubts
+from ewe.server.access import (
+    asked_as,
+    closed_directory_warnings,
+    closed_python,
+    closed_python_warnings,
+    log_rotation_warnings,
+    program_warnings,
+)
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
-from ewe.server.run import addresses_of, apache_rules
+from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
     failures: list[str] = [*failing_files(config), *missing_programs(config)]
-    notes = config.former_names()
+    notes = config.former_name_warnings()
     if reason := no_xswitch(config):
         failures.append(reason)
     model = find(config.concurrency)
@@ -61,7 +68,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         site = make_site(with_xswitch(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
-    notes += apache_rules(config)
+    notes += htaccess_warnings(config)
     for each in features(config):
         notes += each.notes(config) if each.notes is not None else ()
     try:
@@ -72,7 +79,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
                 failures += unimportable(site)
             else:
                 failures += asked_as(account, group, lambda: unimportable(site))
-        notes += asked_as(account, group, lambda: doubts_of_workers(config))
+        notes += asked_as(account, group, lambda: warnings_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
@@ -93,12 +100,16 @@ def account_of_workers(config: Config) -> str | None:
     return config.user
 
 
-def doubts_of_workers(config: Config) -> list[str]:
+def warnings_of_workers(config: Config) -> list[str]:
     """Return one line for each file that this process's account may not read, and each program it cannot start."""
     has_xswitch = find(config.concurrency).needs_xswitch
-    lines = [*doubts(config), *python_doubts(), *log_doubts(config, rotates_as_root=has_xswitch)]
+    lines = [
+        *closed_directory_warnings(config),
+        *closed_python_warnings(),
+        *log_rotation_warnings(config, rotates_as_root=has_xswitch),
+    ]
     if not has_xswitch:  # X-Switch would start programs as their owners
-        lines += program_doubts(config)
+        lines += program_warnings(config)
     return list(dict.fromkeys(lines))
 
 

@@ -61,7 +61,7 @@ class ProcessorFactory:
         self.model = find(config.concurrency)
         self.serves_in_one = False
         self.supervised = True  # decided below; until then take() must not import applications
-        self.closed: list[str] = []  # python_doubts() of the workers' account
+        self.closed: list[str] = []  # closed_python_warnings() of the workers' account
         self.take(config)
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
@@ -270,8 +270,8 @@ def open_trace(path: str | None) -> None:
         trace_at(path)
     except OSError as reason:
         raise StartError(why_not(path, reason)) from None
-    if doubt := exposed(path):
-        logger.errors.warning(doubt)
+    if warning := exposed(path):
+        logger.errors.warning(warning)
 
 
 def listens(config: Config) -> set[str]:

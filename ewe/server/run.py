@@ -22,15 +22,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import doubts as doubts_of_features
 from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner
 from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
-from ewe.server.access import asked_as, doubts, log_doubts
+from ewe.server.access import asked_as, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
@@ -91,8 +91,8 @@ def serve_alone(factory: ProcessorFactory) -> int:
             load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
-        for doubt in (*doubts(config), *log_doubts(config)):
-            logger.errors.warning(doubt)
+        for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
+            logger.errors.warning(warning)
         warn_of_sources(config)
         warn_of_settings(config)
         return run(factory, sockets)
@@ -121,12 +121,15 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with opened(factory) as sockets:
                 start_programs(factory)
-                for doubt in asked_as(
+                for warning in asked_as(
                     xswitch_process.user,
                     config.group,
-                    lambda: [*doubts(config), *log_doubts(config, rotates_as_root=True)],
+                    lambda: [
+                        *closed_directory_warnings(config),
+                        *log_rotation_warnings(config, rotates_as_root=True),
+                    ],
                 ):
-                    logger.errors.warning(doubt)
+                    logger.errors.warning(warning)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
@@ -260,12 +263,17 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
-    """Run the model, in this process or in workers; return the exit status."""
+    """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.ignored
-    public = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
-    doubts_of_sites = (*doubts_of_features(factory.config, *public[:1]), *apache_rules(factory.config))
-    for doubt in (*factory.config.former_names(), *doubts_of_sites):
-        logger.errors.warning(doubt)
+    config = factory.config
+    public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
+    public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
+    for warning in (
+        *config.former_name_warnings(),
+        *warnings_of_features(config, public_url),
+        *htaccess_warnings(config),
+    ):
+        logger.errors.warning(warning)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -416,7 +424,7 @@ def warn_of_sources(config: Config) -> None:
         )
 
 
-def apache_rules(config: Config) -> Iterator[str]:
+def htaccess_warnings(config: Config) -> Iterator[str]:
     """Yield one line for each served directory that contains a file .htaccess, directly or one level below.
 
     Packages for Apache protect their sources and data with such files. ewe does not read them.

@@ -15,7 +15,7 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    change() ──▶ new workers start ──┬─ all serve ──────▶ settle(): the old ones retire
+    change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
                                      └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
@@ -58,8 +58,8 @@ from ewe.server.worker import (
     ignore_stops,
 )
 from ewe.server.worker_table import (
-    BEGINNING,
     COMING,
+    FIRST,
     RETIRING,
     SERVING,
     STARTING,
@@ -122,40 +122,41 @@ class Supervisor:
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
 
-        ready: called when the workers are started; if they import applications, when they serve. Raises StartError
-        if one of the first workers cannot serve.
+        ready: called when the workers have been started; if they import applications, when all of them serve.
+        Raises StartError if one of the first workers cannot serve.
         """
         # The kernel closes this process's end when the process dies, for any reason. Workers notice it, and finish.
         self.lifeline, self.lifeline_writer = os.pipe()
         self.wake, self.wake_writer = nonblocking_pipe()
+        # wait() reads this end only after select() has reported it. Only the writer, a signal, must never block.
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)
         signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-        orphans.adopt()
+        orphans.adopt_orphans()
         gc.collect()
         gc.freeze()  # workers share the memory of these objects as long as no garbage collector writes to it
         if self.factory.xswitch_process:
             self.start_xswitch()
         for slot in sorted(self.kept):
-            self.start(slot, BEGINNING)
+            self.start(slot, FIRST)
         is_ready = not self.factory.imports_in_workers
         if is_ready:
             ready()
         while self.workers or not self.stopping:
-            if not is_ready and not self.stopping and not self.are_any(BEGINNING):
+            if not is_ready and not self.stopping and not self.are_any(FIRST):
                 is_ready = True
                 ready()
             self.wait()
             for noted in self.take_noted():
                 self.act(noted)
             self.reap()
-            if self.is_complete() and not self.stopping:
-                self.settle()
-            self.look_at_sources()
+            if self.change_is_complete() and not self.stopping:
+                self.end_change()
+            self.reload_changed_sources()
             self.start_due()
-            self.look_at_workers()
+            self.grow_or_shrink()
             if self.stopping and all(each.slot == XSWITCH for each in self.workers.values()):
                 self.end_xswitch()
             if self.stopping and time.monotonic() > self.deadline:
@@ -315,7 +316,7 @@ class Supervisor:
         """Return the workers of which no more is expected: they serve, or have not reported for START_S."""
         return [each for each in self.in_slots() if each.state is SERVING or now - each.born >= START_S]
 
-    def look_at_workers(self) -> None:
+    def grow_or_shrink(self) -> None:
         """If it is time, start more workers since all are busy, or retire some that were idle for long."""
         growing = self.growing
         moment = growing.moment() if self.may_look() else None
@@ -375,10 +376,11 @@ class Supervisor:
     def note_status(self, worker: WorkerProcess, code: int) -> None:
         """Note the exit status of a worker that has ended during the stop."""
         if worker.slot == XSWITCH and code == -signal.SIGTERM:
-            code = 0  # TERM came before X-Switch had its handlers, so it had no request
+            code = STOPPED  # TERM came before X-Switch had its handlers, so no request was aborted
         if code == UNUSABLE and worker.failure:
-            code = 0  # the worker's import failed during the stop, so it had no request
-        self.status = self.status or (ABORTED if code else STOPPED)
+            code = STOPPED  # the worker's import failed during the stop, so no request was aborted
+        if self.status == STOPPED and code != STOPPED:
+            self.status = ABORTED
 
     def replace(self, worker: WorkerProcess, code: int) -> None:
         """Plan a new worker for the slot of one that has ended. If workers die young there, the wait grows."""
@@ -435,14 +437,14 @@ class Supervisor:
         """Return the workers of the next generation."""
         return [each for each in self.in_slots() if each.generation > self.generation]
 
-    def is_complete(self) -> bool:
+    def change_is_complete(self) -> bool:
         """Return whether a change is in progress and the next generation serves in every slot."""
         if self.changed_from is None:
             return False
         serving = {each.slot for each in self.coming() if each.state is SERVING}
         return serving.issuperset(self.kept) and not self.are_any(COMING)
 
-    def settle(self) -> None:
+    def end_change(self) -> None:
         """End the change: retire the old workers, since the next generation serves."""
         self.generation += 1
         self.changed_from = None
@@ -501,7 +503,7 @@ class Supervisor:
 
     def watch_sources(self) -> None:
         """Begin to watch the settings file, and the directories of the program, with the current directory."""
-        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt() knows that programs may run
+        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt_orphans() knows that programs may run
         from ewe.server.sources import Sources
 
         self.sources = Sources()
@@ -509,8 +511,8 @@ class Supervisor:
         for directory in sources_of_this_process():
             self.sources.add(directory)
 
-    def look_at_sources(self) -> None:
-        """Start new workers if a source file has changed."""
+    def reload_changed_sources(self) -> None:
+        """If source files have changed, log their names and begin a change to new workers."""
         if self.sources is None or self.stopping or not (changed := self.sources.report()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])

@@ -33,7 +33,7 @@ from ewe import logger
 from ewe.config.pem import fault_of_files, no_password
 from ewe.streams.base import RECEIVE_BYTES, Disconnected, Timeout
 from ewe.streams.over import StreamOver
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -217,7 +217,7 @@ class SecureStream(StreamOver):
                 try:
                     data = await self.receive()
                 except Timeout:
-                    timed_out("head")
+                    count_timeout("head")
                     return b""
         return data
 

@@ -66,7 +66,7 @@ class Rehearsal(Supervisor):
         self.may_fork = True
         self.kept = set(range(begins))
         for slot in range(begins):
-            self.start(slot, State.BEGINNING)
+            self.start(slot, State.FIRST)
 
     def fork(self, slot: int, seat: int) -> int:
         if not self.may_fork:
@@ -87,14 +87,14 @@ class Rehearsal(Supervisor):
     def serves(self, *pids: int) -> None:
         for pid in pids:
             self.happen(self.workers[pid], Event.READY)
-        if self.is_complete():
-            self.settle()
+        if self.change_is_complete():
+            self.end_change()
 
     def ends(self, pid: int, code: int, failure: str = "") -> None:
         self.workers[pid].failure = failure
         self.ended(self.workers.pop(pid), code)
-        if self.is_complete() and not self.stopping:
-            self.settle()
+        if self.change_is_complete() and not self.stopping:
+            self.end_change()
 
     def passes(self) -> None:
         """Let the time come in which every planned start is due."""
@@ -148,7 +148,7 @@ def test_every_pair_has_a_row_or_is_illegal(state: State, event: Event) -> None:
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached = {State.BEGINNING, State.STARTING, State.COMING}  # a fork
+    reached = {State.FIRST, State.STARTING, State.COMING}  # a fork
     for _ in State:
         reached |= {after for (before, _), (after, _) in TABLE.items() if before in reached}
     assert reached == set(State)
@@ -161,10 +161,10 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_first_workers_begin_and_serve(supervisor: Rehearsal) -> None:
-    assert supervisor.are_any(State.BEGINNING)
+    assert supervisor.are_any(State.FIRST)
     supervisor.serves(101, 102)
     assert supervisor.states() == {101: "SERVING", 102: "SERVING"}
-    assert not supervisor.are_any(State.BEGINNING) and not supervisor.sent
+    assert not supervisor.are_any(State.FIRST) and not supervisor.sent
 
 
 def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal) -> None:
@@ -360,9 +360,9 @@ def grown(supervisor: Rehearsal, least: int, most: int, monkeypatch: pytest.Monk
 def test_growth_fills_the_first_free_places(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [1, 2]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.states()[103] == "STARTING" and serving.workers[103].slot == 2
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.kept == {0, 1, 2, 3, 4} and not serving.sent
 
 
@@ -372,18 +372,18 @@ def test_idle_workers_retire_and_their_places_are_free_again(
     decisions = grown(serving, 1, 9, monkeypatch)
     serving.growing.seats.map[serving.workers[101].seat] = 1  # 101 is idle, 102 is not
     decisions += [-1, 1]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.sent == [(101, HUP)] and serving.kept == {1}
     serving.ends(101, STOPPED)
     assert not serving.planned()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.workers[103].slot == 0
 
 
 def test_a_busy_worker_never_retires(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = grown(serving, 1, 9, monkeypatch)
     decisions += [-1]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not serving.sent and serving.kept == {0, 1}
 
 
@@ -391,13 +391,13 @@ def test_a_worker_that_is_to_come_counts_as_idle(serving: Rehearsal, monkeypatch
     seen: list[tuple[int, int]] = []
     grown(serving, 2, 9, monkeypatch)
     monkeypatch.setattr(serving.growing, "look", lambda count, idle: seen.append((count, idle)) or 0)
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     serving.ends(101, CRASH)  # its place waits for the next start
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     serving.passes()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     serving.serves(103)
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert seen == [(2, 0), (2, 1), (2, 1), (2, 0)]
 
 
@@ -407,7 +407,7 @@ def test_nobody_looks_during_a_change_or_a_stop(
 ) -> None:
     grown(serving, 2, 9, monkeypatch)
     serving.reload() if happens == "reload" else serving.stop(TERM)
-    serving.look_at_workers()  # a decision would raise IndexError
+    serving.grow_or_shrink()  # a decision would raise IndexError
     assert not serving.growing.seats.map[0]
 
 
@@ -417,11 +417,11 @@ def test_growth_stops_at_the_first_fork_that_is_refused(
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [4, 4]
     serving.may_fork = False
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.kept == {0, 1, 2} and serving.planned() == [2]
     serving.may_fork = True
     serving.passes()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.kept == set(range(7)) and not serving.planned()
 
 
@@ -454,7 +454,7 @@ def test_a_worker_that_hangs_at_its_start_does_not_count(
 ) -> None:
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [1]
-    serving.look_at_workers()  # a third one starts
+    serving.grow_or_shrink()  # a third one starts
     now = time.monotonic()
     assert [each.pid for each in serving.begun_workers(now)] == [101, 102]
     assert [each.pid for each in serving.begun_workers(now + START_S)] == [101, 102, 103]
@@ -466,8 +466,8 @@ def test_the_log_counts_the_workers_that_retire(
     decisions = grown(serving, 1, 9, monkeypatch)
     decisions += [-3, -3]
     serving.growing.seats.map[serving.workers[101].seat] = 1
-    serving.look_at_workers()
-    serving.look_at_workers()  # no other is idle
+    serving.grow_or_shrink()
+    serving.grow_or_shrink()  # no other is idle
     assert log == ["1 workers, since 1 were idle"]
 
 
@@ -477,17 +477,17 @@ def test_workers_let_go_of_their_clients_where_no_more_may_start(
     decisions = grown(serving, 2, 3, monkeypatch)
     decisions += [0, 1, -1, 0]
     may_start = serving.growing.seats.map
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]  # three are the most
     serving.serves(103)
     serving.growing.seats.map[serving.workers[103].seat] = 1
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
     serving.may_fork = False
     serving.ends(101, CRASH)
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]  # one has died, and the system may refuse the next
 
 
@@ -495,10 +495,10 @@ def test_workers_let_go_of_their_clients_if_growth_does_not_help_soon(serving: R
     serving.growing.span = CountRange(2, 9)
     may_start = serving.growing.seats.map
     serving.growing.waits_since = time.monotonic()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
     serving.growing.waits_since -= HOLD_S
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]
 
 

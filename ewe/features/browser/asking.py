@@ -17,7 +17,7 @@ from ewe.bounded import TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.browser.pages import Facet, Known, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
-from ewe.features.browser.statements import BoundStatement, count_of, counts_of, facet_of, labels_of
+from ewe.features.browser.statements import BoundStatement, count_of, counts_of, facet_of, statement_of_labels
 from ewe.features.browser.urls import View
 from ewe.features.databases.asking import Databases, ResultSource, from_json
 
@@ -158,7 +158,7 @@ class Asking:
         labels: dict[str, dict[Value, str]] = {}
         for key, values in found:
             different = [value for value in dict.fromkeys(values) if value is not None]
-            statement = labels_of(schema, key, different)
+            statement = statement_of_labels(schema, key, different)
             if statement is None:
                 continue
             rows = await self.optional(database, statement, io, len(different), FACET_S) or []

@@ -400,7 +400,7 @@ class Browser:
             raise HTTPError(404, f"There are no forms for the table {name} (browser-edit).")
         if action == "insert":
             return await self.insert(request, trail, schema, table, io)
-        key = key_of(table, request.query)
+        key = key_in_query(table, request.query)
         statement = statements.row_of(schema, table, key)
         try:
             if suffix:
@@ -434,7 +434,7 @@ class Browser:
         row = dict(zip(rows.columns, rows.rows[0], strict=True))
         referring: list[tuple[Any, int | None]] = []
         for each in schema.referring.get(table.name, ()):
-            values = [row.get(name) for name in each.others]
+            values = [row.get(name) for name in each.other_columns]
             if None in values:
                 continue
             view = View()
@@ -548,7 +548,7 @@ def see_other(target: str) -> Response:
     return Response(303, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
-def key_of(table: Table, query: str | None) -> list[Value]:
+def key_in_query(table: Table, query: str | None) -> list[Value]:
     """Return the key of a row in a query. Raises BadRequest, HTTPError."""
     if not table.key:
         raise HTTPError(404, f"The rows of {table.name} have no key, so a row has no page.")

@@ -465,10 +465,10 @@ def formatter(trail: PageTrail, listing: TableListing, name: str) -> Callable[[V
 def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Sequence[Value]) -> str:
     """Return the URL of the row that a foreign key leads to."""
     other = schema.tables[key.other]
-    if key.others == other.key:
+    if key.other_columns == other.key:
         return trail.of_row(other.name, values)
     view = View()
-    for name, value in zip(key.others, values, strict=True):
+    for name, value in zip(key.other_columns, values, strict=True):
         view = view.filtered(name, "eq", plain(value))
     return trail.of_table(other.name) + view.query()
 
@@ -502,7 +502,7 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
-            there = key.others[key.columns.index(column.name)]
+            there = key.other_columns[key.columns.index(column.name)]
             url = html_escape(trail.of_table(key.other))
             keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(there)}')
     cells = (shown(column.name), shown(column.type), shown(", ".join(facts)), "<br>".join(keys))
@@ -681,7 +681,7 @@ def row_page(
         body += ["<h2>Rows that lead here</h2>", '<ul class="cards">']
         for each, count in referring:
             view = View()
-            for here, there in zip(each.columns, each.others, strict=True):
+            for here, there in zip(each.columns, each.other_columns, strict=True):
                 view = view.filtered(here, "eq", plain(row[there]))
             url = html_escape(trail.of_table(each.table) + view.query())
             by = shown(", ".join(each.columns))

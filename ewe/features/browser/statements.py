@@ -91,15 +91,18 @@ def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement
     )
 
 
-def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
-    """Return the statement for the labels of the rows to which a foreign key refers; None if there are none."""
+def statement_of_labels(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
+    """Return the statement that reads the labels of the rows to which a foreign key refers; None if there are none.
+
+    A label is the value of a column such as `name` or `title`. The key has one column, with these values.
+    """
     other = schema.tables[key.other]
     if not other.label or not values:
         return None
     parameters = {f"v{number}": value for number, value in enumerate(values)}
     names = ", ".join(f":{name}" for name in parameters)
-    there = quote(key.others[0])
-    sql = f"SELECT {there}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {there} IN ({names})"
+    referenced = quote(key.other_columns[0])
+    sql = f"SELECT {referenced}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {referenced} IN ({names})"
     return BoundStatement(sql, parameters)
 
 

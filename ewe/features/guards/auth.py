@@ -209,7 +209,7 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     return name, password
 
 
-def doubts(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public: str) -> Iterator[str]:
     """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
     for site in config.sites if public else ():
         own = config.taking(site.given)
@@ -227,6 +227,6 @@ MEANING = "who may: a log-in with name and password"
 FEATURE = Feature(
     "auth",
     keys={"auth": StepKey(AUTH, MEANING, Auth.from_table)},
-    doubts=doubts,
+    start_warnings=start_warnings,
     late=("ewe.features.guards.auth_command", "ewe.features.guards.htpasswd"),
 )

@@ -167,7 +167,7 @@ class Htpasswd:
             raise ValueError(f"{path} line {number}: {reason}")
 
         try:
-            self.identity, data = self.load()
+            self.file_version, data = self.load()
         except OSError as reason:
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
@@ -184,7 +184,7 @@ class Htpasswd:
             data = os.pread(file.fileno(), self.bounds.size + 1, 0)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
-        return identity(about), data
+        return file_version(about), data
 
     def use(self, users: dict[bytes, PasswordEntry]) -> None:
         """Use these users from now on."""
@@ -197,8 +197,8 @@ class Htpasswd:
         if now - self.looked_at < CHECK_EVERY_S:
             return
         try:
-            if identity(os.stat(self.path)) != self.identity:
-                self.identity, data = self.load()
+            if file_version(os.stat(self.path)) != self.file_version:
+                self.file_version, data = self.load()
                 self.complaints = 0
                 self.use(read(data, self.complain, self.bounds.cost))
         except OSError as reason:
@@ -224,6 +224,6 @@ class Htpasswd:
         return (user.hash, True) if user is not None else (self.decoy, False)
 
 
-def identity(about: os.stat_result) -> tuple[int, ...]:
+def file_version(about: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when its contents change."""
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)

@@ -28,7 +28,7 @@ from ewe.config.setting_types import SIZE, Kind
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
 from ewe.http.messages import Region, Response, Source, body_size
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Timeout
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LimitRate(Middleware):
         response = await self.inner.respond(request, io)
         if response is None:
             return None
-        if request.method == "HEAD" or response.status in BODILESS or response.length == 0:
+        if request.method == "HEAD" or response.status in BODILESS_STATUSES or response.length == 0:
             return response
         # One piece of Paced: nothing would wait.
         if isinstance(response.body, bytes) and len(response.body) <= self.rate // 4:

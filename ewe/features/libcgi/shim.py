@@ -83,11 +83,11 @@ class Shim:
 
     def __init__(self) -> None:
         """Load the shim, and declare the C types of its functions to ctypes. Raises NotBuilt."""
-        if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
+        if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
             raise NotBuilt(reason)
         try:
             # `preloaded`: loaded while ewe was root, since the workers may not be able to read its directory.
-            path = build.preloaded or build.shim()
+            path = build.preloaded or build.shim_file()
         except OSError:  # this process may not read ewe's directory
             raise NotBuilt(NOT_BUILT_MESSAGE) from None
         if path != build.preloaded and not path.exists():

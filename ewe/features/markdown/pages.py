@@ -28,7 +28,7 @@ from ewe.features.markdown.book import CHECK_S, MAX_FILE_BYTES, Book, Books
 from ewe.features.markdown.convert import Converted, convert
 from ewe.features.markdown.print import printed
 from ewe.features.markdown.search import query_of, results
-from ewe.features.static import File, Static, hidden, identity
+from ewe.features.static import File, Static, file_version, hidden
 from ewe.gateway.turns import Turns
 from ewe.http import conditional
 from ewe.http.dates import http_date
@@ -47,7 +47,7 @@ MAX_PAGES = 200  # pages in memory
 MAX_DIRECTORIES = 1_000  # directories in memory, with the contents of their books
 MAX_DOCUMENTS = 4  # books in memory, each as one document
 DOCUMENT_S = 10.0  # CPU time for the pages of one document that are not in the cache
-TURNS, DOCUMENT_TURNS = Turns(), Turns()
+PAGE_TURNS, DOCUMENT_TURNS = Turns(), Turns()
 KIND = "text/html; charset=utf-8"
 
 
@@ -124,7 +124,7 @@ class MarkdownPages:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
                 return None
-            page = self.kept.get((path, identity(about)))
+            page = self.kept.get((path, file_version(about)))
             return about, page, os.read(descriptor, MAX_FILE_BYTES) if page is None else b""
         finally:
             os.close(descriptor)
@@ -150,8 +150,8 @@ class MarkdownPages:
 
         Many clients may ask for a new page at once: one thread converts it, and the others get it from the cache.
         """
-        name, key = os.path.basename(path), (path, identity(about))
-        with TURNS.taken():
+        name, key = os.path.basename(path), (path, file_version(about))
+        with PAGE_TURNS.one_at_a_time():
             if (page := self.kept.get(key)) is None:
                 text = source.decode("utf-8", "replace")
                 made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
@@ -204,7 +204,7 @@ class MarkdownPages:
         if path != book.contents:
             return None
         key = (path, book.version)
-        with DOCUMENT_TURNS.taken():
+        with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
                 made = printed(book, self.language_of(path), self.bodies()).encode("utf-8", "replace")
                 self.documents[key] = made
