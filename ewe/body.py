@@ -67,7 +67,7 @@ class Body(BodyReader):
             return piece
         while not self.finished:
             if self.expects:
-                await self.invite()
+                await self.send_continue()
             data = self.pending
             if not data:
                 if self.decoder is None or self.decoder.hungry:
@@ -80,7 +80,7 @@ class Body(BodyReader):
                 return piece
         return b""
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Send "100 Continue" if the client waits for it."""
         if self.expects and not self.finished:
             self.expects = False

@@ -167,7 +167,7 @@ async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") ->
         return
     if agreed:
         await converse(secure, site)
-        await secure.goodbye()
+        await secure.send_close_notify()
 
 
 def recall(site: Site, pending: bytes) -> tuple[Request, bytes] | None:

@@ -207,7 +207,7 @@ class ApplicationBody(Source):
             if not self.more:
                 return b""
             if self.size:
-                call.channel.call(call.taken, self.size)
+                call.channel.call(call.count_taken, self.size)
                 self.size = 0
             await self.next()
 

@@ -180,7 +180,7 @@ class Homes(Middleware):
         directory, owner = home.static.root, home.static.owner
         found = HomeSettings()
         try:
-            descriptor = opened(os.path.join(directory, FILE), FILE, owner)
+            descriptor = open_user_file(os.path.join(directory, FILE), FILE, owner)
         except FileNotFoundError:
             return found
         except (OSError, ConfigError) as reason:
@@ -188,7 +188,10 @@ class Homes(Middleware):
             return found
         try:
             about = file_version(os.fstat(descriptor))
-            if known is not None and known.identities == (about, found_at(directory, known.password_file)):
+            if known is not None and known.identities == (
+                about,
+                version_of_file(directory, known.password_file),
+            ):
                 return known
             data = os.read(descriptor, MAX_SETTINGS_BYTES + 1)
         finally:
@@ -198,15 +201,19 @@ class Homes(Middleware):
                 raise ConfigError(f"{FILE} is longer than {MAX_SETTINGS_BYTES} bytes")
             if data.count(b".") > MAX_DOTS:
                 raise ConfigError(f"{FILE} has more than {MAX_DOTS} dots")
-            self.take(found, tomllib.loads(data.decode()), home)
+            self.read_keys_of_user(found, tomllib.loads(data.decode()), home)
         except UnicodeDecodeError:
             found.fault = f"{FILE} is not UTF-8 text"
-        except (ValueError, RecursionError, OSError) as reason:  # from the TOML parser, or from take()
+        except (
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as reason:  # from the TOML parser, or from read_keys_of_user()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
         found.identities = (about, found.passwords)
         return found
 
-    def take(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
+    def read_keys_of_user(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
         """Read the keys of a user's settings into `found`. Raises ConfigError, ValueError, OSError."""
         for key, value in SETTINGS.read_at(f"{FILE}:", table).items():
             label = f"{FILE}: {key} ="
@@ -236,9 +243,9 @@ class Homes(Middleware):
     def auth(self, found: HomeSettings, table: dict[str, str], label: str, home: Home) -> Auth:
         """Return the log-in of a directory. The password file must be beside .ewe.toml. Raises ConfigError."""
         found.password_file = name = table["file"]
-        found.passwords = found_at(home.static.root, name)
+        found.passwords = version_of_file(home.static.root, name)
         try:
-            descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
+            descriptor = open_user_file(os.path.join(home.static.root, name), name, home.static.owner)
         except OSError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
         path = name_of(descriptor)  # the path of the checked file, even if another file gets its name later
@@ -259,7 +266,7 @@ def leads_below(prefix: str, path: str) -> bool:
         return False
 
 
-def opened(path: str, name: str, owner: int | None) -> int:
+def open_user_file(path: str, name: str, owner: int | None) -> int:
     """Open a user's regular file; return the descriptor. Raises OSError; ConfigError for another kind of file."""
     try:
         descriptor = os.open(path, OPEN_FLAGS)
@@ -278,7 +285,7 @@ def opened(path: str, name: str, owner: int | None) -> int:
     raise ConfigError(f"{name} is not a regular file of the user")
 
 
-def found_at(directory: str, name: str) -> object:
+def version_of_file(directory: str, name: str) -> object:
     """Return a file's file_version(), which changes when the file changes; None if there is no file, or no name."""
     try:
         return file_version(os.lstat(os.path.join(directory, name))) if name else None

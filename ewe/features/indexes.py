@@ -30,7 +30,7 @@ from ewe import __version__
 from ewe.config.defaults import PRIVATE_DIRECTORIES
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
-from ewe.http.conditional import outcome
+from ewe.http.conditional import status_by_conditions
 from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -142,17 +142,17 @@ def listing(
     they are read here. Raises HTTPError.
     """
     query = parameters(request.query)
-    names = names_in(descriptor, path) if names is None else public(names)
+    names = names_in(descriptor, path) if names is None else listable_names(names)
     part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
-    sort, order = wanted(query) if part is None else ("", "")
+    sort, order = sort_of_query(query) if part is None else ("", "")
     entries = read(descriptor, names if part is None else part.names, root, directory)
     if part is None:
-        arranged(entries, sort, order)
+        sort_entries(entries, sort, order)
     is_json = prefers_json(request.values.get("accept", ""))
     page_number = "" if part is None else f"{part.number} of {part.count}"
     etag = tag_of(entries, f"{is_json}\0{path}\0{request.host}\0{sort}\0{order}\0{page_number}")
     fields: tuple[tuple[str, str], ...] = (*FIELDS, ("ETag", etag))
-    status = outcome(request, etag, None) if request.conditional else None
+    status = status_by_conditions(request, etag, None) if request.conditional else None
     if status == 304:
         return Response(304, (field for field in fields if field[0] in ALWAYS))
     if status == 412:
@@ -216,7 +216,7 @@ def parameters(query: str | None) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in (query or "").split("&"))}
 
 
-def wanted(query: dict[str, str]) -> tuple[str, str]:
+def sort_of_query(query: dict[str, str]) -> tuple[str, str]:
     """Return the column to sort by, and "asc" or "desc"."""
     sort = query.get("sort", "name")
     return (sort, "desc" if query.get("order") == "desc" else "asc") if sort in COLUMNS else ("name", "asc")
@@ -253,10 +253,10 @@ def names_in(descriptor: int, path: str) -> list[str]:
         names = [item.name for item in islice(items, MAX_NAMES + 1)]
     if len(names) > MAX_NAMES:
         raise HTTPError(403, f"{path} has more than {MAX_NAMES} entries, too many to list")
-    return public(names)
+    return listable_names(names)
 
 
-def public(names: list[str]) -> list[str]:
+def listable_names(names: list[str]) -> list[str]:
     """Return the names that may be listed."""
     return [name for name in names if not name.startswith(".") and name.upper() not in PRIVATE_DIRECTORIES]
 
@@ -295,7 +295,7 @@ def leads_out(name: str, descriptor: int, root: str, directory: str) -> bool:
         os.close(opened)
 
 
-def arranged(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
+def sort_entries(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
     """Sort by the column, then by name, and put directories first; return the same list."""
     down = order == "desc"
     entries.sort(key=lambda entry: natural(entry.name), reverse=down and sort == "name")
@@ -337,7 +337,7 @@ def as_page(
     parent = '<tr class="up"><td colspan="3"><a href="../"><bdi>Parent directory</bdi></a>'
     rows = [parent] if path != "/" else []
     rows += map(row, entries)
-    size = human(sum(entry.size or 0 for entry in entries))
+    size = size_for_people(sum(entry.size or 0 for entry in entries))
     count = f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}"
     summary = f"{count}, {size} in files. Times are in UTC." if entries else "This directory is empty."
     return PAGE.format(
@@ -382,13 +382,13 @@ def row(entry: DirectoryEntry) -> str:
     """Return the row of an entry. Without "./", a browser could read a name with a colon as a scheme."""
     kind, slash = (' class="d"', "/") if entry.is_directory else ("", "")
     link = f'<a href="./{html_escape(percent_encode(entry.name))}{slash}"><bdi>{shown(entry.name)}{slash}</bdi></a>'
-    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{human(entry.size)}'
+    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{size_for_people(entry.size)}'
     at = date(entry.modified)
     when = f'<time datetime="{at}">{at[:10]}<span> {at[11:16]}</span></time>' if at else ""
     return f"<tr{kind}><td>{link}{size}<td>{when}"
 
 
-def human(size: int) -> str:
+def size_for_people(size: int) -> str:
     """Return a size with two or three digits and a unit."""
     if size < 1000:
         return f"{size} B"

@@ -71,11 +71,11 @@ class Languages(Static):
                 return response
         return None
 
-    def absent(self, path: str, why: str) -> str:
+    def line_for_missing_file(self, path: str, why: str) -> str:
         """Return the line of `ewe --explain` for a path without a file of this name."""
         variants = self.variants(path)
         if not variants:
-            return super().absent(path, why)
+            return super().line_for_missing_file(path, why)
         names = " or ".join(self.name(each) for each in variants.values())
         return f"  answer    the file {names}, as Accept-Language says   (languages)"
 
@@ -127,8 +127,8 @@ class Languages(Static):
         if not isinstance(response, CachedFile):
             return Response(response.status, fields, response.body, cause=response.cause)
         found = CachedFile(response.status, fields, response.body)
-        found.variants, found.keep = {}, response.keep
-        if response.keep(0):
+        found.variants, found.take_room = {}, response.take_room
+        if response.take_room(0):
             response.variants[request.path] = found
         return found
 

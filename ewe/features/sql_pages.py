@@ -273,14 +273,14 @@ class SQLPages:
             except HTTPError as error:
                 raise FileNotFoundError(error.cause) from None
             known = file_version(file_status)
-            return text, lambda: self.is_same(path, known)
+            return text, lambda: self.is_template_unchanged(path, known)
 
         environment = self.environments.get(directory)
         if environment is None:
             environment = self.environments[directory] = Environment(load)
         return environment
 
-    def is_same(self, path: str, known: tuple[int, ...]) -> bool:
+    def is_template_unchanged(self, path: str, known: tuple[int, ...]) -> bool:
         """Return whether a file that a page extends has not changed."""
         try:
             return file_version(os.stat(self.static.name(path))) == known
@@ -354,7 +354,7 @@ class PageRequest:
                 try:
                     columns, rows = await self.rows(query, select_statement(query, choice), values)
                 except DatabaseError as error:
-                    return self.refused(query, error)
+                    return self.page_for_error(query, error)
             if query.empty and asked and not rows:
                 return failed_page(query.empty, f"query {query.name} finds no row", "There is no such page.")
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
@@ -410,7 +410,7 @@ class PageRequest:
             read_only=isinstance(statement, Query),
         )
 
-    def refused(self, statement: Statement, error: DatabaseError) -> Response:
+    def page_for_error(self, statement: Statement, error: DatabaseError) -> Response:
         """Return the page for an error of the database."""
         where = f"{self.pages.static.name(self.file)}, line {statement.line}"
         cause = f"{where}: {statement.name}: database {self.database}: {error.kind}: {error}"
@@ -436,7 +436,7 @@ class PageRequest:
         try:
             body = await self.pages.databases.ask(request, self.io)
         except DatabaseError as error:
-            return self.refused(query, error)
+            return self.page_for_error(query, error)
         fields = [("Content-Type", TYPES[layout]), *FIELDS]
         if layout == "CSV":
             stem = percent_encode(self.file.rpartition("/")[2].removesuffix(SUFFIX))
@@ -464,7 +464,7 @@ class PageRequest:
                 word in str(error) for word in ("constraint failed", "violates")
             ):
                 return failed_page(409, f"{post.name}: {error}", self.message_for(error))
-            return self.refused(post, error)
+            return self.page_for_error(post, error)
         row = dict(zip(table.columns, table.rows[0], strict=True)) if table.rows else {}
         return see_other(self.target(post, {**values, **row}))
 

@@ -84,7 +84,7 @@ class OpenFile:
 KEPT: dict[int, ref[CacheEntry] | None] = {}
 
 
-def let_go_of_unused(now: float) -> None:
+def close_unused_files(now: float) -> None:
     """Close the open files that no request has asked for in UNUSED_S. now: time.monotonic()."""
     for kept in list(KEPT.values()):
         entry = kept() if kept is not None else None
@@ -142,7 +142,7 @@ class File:
         self.opened: OpenFile | None = None
         self.head = b""
 
-    def again(self, opened: OpenFile) -> Response | None:
+    def response_if_unchanged(self, opened: OpenFile) -> Response | None:
         """Return the response of an open file in the cache; None if it was changed meanwhile."""
         if file_version(os.fstat(opened.descriptor)) != self.file_version:
             return None
@@ -271,7 +271,7 @@ class Static:
             elif not known.sidecars and request.method in ("GET", "HEAD"):
                 file = known.file
                 opened = file.opened  # another thread may let it go
-                response = file.response if opened is None else file.again(opened)
+                response = file.response if opened is None else file.response_if_unchanged(opened)
                 if response is None:
                     self.forget(request.path)
                 elif not request.conditional:
@@ -313,7 +313,7 @@ class Static:
             raise HTTPError(404, "its name begins with a dot, or is WEB-INF or META-INF")
         descriptor = self.open(name)
         if descriptor is None:
-            yield self.absent(path, why)
+            yield self.line_for_missing_file(path, why)
             return
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -331,7 +331,7 @@ class Static:
         finally:
             os.close(descriptor)
 
-    def absent(self, path: str, why: str) -> str:
+    def line_for_missing_file(self, path: str, why: str) -> str:
         """Return the line of `ewe --explain` for a path without a file."""
         return f"  answer    404: there is no {self.name(path)}   ({why})"
 
@@ -401,13 +401,13 @@ class Static:
                 return None
             raise
         try:
-            self.check(descriptor, name, for_program)
+            self.raise_if_not_public(descriptor, name, for_program)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def check(self, descriptor: int, name: str, for_program: bool) -> None:
+    def raise_if_not_public(self, descriptor: int, name: str, for_program: bool) -> None:
         """Raise HTTPError if a file lies outside the root, is a program, or belongs to another user."""
         try:
             real = true_name(descriptor, name)
@@ -475,10 +475,10 @@ class Static:
             file.body = read(descriptor, file.size)
         if file.body is not None:
             file.response = response = CachedFile(200, file.whole_fields, file.body)
-            response.variants, response.keep = {}, no_room
+            response.variants, response.take_room = {}, no_room
             if settled:
                 self.remember(request.path, file, sidecars)  # for a directory, its path and its index file
-                response.keep = lambda size: self.keep(request.path, file, size)
+                response.take_room = lambda size: self.take_room(request.path, file, size)
         elif settled and not sidecars and self.room and (opened := self.opened(descriptor)) is not None:
             file.opened = opened
             file.head = encode_head(200, REASONS[200], file.whole_fields)
@@ -487,7 +487,7 @@ class Static:
 
     def opened(self, descriptor: int) -> OpenFile | None:
         """Return a file for the cache to keep open; None if enough are open, or if no descriptor is left."""
-        let_go_of_unused(time.monotonic())
+        close_unused_files(time.monotonic())
         if len(KEPT) >= self.max_open_files:
             return None
         try:
@@ -546,7 +546,7 @@ class Static:
         if file.opened is not None:
             KEPT[file.opened.descriptor] = ref(entry)
 
-    def keep(self, path: str, file: File, size: int) -> bool:
+    def take_room(self, path: str, file: File, size: int) -> bool:
         """Count `size` more bytes, and ENTRY_BYTES, for a cached file; return whether the cache has room for them.
 
         Return False if the file is no longer cached. If the cache is full, drop all files and return False. The
@@ -601,7 +601,7 @@ def hidden(path: str) -> bool:
 
 def refused_by_condition(request: Request, file: File) -> Response | None:
     """Return the 304 or 412 if a condition of the request forbids to send the file, else None."""
-    status = conditional.outcome(request, file.etag, file.modified)
+    status = conditional.status_by_conditions(request, file.etag, file.modified)
     if status == 304:
         return Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
     return error_page(412, "the condition does not hold") if status == 412 else None
@@ -615,7 +615,7 @@ def whole(file: File, descriptor: int) -> Response:
 
 
 def no_room(size: int) -> bool:
-    """Return False, as keep() of a file that is not cached."""
+    """Return False, as take_room() of a file that is not cached."""
     return False
 
 

@@ -97,7 +97,7 @@ class XSwitch:
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
-            if is_nph(script) and (await source.first()).startswith(b"Status:"):
+            if is_nph(script) and (await source.read_start()).startswith(b"Status:"):
                 script = Script("", script.name, "")  # X-Switch itself has answered, with a head to parse
             answer_found = await response(request, script, source, self.limits)
             if NO_ENGINE in answer_found.fields:

@@ -52,7 +52,7 @@ from ewe.gateway.cgi import MAX_CACHED_HEAD_BYTES
 from ewe.http.messages import NO_BODY
 from ewe.streams.base import CALL_COST_BYTES
 from ewe.streams.flag import Flag
-from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
+from ewe.streams.loops import Cancelled, Event, get_running_loop, run_unless_given_up, start_task, wait_until
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
@@ -300,7 +300,7 @@ class ApplicationCall:
         self.incoming = {"type": "http.request", "body": piece, "more_body": more}
         wake(self.waiting)
 
-    def taken(self, size: int) -> None:
+    def count_taken(self, size: int) -> None:
         """Note that the conversation took pieces of `size` bytes."""
         self.unsent -= size
         if self.unsent <= MAX_QUEUED_BYTES:
@@ -415,13 +415,13 @@ class Application:
         self.idle = Event()
         if not self.calls:
             self.idle.set()
-        if not await until(self.idle, seconds, aborting):
+        if not await wait_until(self.idle, seconds, aborting):
             logger.errors.warning(
                 f"application {self.text!r}: {len(self.calls)} calls are aborted by the stop"
             )
             for call in list(self.calls):
                 call.leave(cancel=True)
-            await until(self.idle, CANCEL_TIMEOUT_S, Flag())
+            await wait_until(self.idle, CANCEL_TIMEOUT_S, Flag())
         self.idle = None
         self.process = 0
         await lifespan.stop(seconds, aborting)
@@ -495,7 +495,7 @@ class Lifespan:
     async def stop(self, seconds: float, aborting: Flag) -> None:
         """Tell the application to stop, and wait up to `seconds` until it has stopped."""
         self.stopping.set()
-        if not await until(self.over, seconds, aborting):
+        if not await wait_until(self.over, seconds, aborting):
             logger.errors.warning(
                 f"application {self.application.text!r}: its shutdown is aborted by the stop"
             )
@@ -518,7 +518,7 @@ async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
     """Start applications in this process, on their loop. Return "", or one line about the one that cannot start."""
     try:
         for application in applications:
-            await unless(application.start(), given_up)
+            await run_unless_given_up(application.start(), given_up)
     except StartupFailed as reason:
         return str(reason)
     return ""

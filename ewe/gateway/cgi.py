@@ -320,7 +320,7 @@ def is_nph(script: Script) -> bool:
 
 async def non_parsed(source: GatewaySource) -> Response:
     """Return the unparsed response of an nph- script: section 5. Raises HTTPError(502)."""
-    start = await source.first()
+    start = await source.read_start()
     match = NPH_STATUS.match(start)
     if match is None:
         raise HTTPError(
@@ -359,7 +359,7 @@ class GatewaySource(Source):
         """End a program that is still writing."""
         raise NotImplementedError
 
-    async def first(self) -> bytes:
+    async def read_start(self) -> bytes:
         """Return the first 16 bytes or more, and keep them for receive(). Raises HTTPError(502, 504)."""
         start = b""
         while len(start) < 16 and (data := await self.receive()):

@@ -15,9 +15,9 @@ variables that an authorizer or an error page has set (REDIRECT_STATUS), and the
 the fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
 **Only a plain request makes a copy**: one with no field by which a program might choose its response, apart from
-those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They may get
-a copy: it has the content that each plain visitor gets. Thus a stranger cannot run the program more often by
-adding a field.
+those of Vary (unkeyed_fields() in ewe.http.caching). Other requests run the program, and change nothing here. They
+may get a copy: it has the content that each plain visitor gets. Thus a stranger cannot run the program more often
+by adding a field.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
 program, and the others wait for its copy, each for an event. This is an InFlightRequest. The others
@@ -45,12 +45,12 @@ from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
 from ewe.http.caching import (
     directives,
+    fields_in_vary,
     is_personal,
     lifetime,
     may_store,
-    selected,
-    selecting,
-    unkeyed,
+    selecting_values,
+    unkeyed_fields,
 )
 from ewe.http.error_pages import error_page
 from ewe.http.messages import (
@@ -133,7 +133,14 @@ class ContentCache:
         if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(feature), said_by_others(io.variables), request.version)
+        key = (
+            url,
+            request.path,
+            request.query,
+            id(feature),
+            variables_of_site(io.variables),
+            request.version,
+        )
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
@@ -156,7 +163,9 @@ class ContentCache:
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         in_flight = None
-        odd = unkeyed(request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted)
+        odd = unkeyed_fields(
+            request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted
+        )
         if (
             why in ("uri-miss", "stale")
             and request.method == "GET"
@@ -165,7 +174,7 @@ class ContentCache:
         ):
             in_flight = self.begin_request(key)
             if in_flight is None:
-                has_ended, in_flight = await self.waited(key, io)
+                has_ended, in_flight = await self.wait_for_other_request(key, io)
                 found = self.find(key, request) if has_ended else None
                 if found is not None and is_fresh(found, wishes) and may_use(found, personal=personal):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
@@ -229,9 +238,9 @@ class ContentCache:
         elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.kept(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
+        return self.store_if_allowed(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
 
-    def kept(
+    def store_if_allowed(
         self,
         key: Key,
         request: Request,
@@ -262,7 +271,7 @@ class ContentCache:
             if response.status < 500 and not odd:
                 self.remember_not_kept(key)
             return with_status(response, status)
-        names = selecting(response) or ()
+        names = fields_in_vary(response) or ()
         if unnamed := odd.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
         if isinstance(body, Source):
@@ -290,7 +299,7 @@ class ContentCache:
             in_flight = self.in_flight[key] = InFlightRequest()
             return in_flight
 
-    async def waited(self, key: Key, io: Stream) -> tuple[bool, InFlightRequest | None]:
+    async def wait_for_other_request(self, key: Key, io: Stream) -> tuple[bool, InFlightRequest | None]:
         """Wait for a program that another request runs; return whether it has ended.
 
         If the client of that request reads so slowly that the others would wait for the client, one of them takes
@@ -350,7 +359,7 @@ class ContentCache:
                 return None
             self.copies[url] = copies  # at the end of the dictionary: store() drops from its beginning
             for copy in copies:  # the newest copy comes first
-                if copy.key == key and selected(copy.names, request) == copy.values:
+                if copy.key == key and selecting_values(copy.names, request) == copy.values:
                     return copy
         return None
 
@@ -394,7 +403,7 @@ class ContentCache:
         self.drop((scheme, host, server, each) for each in targets)
 
 
-def said_by_others(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """Return the variables that an authorizer, a location or an error page has added, without those of a visitor.
 
     A page may depend on each of them. If it depends on a visitor's variable, is_personal() decides.

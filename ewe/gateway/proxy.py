@@ -70,7 +70,7 @@ class SpooledBody(BodyReader):
         self.finished = not piece or self.offset == self.length
         return piece
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Do nothing: the client has sent the whole body."""
 
     def has_arrived(self) -> bool:
@@ -136,7 +136,7 @@ class UpstreamExchange(Source):
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
-            await self.body.invite()
+            await self.body.send_continue()
             if self.body.has_arrived():  # head and first piece of the body leave in one system call
                 data += await self.next_piece()
         try:
@@ -265,9 +265,9 @@ class UpstreamExchange(Source):
         """Return the body if all of it came with the head; None if receive() must return its pieces."""
         if self.finished:
             return b""
-        if not self.reader.has_all():
+        if not self.reader.seems_complete():
             return None
-        self.first = self.take()
+        self.first = self.decode()
         return self.take_first() if self.upstream is None else None
 
     first = b""  # decoded bytes that receive() has not returned yet
@@ -287,11 +287,11 @@ class UpstreamExchange(Source):
             if reader.hungry and not (data := await self.more()):
                 self.take_end_of_connection()
                 return b""
-            if piece := self.take(data):
+            if piece := self.decode(data):
                 return piece
         return b""
 
-    def take(self, data: bytes = b"") -> bytes:
+    def decode(self, data: bytes = b"") -> bytes:
         """Return the decoded bytes that have arrived, `data` at last. Raises HTTPError(502)."""
         try:
             piece = self.reader.read_body(data)

@@ -202,7 +202,7 @@ class ResponderSource(GatewaySource):
         """Handle bytes of the answer. Raises HTTPError(502)."""
         if (output := self.requester.take_whole_output(data)) is not None:
             self.output_buffer = output
-            self.over(COMPLETE)
+            self.end_response(COMPLETE)
             return
         try:
             events = self.requester.feed(data)
@@ -216,9 +216,9 @@ class ResponderSource(GatewaySource):
                 self.errors = self.errors or StderrLog(self.name)
                 self.errors.take(event.data)
             else:
-                self.over(event)
+                self.end_response(event)
 
-    def over(self, event: Ended) -> None:
+    def end_response(self, event: Ended) -> None:
         """End the request. Its connection is free for another request if this one was sent completely."""
         if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
             self.refused = True
@@ -235,7 +235,7 @@ class ResponderSource(GatewaySource):
     async def closed(self) -> None:
         """Handle a closed connection: the end of the answer, if the protocol defines it so; else a lost request."""
         if self.answered and self.requester.ends_with_close:
-            self.over(Ended(0, fastcgi.REQUEST_COMPLETE))
+            self.end_response(Ended(0, fastcgi.REQUEST_COMPLETE))
         else:
             await self.lost()
 

@@ -47,7 +47,7 @@ class BodyReader:
         """Read the beginning of the body before a feature answers."""
         raise NotImplementedError
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Send "100 Continue" to a client that waits for it before it sends the body."""
         raise NotImplementedError
 
@@ -321,11 +321,11 @@ class KeptResponse(Response):
 
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
     file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
-    keep: a function that asks the cache to store this many additional bytes, and returns whether there is room.
+    take_room: a function that asks the cache to store this many more bytes, and returns whether there is room.
     """
 
-    __slots__ = ("keep", "variants")
-    keep: Callable[[int], bool]
+    __slots__ = ("take_room", "variants")
+    take_room: Callable[[int], bool]
     variants: dict[str, Response]
 
 

@@ -155,7 +155,7 @@ class ResponseReader(Generic[Head]):
             self.ends_before_close = False
         return head
 
-    def has_all(self) -> bool:
+    def seems_complete(self) -> bool:
         """Return whether the rest of the body seems to have arrived: a chunk's data may look like the last one."""
         if self.decoder is not None:
             return self.buffer.endswith(b"0\r\n\r\n")

@@ -68,7 +68,7 @@ class ScheduledParking(Parking):
         task = self.parked.get(descriptor)
         if not isinstance(task, ScheduledTask) or not task.stream.idle:
             super().ready(descriptor)
-        elif self.pool.look(task):
+        elif self.pool.has_complete_head(task):
             if task.stream.head_until < math.inf:
                 task.stream.head_until = math.inf
                 self.listener.unwatch(descriptor)
@@ -114,7 +114,7 @@ class ScheduledPool(Pool):
             return super().has_room()
         return len(self.live) < self.connection_limit
 
-    def look(self, task: ScheduledTask) -> bool:
+    def has_complete_head(self, task: ScheduledTask) -> bool:
         """Look at the head of a parked conversation; return whether a worker may have it.
 
         A worker also gets the end of a connection, and a head that will not become complete.

@@ -28,7 +28,7 @@ MAX_PROGRAMS = 1000  # files of one cgi-path whose first lines are read
 EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def asked_as(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
+def call_as_account(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
     """Call `question` as another account, and return its result. Without root, call it as the present account.
 
     Raises StartError if the account does not exist.
@@ -83,7 +83,7 @@ def closed_python(user: str | None, group: str | None) -> list[str]:
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return []
-    return asked_as(user, group, closed_python_warnings)
+    return call_as_account(user, group, closed_python_warnings)
 
 
 def log_rotation_warnings(config: Config, rotates_as_root: bool = False) -> list[str]:

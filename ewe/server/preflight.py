@@ -17,7 +17,7 @@ from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import find
 from ewe.server.access import (
-    asked_as,
+    call_as_account,
     closed_directory_warnings,
     closed_python,
     closed_python_warnings,
@@ -78,8 +78,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
             if closed_python(account, group):  # then root imports the applications
                 failures += unimportable(site)
             else:
-                failures += asked_as(account, group, lambda: unimportable(site))
-        notes += asked_as(account, group, lambda: warnings_of_workers(config))
+                failures += call_as_account(account, group, lambda: unimportable(site))
+        notes += call_as_account(account, group, lambda: warnings_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"

@@ -335,7 +335,8 @@ class Manager:
             slot.process = None
             ended.close()
             code = ended.process.returncode
-            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{lacking(ended.recent_output)}"
+            hint = hint_about_package(ended.recent_output)
+            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
             self.replace(slot, what, ended.started_at)
 
     def restart(self) -> None:
@@ -376,7 +377,7 @@ class Manager:
             process.close()
 
 
-def lacking(output: bytes) -> str:
+def hint_about_package(output: bytes) -> str:
     """Return a hint about a missing package, from a program's last output; "" if the output names none."""
     match = MISSING.search(output)
     if match is None:

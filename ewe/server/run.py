@@ -30,7 +30,7 @@ from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner
 from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
-from ewe.server.access import asked_as, closed_directory_warnings, log_rotation_warnings
+from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
@@ -85,7 +85,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
 def serve_alone(factory: ProcessorFactory) -> int:
     """Serve without an X-Switch; return the exit status. Raises StartError."""
     config = factory.config
-    with opened(factory) as sockets:
+    with listening_sockets(factory) as sockets:
         start_programs(factory)
         if config.user or config.group:
             load_all()
@@ -119,9 +119,9 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
                 xswitch_process,
                 programs,
             )
-            with opened(factory) as sockets:
+            with listening_sockets(factory) as sockets:
                 start_programs(factory)
-                for warning in asked_as(
+                for warning in call_as_account(
                     xswitch_process.user,
                     config.group,
                     lambda: [
@@ -191,13 +191,13 @@ def load_all() -> None:
 
 
 @contextmanager
-def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
+def listening_sockets(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
     """Open the listening sockets and write the pid file. At the end, remove the file and the sockets' paths.
 
     Raises StartError.
     """
     config = factory.config
-    descriptors.allow_all()
+    descriptors.raise_descriptor_limit()
     sockets = open_sockets(addresses_of(config), config.backlog, config.write_timeout)
     try:
         with pid_file(config.pid_file):
@@ -297,14 +297,14 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     count = f", {workers} workers" if workers > 1 and "processes" not in description else ""
     # One write() only: print() writes the line end separately, and a reader of the log could see half a line.
     sys.stderr.write(
-        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{elsewhere(where)}"
+        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{other_urls_line(where)}"
     )
     sys.stderr.flush()
     if config.open and (shown := re.search(r"\bhttps?://\S+", where)):
         open_browser(shown[0].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
 
 
-def elsewhere(where: str) -> str:
+def other_urls_line(where: str) -> str:
     """Return the line with the URLs for this computer and for others; "" if ewe listens at one address."""
     found = re.search(r"(https?)://(0\.0\.0\.0|\[::\]):(\d+)/", where)
     if found is None:
@@ -348,7 +348,7 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
         return
     try:
-        file = locked(path)
+        file = open_locked(path)
     except OSError as reason:
         raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
     ours = os.getpid()
@@ -365,7 +365,7 @@ def pid_file(path: str | None) -> Iterator[None]:
         os.close(file)
 
 
-def locked(path: str) -> int:
+def open_locked(path: str) -> int:
     """Return a descriptor of a file, created if necessary, and locked. Raises OSError; StartError if it is locked.
 
     Child processes do not inherit this kind of lock, so workers and programs that end later do not keep the lock.

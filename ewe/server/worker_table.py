@@ -133,7 +133,7 @@ class WorkerProcess:
         self.failure = ""
         self.hurry_at: float | None = None
 
-    def happen(self, event: Event) -> str:
+    def apply_event(self, event: Event) -> str:
         """Apply the table's row for an event: change the state, and return the method to call."""
         try:
             self.state, method = TABLE[self.state, event]

@@ -398,7 +398,7 @@ class EventStream(Stream):
             self.transport.write_eof()
         except (OSError, RuntimeError):
             return
-        await self.read_off()
+        await self.drop_input()
 
     def bound_to(self) -> str:
         """Return the local address of the connection's socket."""
@@ -424,7 +424,7 @@ class EventStream(Stream):
     def finish(self) -> None:
         """Make the exchange in progress the last, and have the loop call end_idle(). Any thread may call this."""
         self.finishing = self.stopping = True
-        self.soon(self.end_idle)
+        self.call_soon(self.end_idle)
 
     def end_idle(self) -> None:
         """End the wait between two requests, unless bytes of a request have arrived.
@@ -444,13 +444,13 @@ class EventStream(Stream):
         """Kill the programs, and have the loop drop the connection now. Any thread may call this."""
         self.aborted = self.finishing = self.stopping = self.lost = True
         self.kill_programs()
-        self.soon(self.transport.abort)
+        self.call_soon(self.transport.abort)
 
     def reset_at_close(self) -> None:
         """Make close() send a reset."""
         reset_at_close(self.transport.get_extra_info("socket"))
 
-    def soon(self, function: Callable[[], None]) -> None:
+    def call_soon(self, function: Callable[[], None]) -> None:
         """Have the loop call a function. Any thread may call this."""
         try:
             self.loop.call_soon_threadsafe(function)

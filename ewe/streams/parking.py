@@ -185,9 +185,9 @@ class PoolPoller(BlockingPoller):
                 raise Disconnected
             if now >= expires:
                 return []
-            self.look_at_client()
+            self.raise_if_client_left()
 
-    def look_at_client(self) -> None:
+    def raise_if_client_left(self) -> None:
         """Find out whether the client has left, or has closed its sending side. Raises Disconnected."""
         client = self.client.fileno()
         if client < 0:

@@ -83,7 +83,7 @@ class SerialStream(BlockingStream):
         before, self.waited_before = self.waited_before, self.others_wait()
         return before and self.waited_before
 
-    def lets_go(self) -> bool:
+    def ends_for_waiting_client(self) -> bool:
         """Return whether this idle connection ends now: it has had a request, and another client has waited at two
         looks.
         """

@@ -265,7 +265,7 @@ class SecureStream(StreamOver):
             count -= len(data)
             self.unsent = count
 
-    async def goodbye(self) -> None:
+    async def send_close_notify(self) -> None:
         """Send close_notify, so that the client knows that it has received all bytes (RFC 8446 section 6.1)."""
         if self.resets:
             return
@@ -280,7 +280,7 @@ class SecureStream(StreamOver):
 
     async def linger(self) -> None:
         """Send close_notify and close our side; then read and drop bytes, LINGER_S at most."""
-        await self.goodbye()
+        await self.send_close_notify()
         await self.below.linger()
 
     def reset_at_close(self) -> None:

@@ -1044,7 +1044,7 @@ def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pyt
         modified, changed, *rest = precise(about)
         return (modified // 10**7, changed // 10**7, *rest)
 
-    monkeypatch.setattr(static, "identity", coarse)
+    monkeypatch.setattr(static, "file_version", coarse)
     file = public / "file.txt"
     seen = 0
     for _ in range(20):

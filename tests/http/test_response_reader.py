@@ -110,6 +110,6 @@ def test_the_proxy_knows_whether_all_has_arrived() -> None:
     ):
         reader = reader_of()
         reader.buffer = data
-        assert reader.read_head() is not None and reader.has_all() is expected
+        assert reader.read_head() is not None and reader.seems_complete() is expected
         reader.buffer = reader.buffer[:-1]
-        assert not reader.has_all()
+        assert not reader.seems_complete()

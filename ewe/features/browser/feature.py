@@ -27,7 +27,7 @@ from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
 from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected
-from ewe.http.conditional import outcome
+from ewe.http.conditional import status_by_conditions
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -120,10 +120,10 @@ class Browser:
             raise HTTPError(404, "A file has the name of a table or a query, and .csv or .json.")
         if len(parts) == 1:
             if last:
-                self.known(names[0])
+                self.checked_name(names[0])
                 return moved(f"{self.base}{urls.encode_name(names[0])}/")
             return self.reply(request, await self.databases(io))
-        database = self.known(names[0])
+        database = self.checked_name(names[0])
         trail = PageTrail(self.base, database)
         if suffix and suffix not in EXPORTS:
             raise HTTPError(404, f"There is no “.{suffix}” of this: only .csv and .json.")
@@ -139,7 +139,7 @@ class Browser:
             return await self.row(request, trail, names[1], last, suffix, io)
         raise HTTPError(404, "The address has too many parts.")
 
-    def known(self, name: str) -> str:
+    def checked_name(self, name: str) -> str:
         """Return the name of a database that is open for browsing. Raises HTTPError."""
         if name not in self.names:
             raise HTTPError(404, f"There is no database “{name[:60]}” here.")
@@ -155,7 +155,7 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and outcome(request, etag, None) == 304:
+        if request.conditional and status_by_conditions(request, etag, None) == 304:
             return Response(304, fields)
         return Response(200, fields, body)
 

@@ -123,7 +123,11 @@ class EnginesPage:
             self.token(visitor),
             user,
         )
-        text = pages.log_page(view, found["log"]) if name else pages.engines_page(view, found, done_of(query))
+        text = (
+            pages.log_page(view, found["log"])
+            if name
+            else pages.engines_page(view, found, action_done(query))
+        )
         return Response(200, HTML, text.encode("utf-8", "replace"))
 
     async def act(self, name: str, visitor: bytes, request: Request, io: Stream) -> Response:
@@ -201,7 +205,7 @@ def fields_of(text: str) -> dict[str, str]:
         raise HTTPError(400, f"engines: more than {MAX_FIELDS} fields, or one that is not UTF-8") from None
 
 
-def done_of(query: dict[str, str]) -> tuple[str, int, int, int] | None:
+def action_done(query: dict[str, str]) -> tuple[str, int, int, int] | None:
     """Return the action that has just been done, and how many engines have ended, are ending, and are unknown."""
     counts = [query.get(key, "") for key in ("ended", "ending", "unknown")]
     if query.get("did") not in ACTIONS or not all(

@@ -200,14 +200,14 @@ class Htpasswd:
             if file_version(os.stat(self.path)) != self.file_version:
                 self.file_version, data = self.load()
                 self.complaints = 0
-                self.use(read(data, self.complain, self.bounds.cost))
+                self.use(read(data, self.log_bad_line, self.bounds.cost))
         except OSError as reason:
             raise HTTPError(
                 500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
             ) from None
         self.looked_at = now
 
-    def complain(self, number: int, reason: str) -> None:
+    def log_bad_line(self, number: int, reason: str) -> None:
         """Write to the error log that a line cannot be used; of many lines only the first MAX_COMPLAINTS."""
         self.complaints += 1
         if self.complaints > MAX_COMPLAINTS:

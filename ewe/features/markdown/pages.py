@@ -98,7 +98,7 @@ class MarkdownPages:
         if hidden(path) or (opened := self.open(path)) is None:
             return None
         about, page, source = opened
-        if query is not None and (made := await io.call(self.extra, path, query)) is not None:
+        if query is not None and (made := await io.call(self.search_or_print_page, path, query)) is not None:
             etag = f'"{zlib.crc32(made):x}-{len(made):x}"'
             return answer(request, response_with(made, etag), etag, None)
         if page is None or page.check_at <= time.monotonic():
@@ -135,17 +135,17 @@ class MarkdownPages:
         page: the one in the cache. source: the bytes of the file, if the cache has none.
         """
         if page is None:
-            page = self.converted(path, about, source)
+            page = self.convert_file(path, about, source)
         page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
         if page.text is not None and page.body is not None:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
             if version != page.version:
-                self.put_together(page, path, book)
+                self.assembled(page, path, book)
                 page.version = version
         return page
 
-    def converted(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
+    def convert_file(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
         """Convert the text of a file; return its page, which is not put together yet.
 
         Many clients may ask for a new page at once: one thread converts it, and the others get it from the cache.
@@ -158,7 +158,7 @@ class MarkdownPages:
                 page = self.kept[key] = CachedPage(File(path, about, KIND, "", False), made)
         return page
 
-    def put_together(self, page: CachedPage, path: str, book: Book | None) -> None:
+    def assembled(self, page: CachedPage, path: str, book: Book | None) -> None:
         """Make the whole page from its parts."""
         assert page.text is not None and page.body is not None
         name = os.path.basename(path)
@@ -186,7 +186,7 @@ class MarkdownPages:
 
     # The search, and the document with all pages
 
-    def extra(self, path: str, query: str) -> bytes | None:
+    def search_or_print_page(self, path: str, query: str) -> bytes | None:
         """Return the page for ?q= (results of the search), or for ?print of the contents (the whole book).
 
         Return None for another query, and for a path outside of all books. The document of ?print may take
@@ -223,7 +223,7 @@ class MarkdownPages:
                 return None
             about, page, source = opened
             if page is None and time.thread_time() < ends:
-                page = self.converted(path, about, source)
+                page = self.convert_file(path, about, source)
             return page.body if page is not None else None
 
         return body_of
@@ -287,7 +287,7 @@ def answer(request: Request, response: Response, etag: str, modified: float | No
     """
     if not request.conditional:
         return response  # with the encoded header of the last time
-    status = conditional.outcome(request, etag, modified)
+    status = conditional.status_by_conditions(request, etag, modified)
     if status == 412:
         return error_page(412, "the condition does not hold")
     return Response(304, response.fields[1:]) if status == 304 else response

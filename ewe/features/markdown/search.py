@@ -36,9 +36,11 @@ def query_of(query: str) -> str | None:
 def results(book: Book, query: str, here: str) -> str:
     """Return the page of results. here: the path of the page that is asked."""
     words = query.casefold().split()[:MAX_WORDS]
-    found = [each for each in (found_in(page, words) for page in book.pages.values()) if each is not None]
+    found = [
+        each for each in (match_in_page(page, words) for page in book.pages.values()) if each is not None
+    ]
     found.sort(key=lambda each: not each[1])  # pages whose title has all words come first
-    items = "".join(item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
+    items = "".join(result_item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
     count = f"{len(found) or 'No'} page{'' if len(found) == 1 else 's'}"
     summary = f"<p>{count} with <b>{html_escape(query)}</b> in the title or a heading."
     if len(found) > MAX_RESULTS:
@@ -49,7 +51,7 @@ def results(book: Book, query: str, here: str) -> str:
     return bare(body, f"Search: {html_escape(query)}", header_of(book, here, query))
 
 
-def found_in(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
+def match_in_page(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
     """Return a page, whether its title has all words, and the headings that have; None if nothing has."""
     title = page.title.casefold()
     missing = [word for word in words if word not in title]
@@ -62,7 +64,7 @@ def found_in(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Headi
     return (page, not missing, headings) if words and (headings or not missing) else None
 
 
-def item(page: Chapter, headings: list[Heading], here: str) -> str:
+def result_item(page: Chapter, headings: list[Heading], here: str) -> str:
     """Return one result."""
     link = relative(page.path, here)
     shown = "".join(

@@ -134,7 +134,7 @@ class LazyFork(Fork):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
         orphans.adopt_orphans()
         while not listener.closed:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             self.reap()
             if accepted is not None:
                 self.start(accepted)
