@@ -121,7 +121,7 @@ class LoopClient:
             raise
 
     def go_on(self, number: int) -> None:
-        """Send the request if the connection is there. number: the result of connect(2). Raises OSError."""
+        """Send the request if the connection is open. number: the errno of connect(2). Raises OSError if it failed."""
         if number in (0, errno.EISCONN):
             self.connected = time.perf_counter()
             self.sock.send(self.load.request)

@@ -152,8 +152,8 @@ def start_warnings(config: Any, public: str = "") -> Iterator[str]:
     keys = {key for table in tables for key in (*table.values, *table.steps)}
     asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
     for module in sorted(asked):
-        each = feature(module)
-        yield from each.start_warnings(config, public) if each.start_warnings is not None else ()
+        warnings_of = feature(module).start_warnings
+        yield from warnings_of(config, public) if warnings_of is not None else ()
 
 
 def modules() -> list[str]:

@@ -48,11 +48,11 @@ def features(config: Config) -> Iterator[tuple[str, Proxy]]:
 
     Raises ValueError for an invalid address, and if the addresses for one path have different paths themselves.
     """
-    found: dict[str, list[str]] = {}
-    for where, url in map(parse_proxy, config.proxy):
-        found.setdefault(where.rstrip("/"), []).append(url)
-    for where in sorted(found, key=len, reverse=True):
-        yield where or "/", Proxy(where, found[where], config, "proxy")
+    urls: dict[str, list[str]] = {}  # path without its last slash -> the servers for it
+    for path, url in map(parse_proxy, config.proxy):
+        urls.setdefault(path.rstrip("/"), []).append(url)
+    for path in sorted(urls, key=len, reverse=True):
+        yield path or "/", Proxy(path, urls[path], config, "proxy")
 
 
 class Proxy:

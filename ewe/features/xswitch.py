@@ -251,7 +251,8 @@ async def ask_status(
             room -= len(piece)
     finally:
         source.end()
-    return b"".join(pieces).partition(b"\r\n\r\n")[2]
+    _, _, body = b"".join(pieces).partition(b"\r\n\r\n")  # without the head
+    return body
 
 
 def measures(config: Config) -> XSwitchNumbers | None:

@@ -72,22 +72,23 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
     """
     if accepts is None:
         return languages[0]
-    found = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
-    refused = [item for item, weight in found.items() if not weight][:MAX_LANGUAGE_RANGES]
+    ranges = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
+    refused = [item for item, weight in ranges.items() if not weight][:MAX_LANGUAGE_RANGES]
     # The sort is stable: if weights are equal, the client's order counts.
-    wanted = sorted((item for item in found if found[item] > 0), key=lambda item: -found[item])
-    wanted = wanted[:MAX_LANGUAGE_RANGES]
-    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, wanted)}
+    accepted = sorted((item for item in ranges if ranges[item] > 0), key=lambda item: -ranges[item])
+    accepted = accepted[:MAX_LANGUAGE_RANGES]
+    # Tag in lower case -> tag as in `languages`; of two equal ones, the first.
+    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, accepted)}
     order = [tag.lower() for tag in languages if tag.lower() in tags]
-    for item in wanted:
+    for item in accepted:
         if item == "*":
             # The star matches only languages that the client does not name (section 3.4.1).
-            match = next((tag for tag in order if tag not in wanted), "")
+            match = next((tag for tag in order if tag not in accepted), "")
         else:
             match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
         if match:
             return tags[match]
-    for item in wanted:
+    for item in accepted:  # no range has matched: another variant of the same language
         language = item.partition("-")[0]
         if len(language) == 1:  # the subtags x and i alone name no language
             continue

@@ -41,13 +41,14 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
             return None
     if not 0 < len(ranges) <= MAX_RANGES:
         return None
-    found = [(first, last - first + 1) for first, last in ranges if first <= last]
-    if len(found) > 1 and (overlap(found) or sum(count for _, count in found) >= size):
+    satisfiable = [(first, last - first + 1) for first, last in ranges if first <= last]
+    # Several ranges that cost as much as the whole file are no use to a client.
+    if len(satisfiable) > 1 and (many_overlap(satisfiable) or sum(count for _, count in satisfiable) >= size):
         return None
-    return found
+    return satisfiable
 
 
-def overlap(ranges: list[tuple[int, int]]) -> bool:
+def many_overlap(ranges: list[tuple[int, int]]) -> bool:
     """Return whether more than two ranges overlap. Section 14.2 allows a server to ignore such a field."""
     end, times = 0, 0
     for offset, count in sorted(ranges):

@@ -101,7 +101,8 @@ class Accounts:
         """Remove a stream from the live ones, and subtract it from its client's count."""
         # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
         # counted.
-        self.uncount((stream.peer or stream.client)[0])
+        address, _ = stream.peer or stream.client
+        self.uncount(address)
         self.live.discard(stream)
 
     def uncount(self, client: str) -> None:

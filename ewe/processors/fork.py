@@ -101,14 +101,15 @@ class Fork(Processor):
                     logger.errors.exception(f"the child for {accepted.client[0]} failed")
                 finally:
                     os._exit(ABORTED if self.aborted else 0)
-            self.children[child] = accepted.client[0]
+            client_address, _ = accepted.client
+            self.children[child] = client_address
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
             return self.refuse(accepted, "a fork failed")
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
         if self.config.connections_per_client:
-            self.clients[accepted.client[0]] += 1
+            self.clients[client_address] += 1
         accepted.socket.close()
         if self.stopping:  # a signal came before this child was in `children`
             self.signal_children(signal.SIGTERM if self.finishing else signal.SIGHUP)

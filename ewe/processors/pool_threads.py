@@ -114,8 +114,8 @@ class PoolThreads:
 
     def wait_s(self) -> float:
         """Return how long the main thread waits for a connection, if parking = never; -1: without limit."""
-        span = self.growth.span
-        if span.most <= self.count == span:
+        span = self.growth.span  # a CountRange: as a number, the count that it begins with
+        if span.most <= self.count == span:  # a fixed number of threads, and all of them run
             return -1
         if self.queue.qsize():
             return LOOK_S

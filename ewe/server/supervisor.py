@@ -93,7 +93,7 @@ HURRY_S = 0.5  # after a change of sources, old workers keep idle connections op
 class Supervisor:
     """Keeps factory.workers processes running. Each has a slot, numbered from 0.
 
-    kept: the slots that have, or will have, a worker.
+    slots_in_use: the slots that have, or will have, a worker.
     """
 
     def __init__(self, factory: ProcessorFactory, sockets: list[socket.socket]) -> None:
@@ -212,7 +212,7 @@ class Supervisor:
                 self.growing.plan_look()
 
     def handle_signal(self, number: int) -> None:
-        """Carry out one signal."""
+        """Do what a signal asks for: reopen the logs, reload, change the number of workers, or stop."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             if number == signal.SIGUSR1:
                 logger.reopen_logs()
@@ -279,7 +279,7 @@ class Supervisor:
             self.retire_slot(slot)
 
     def add(self, number: int) -> None:
-        """Start some workers, each in the first slot that is not kept. If the system refuses one, stop there."""
+        """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
         for _ in range(number):
             slot = next(each for each in count() if each not in self.slots_in_use)
             self.slots_in_use.add(slot)

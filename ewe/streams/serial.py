@@ -79,7 +79,7 @@ class SerialStream(BlockingStream):
         self.ends_soon = value
 
     def others_still_wait(self) -> bool:
-        """Return whether a client waits now, and did at the last look."""
+        """Look whether a client waits now; return whether one waited at the last look, too."""
         before, self.waited_before = self.waited_before, self.others_wait()
         return before and self.waited_before
 

@@ -390,7 +390,9 @@ def test_a_busy_worker_never_retires(serving: Rehearsal, monkeypatch: pytest.Mon
 def test_a_worker_that_is_to_come_counts_as_idle(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     grown(serving, 2, 9, monkeypatch)
-    monkeypatch.setattr(serving.growing, "plan_difference", lambda count, idle: seen.append((count, idle)) or 0)
+    monkeypatch.setattr(
+        serving.growing, "plan_difference", lambda count, idle: seen.append((count, idle)) or 0
+    )
     serving.grow_or_shrink()
     serving.ends(101, CRASH)  # its place waits for the next start
     serving.grow_or_shrink()

@@ -233,23 +233,21 @@ class Browser:
         asking, database = self.asking, trail.database
         statement = statements.rows_of(schema, table, view)
         rows = await asking.rows(database, statement, io, view.size)
-        if view.before:
+        if view.before:  # the page before a row is read backwards from this row
             rows.rows.reverse()
         total = await asking.count(database, schema, table, view, io)
         facets = [await asking.facet(database, schema, table, view, name, io) for name in view.facets]
-        wanted = []
+        values_by_key = []  # the values, in the rows and in the facets, whose labels the page shows
         for key in table.foreign:
-            if len(key.columns) == 1 and key.columns[0] in rows.columns:
-                at = rows.columns.index(key.columns[0])
+            column = key.columns[0]
+            if len(key.columns) == 1 and column in rows.columns:
+                at = rows.columns.index(column)
                 values = [row[at] for row in rows.rows]
                 values += [
-                    value
-                    for each in facets
-                    if each.column == key.columns[0]
-                    for value, _ in each.values or ()
+                    value for facet in facets if facet.column == column for value, _ in facet.values or ()
                 ]
-                wanted.append((key, values))
-        labels = await asking.labels(database, schema, wanted, io)
+                values_by_key.append((key, values))
+        labels = await asking.labels(database, schema, values_by_key, io)
         editable = (database, table.name) in self.editable and not table.is_view
         return TableListing(
             schema, table, view, rows, total, facets, labels, statement, editable, self.editor
@@ -416,7 +414,7 @@ class Browser:
             return self.reply(
                 request, await self.row_text(trail, schema, table, rows, statement, editable, io)
             )
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))
+        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
         change = self.edit if action == "edit" else self.delete
         return await change(request, trail, schema, table, key, row, io)
 

@@ -363,7 +363,7 @@ class Libraries:
         state = self.states_by_file.get(file)
         if state is not None and (library := state.library) is not None:
             library.shim.retire(library.handle)
-            self.note_fault(file, library)
+            self.note_fault(file, library)  # the next call loads the library again
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Answers:
     ) -> Response | None:
         """Return the response for an ordinary document, and cache it; None if the output needs the whole parser.
 
-        Raises HTTPError(502) for a malformed head.
+        output: head and body in one piece, or as a pair if the body is long. Raises HTTPError(502) for a malformed head.
         """
         if request.method == "HEAD" or is_nph(script):
             return None
@@ -144,6 +144,6 @@ class Answers:
         answer.encoded()  # makes the head's bytes once, for all uses of the response
         if isinstance(output, bytes):
             self.responses[output] = answer
-        elif len(raw_head) <= MAX_CACHED_BYTES:
+        elif len(raw_head) <= MAX_CACHED_BYTES:  # the body is long: only the head is cached
             self.responses_by_head[raw_head, len(body)] = answer.with_body(b"")
         return answer
