@@ -376,7 +376,7 @@ def _configure(options: argparse.Namespace) -> Config:
             )
         config = files_only(config.replace(DIRECTORY, documentroot=options.directory))
     try:
-        base.find(config.concurrency)  # only to see that there is such a model
+        base.model_named(config.concurrency)  # only to see that there is such a model
     except base.UnknownModel as error:
         near = "" if "did you mean" in str(error) else nearest(config.concurrency, base.names())
         raise ConfigError(f"{error}{near} ({config.origin('concurrency')})") from None

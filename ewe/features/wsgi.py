@@ -108,8 +108,8 @@ class WSGI:
             while piece := await body.receive():
                 pieces.append(piece)
             return BytesIO(b"".join(pieces)), body.length
-        whole = await spooled(body, self.spool)
-        return open(whole.descriptor, "rb", buffering=BLOCK_BYTES), whole.length
+        spooled_body = await spooled(body, self.spool)  # in a file, since its length is unknown or large
+        return open(spooled_body.descriptor, "rb", buffering=BLOCK_BYTES), spooled_body.length
 
     def silent(self) -> HTTPError:
         """Return the error for an application that takes too long, and count the timeout."""

@@ -215,11 +215,11 @@ class XSwitchNumbers:
         extra_variables = {b"XSWITCH_STATUS": b"counts"}
         data = await ask_status(self.connections, request, io, extra_variables, seconds, MAX_STATUS_BYTES)
         try:
-            answer_found = json.loads(data)
+            answer = json.loads(data)
             return {
-                "engines": answer_found["engines"],
-                **{name: int(answer_found[name]) for name in NUMBERS},
-                "ended": answer_found["ended"],
+                "engines": answer["engines"],
+                **{name: int(answer[name]) for name in NUMBERS},
+                "ended": answer["ended"],
             }
         except (ValueError, KeyError, TypeError):
             raise MeasureError(
@@ -239,16 +239,17 @@ async def ask_status(
 
     more: further parameters. X-Switch learns nothing else of the request. Raises HTTPError, Timeout.
     """
-    params = connections.codec.encode_request({b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}, 0)
+    variables = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}
+    params = connections.codec.encode_request(variables, 0)  # 0: the request has no body
     source = ResponderSource(connections, request, io, params, EMPTY.copy(), "X-Switch", seconds)
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     pieces: list[bytes] = []
-    room = most_bytes
+    left_bytes = most_bytes
     try:
         await source.begin()
-        while room > 0 and time.monotonic() < until and (piece := await source.receive()):
+        while left_bytes > 0 and time.monotonic() < deadline and (piece := await source.receive()):
             pieces.append(piece)
-            room -= len(piece)
+            left_bytes -= len(piece)
     finally:
         source.end()
     _, _, body = b"".join(pieces).partition(b"\r\n\r\n")  # without the head

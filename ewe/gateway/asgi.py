@@ -203,9 +203,11 @@ class ApplicationCall:
                 application.idle.set()
 
     def fail(self, reason: BaseException) -> None:
-        """Log a fault, and make the conversation answer 500 or abort the response."""
-        stops = isinstance(reason, Cancelled) and self.client_left
-        if not stops and not (self.client_left and is_because_client_left(reason)):
+        """Make the conversation answer 500 or abort the response; log the fault, unless the client's leaving is the
+        reason.
+        """
+        was_cancelled = isinstance(reason, Cancelled) and self.client_left
+        if not was_cancelled and not (self.client_left and is_because_client_left(reason)):
             if isinstance(reason, StartupFailed):
                 logger.errors.error(str(reason))
             else:
@@ -412,7 +414,7 @@ class Application:
         lifespan, self.lifespan = self.lifespan, None
         if lifespan is None or lifespan.process != os.getpid():
             return
-        self.idle = Event()
+        self.idle = Event()  # the last call that ends sets it
         if not self.calls:
             self.idle.set()
         if not await wait_until(self.idle, seconds, aborting):
@@ -421,7 +423,7 @@ class Application:
             )
             for call in list(self.calls):
                 call.leave(cancel=True)
-            await wait_until(self.idle, CANCEL_TIMEOUT_S, Flag())
+            await wait_until(self.idle, CANCEL_TIMEOUT_S, Flag())  # a Flag that no one raises
         self.idle = None
         self.process = 0
         await lifespan.stop(seconds, aborting)

@@ -91,7 +91,7 @@ class InFlightRequest:
         self.handed_at = 0.0
         self.client_s = 0.0
 
-    def mark(self, handed_at: float) -> None:
+    def note_handed_at(self, handed_at: float) -> None:
         """Note when the client is given a piece; 0.0: the client has taken the piece."""
         if self.handed_at:
             self.client_s += time.monotonic() - self.handed_at
@@ -455,11 +455,11 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.mark(0.0)
+        self.note_handed_at(0.0)
         piece = await self.body.receive()
         if not self.recording:
             return piece
-        self.mark(time.monotonic())
+        self.note_handed_at(time.monotonic())
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
@@ -476,11 +476,11 @@ class RecordedBody(Source):
             self.forget()
         return piece
 
-    def mark(self, handed_at: float) -> None:
+    def note_handed_at(self, handed_at: float) -> None:
         """Note for the waiting requests when the client is given a piece; 0.0: the client has taken the piece."""
         # Another request may have taken the InFlightRequest over: this client's times count no longer.
         if self.in_flight is not None and self.in_flight.recorder is self:
-            self.in_flight.mark(handed_at)
+            self.in_flight.note_handed_at(handed_at)
 
     def forget(self) -> None:
         """Drop the recorded pieces, and wake the waiting requests."""

@@ -318,7 +318,8 @@ class UpstreamExchange(Source):
         upstream, self.upstream = self.upstream, None
         assert upstream is not None
         lines = head.encoded + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % head.upgrade.encode("latin-1")
-        return Tunnel(self.connections, upstream, self.io, lines + self.reader.buffer, self.name, idle)
+        first_bytes = lines + self.reader.buffer  # the client gets the head, and what has arrived after it
+        return Tunnel(self.connections, upstream, self.io, first_bytes, self.name, idle)
 
     def end(self) -> None:
         """Release the connection and the spooled body. An upstream that still works sees the connection close."""

@@ -102,6 +102,7 @@ def is_refused(tag: str, refused: list[str], wanted: list[str]) -> bool:
     matching = [item for item in (*refused, *wanted) if tag == item or tag.startswith(item + "-")]
     if matching:
         return max(matching, key=len) in refused
+    # The star refuses all languages that no range names. A longer range, such as en-GB for en, names one.
     return "*" in refused and not any(item.startswith(tag + "-") for item in wanted)
 
 
@@ -123,8 +124,8 @@ def with_vary(fields: tuple[tuple[str, str], ...], name: str) -> tuple[tuple[str
     Several Vary fields are merged into one. `*` is not changed, since it covers all fields.
     """
     values = [value for field_name, value in fields if field_name.lower() == "vary"]
-    names = [each.strip(" \t") for value in values for each in value.split(",")]
-    if "*" in names or name.lower() in (each.lower() for each in names):
+    present = [item.strip(" \t") for value in values for item in value.split(",")]
+    if "*" in present or name.lower() in (item.lower() for item in present):
         return fields
-    merged = ", ".join([*(each for each in names if each), name])
+    merged = ", ".join([*(item for item in present if item), name])
     return (*(field for field in fields if field[0].lower() != "vary"), ("Vary", merged))

@@ -76,8 +76,8 @@ def write_settings(config: Config, path: str) -> None:
     A connection string may contain a password, so only the workers' user may read the file and its directory.
     """
     lines = []
-    for each in config.database:
-        name, driver, source = parse_database(each)
+    for database in config.database:
+        name, driver, source = parse_database(database)
         source = os.path.abspath(source) if driver == "sqlite" else source
         lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"source = {quoted(source)}"]
     fresh = f"{path}.new"

@@ -15,7 +15,7 @@ from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
-from ewe.processors.base import find
+from ewe.processors.base import model_named
 from ewe.server.access import (
     call_as_account,
     closed_directory_warnings,
@@ -42,7 +42,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     notes = config.former_name_warnings()
     if reason := no_xswitch(config):
         failures.append(reason)
-    model = find(config.concurrency)
+    model = model_named(config.concurrency)
     has_xswitch = model.needs_xswitch  # then the workers become another user
     failures += lacking(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
@@ -95,14 +95,14 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
 
 def account_of_workers(config: Config) -> str | None:
     """Return the account that the workers become; None if they keep the command's account."""
-    if find(config.concurrency).needs_xswitch and os.geteuid() == 0:
+    if model_named(config.concurrency).needs_xswitch and os.geteuid() == 0:
         return config.user or "nobody"
     return config.user
 
 
 def warnings_of_workers(config: Config) -> list[str]:
     """Return one line for each file that this process's account may not read, and each program it cannot start."""
-    has_xswitch = find(config.concurrency).needs_xswitch
+    has_xswitch = model_named(config.concurrency).needs_xswitch
     lines = [
         *closed_directory_warnings(config),
         *closed_python_warnings(),
@@ -124,7 +124,7 @@ def unimportable(site: Site) -> list[str]:
 
 def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
-    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
         return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
     return config
 

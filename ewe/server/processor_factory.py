@@ -17,7 +17,7 @@ from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
-from ewe.processors.base import Processor, find
+from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server import systemd
 from ewe.server.access import closed_python
@@ -58,7 +58,7 @@ class ProcessorFactory:
         self.reread = reread
         self.programs = programs
         self.xswitch_process = xswitch_process
-        self.model = find(config.concurrency)
+        self.model = model_named(config.concurrency)
         self.serves_in_one = False
         self.supervised = (
             True  # decided below; until then open_logs_and_build_site() must not import applications
@@ -154,7 +154,7 @@ class ProcessorFactory:
             from ewe.server.sources import forget
 
             forget()
-            self.model = find(self.config.concurrency)
+            self.model = model_named(self.config.concurrency)
             self.site = self.site_of(self.config, imports=True)
             return
         self.import_now()
@@ -316,7 +316,7 @@ def check_users(config: Config) -> None:
 
 def no_xswitch(config: Config) -> str:
     """Return the reason why this system cannot run the X-Switch that the model needs; "" if it can."""
-    if config.xswitch is not None or not find(config.concurrency).needs_xswitch:
+    if config.xswitch is not None or not model_named(config.concurrency).needs_xswitch:
         return ""
     return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
 

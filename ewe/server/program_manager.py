@@ -226,14 +226,14 @@ class ProgramProcess:
         except OSError:
             return
         if data:
-            # Each StderrLog accepts a limited number of lines
+            # Each StderrLog accepts a limited number of lines: a new one for each LOG_WINDOW_S
             if time.monotonic() - self.counting_since > LOG_WINDOW_S:
                 self.errors.end()
                 self.errors = StderrLog(self.program.name)
                 self.counting_since = time.monotonic()
             self.errors.take(data)
             self.recent_output = (self.recent_output + data)[-RECENT_BYTES:]
-        elif self.reader >= 0:
+        elif self.reader >= 0:  # the end: no process has the pipe open any more
             os.close(self.reader)
             self.reader = -1
 

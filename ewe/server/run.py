@@ -28,7 +28,7 @@ from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner
-from ewe.processors.base import UnknownModel, find
+from ewe.processors.base import UnknownModel, model_named
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
@@ -73,7 +73,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
     with started_programs(config, config.user) as programs:

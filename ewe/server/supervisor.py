@@ -469,8 +469,8 @@ class Supervisor:
     def log_and_undo_change(self, reason: str) -> None:
         """Log why a change has failed, and undo it."""
         old = [each for each in self.workers_in_slots() if each.generation <= self.generation]
-        goes_on = "the old ones go on" if old else "no old one is left"
-        logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
+        old_workers = "the old ones go on" if old else "no old one is left"
+        logger.errors.error(f"the new workers cannot start, {old_workers}: {reason}")
         self.undo_change()
 
     def undo_change(self) -> None:

@@ -142,7 +142,10 @@ class ExecutorThreads:
                         raise
 
     def wake_more(self) -> None:
-        """Double the number of threads that are awake, if the first call has waited since the last wake_more()."""
+        """Double the number of threads that are awake, if the first call has waited since the last wake_more().
+
+        Plan the next wake_more(), unless no call waits or all threads are awake.
+        """
         self.watching = False
         try:
             first = self.waiting[0]

@@ -267,7 +267,7 @@ class EventStream(Stream):
 
     async def turn(self) -> None:
         """Pause until the loop's next round. Every other connection that is ready comes first."""
-        self.loop.call_soon(self.happened, Want.TURN)
+        self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
 
     async def write_buffer_has_room(self) -> None:
@@ -354,7 +354,7 @@ class EventStream(Stream):
         """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
         Disconnected.
         """
-        self.loop.add_writer(target, self.happened, Want.ROOM)
+        self.loop.add_writer(target, self.resume_if_waiting_for, Want.ROOM)
         try:
             await self.wait(Want.ROOM, self.timeouts.write_timeout)
         finally:
@@ -383,9 +383,9 @@ class EventStream(Stream):
 
     def call_ended(self) -> None:
         """Resume the conversation, which waits for a call that has ended."""
-        self.happened(Want.CALL)
+        self.resume_if_waiting_for(Want.CALL)
 
-    def happened(self, want: Want) -> None:
+    def resume_if_waiting_for(self, want: Want) -> None:
         """Resume the conversation if it waits for this event."""
         if self.want is want:
             self.step()
@@ -414,7 +414,7 @@ class EventStream(Stream):
         it was the client. Raises Timeout after `seconds`, Disconnected.
         """
         if not self.input_buffer and not self.client_ended:
-            await EventPoller(self).either(descriptor, seconds)
+            await EventPoller(self).either(descriptor, seconds)  # the loop fills input_buffer meanwhile
         return bool(self.input_buffer) or self.client_ended
 
     def wake_event(self) -> WakeEvent:
@@ -438,7 +438,7 @@ class EventStream(Stream):
         elif unread(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(READ_ALL_S, self.end_idle)
         else:
-            self.happened(Want.BYTES)
+            self.resume_if_waiting_for(Want.BYTES)
 
     def abort(self) -> None:
         """Kill the programs, and have the loop drop the connection now. Any thread may call this."""

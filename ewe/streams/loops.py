@@ -100,13 +100,13 @@ class SameLoopChannel:
     def post(self, item: Any) -> None:
         """Give the conversation an item. If it waits in take(), it runs before post() returns."""
         self.items.append(item)
-        self.stream.happened(Want.PROGRAM)
+        self.stream.resume_if_waiting_for(Want.PROGRAM)
 
     def post_soon(self, item: Any) -> None:
         """Give the conversation an item. If it waits in take(), it runs in the loop's next round."""
         self.items.append(item)
         if len(self.items) == 1:
-            self.loop.call_soon(self.stream.happened, Want.PROGRAM)
+            self.loop.call_soon(self.stream.resume_if_waiting_for, Want.PROGRAM)
 
     async def take(self, seconds: float) -> Any:
         """Return the next item; pause until the coroutine has posted one.

@@ -58,7 +58,8 @@ class SerialStream(BlockingStream):
         self.waited_before = False  # did a client wait at the last look?
         self.turn_ends = time.monotonic() + TURN_S
         super().__init__(accepted.socket, accepted.client, accepted.server, timeouts)
-        if accepted.client[1] == 0:  # an accepted Unix socket inherits no limit from its listening socket
+        _, port = accepted.client
+        if port == 0:  # an accepted Unix socket inherits no limit from its listening socket
             set_timeouts(accepted.socket, TICK_S, None)
 
     # The conversation reads `stopping` once in each exchange, before it sends the response.

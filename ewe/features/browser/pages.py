@@ -504,11 +504,11 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
-            there = key.other_columns[key.columns.index(column.name)]
+            other_column = key.other_columns[key.columns.index(column.name)]
             url = html_escape(trail.of_table(key.other))
-            keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(there)}')
+            keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(other_column)}')
     cells = (shown(column.name), shown(column.type), shown(", ".join(facts)), "<br>".join(keys))
-    return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
+    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------

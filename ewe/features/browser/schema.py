@@ -178,26 +178,33 @@ def schema_of(
     dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
 ) -> Schema:
     """Return the schema, from the rows of a dialect's two statements."""
-    kinds: dict[str, tuple[str, bool]] = {}
-    found: dict[str, dict[str, Column]] = {}
+    kinds: dict[str, tuple[str, bool]] = {}  # table -> its kind, and whether it is WITHOUT ROWID
+    columns_of: dict[str, dict[str, Column]] = {}  # table -> name -> column
     for table, kind, name, type_, not_null, key, filled_by, without_row_id in columns:
         column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled_by or ""))
-        found.setdefault(str(table), {})[column.name] = column
+        columns_of.setdefault(str(table), {})[column.name] = column
         kinds[str(table)] = (str(kind), bool(without_row_id))
-    foreign = foreign_keys(keys, found)
+    foreign = foreign_keys(keys, columns_of)
     # The kind of a virtual table is its definition, a CREATE statement.
     virtual = {name: kind for name, (kind, _) in kinds.items() if kind not in ("table", "view", "virtual")}
     tables = {}
-    for name, own in found.items():
+    for name, table_columns in columns_of.items():
         kind, without_row_id = kinds[name]
-        primary = primary_key_of(own, dialect is SQLITE and kind != "view" and not without_row_id)
+        has_row_id = dialect is SQLITE and kind != "view" and not without_row_id
+        primary = primary_key_of(table_columns, has_row_id)
         is_index = name in virtual and is_full_text_index(virtual[name])
         search = name if is_index else full_text_index_of(name, virtual)
         tables[name] = Table(
-            name, kind == "view", own, primary, tuple(foreign.get(name, ())), search, virtual.get(name, "")
+            name,
+            is_view=kind == "view",
+            columns=table_columns,
+            key=primary,
+            foreign=tuple(foreign.get(name, ())),
+            search=search,
+            sql=virtual.get(name, ""),
         )
     referring: dict[str, list[ForeignKey]] = {}
-    for foreign_key in (foreign_key for own in foreign.values() for foreign_key in own):
+    for foreign_key in (foreign_key for keys_of_table in foreign.values() for foreign_key in keys_of_table):
         referring.setdefault(foreign_key.other, []).append(foreign_key)
     return Schema(dialect, tables, referring)
 
@@ -206,6 +213,7 @@ def foreign_keys(
     rows: Iterable[Sequence[Value]], tables: dict[str, dict[str, Column]]
 ) -> dict[str, list[ForeignKey]]:
     """Return the foreign keys of each table. A key that refers to a missing table is left out."""
+    # (table, number of the key, other table) -> the pairs of a column and the column of the other table
     pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for table, number, column, other, other_column in rows:
         name = next((each for each in tables if each.lower() == str(other).lower()), "")

@@ -177,32 +177,36 @@ def where(conditions: Sequence[str]) -> list[str]:
 def conditions_of(schema: Schema, table: Table, view: View, parameters: dict[str, Value]) -> list[str]:
     """Return the conditions of a view's filters and its search; add their parameters."""
     conditions = [
-        condition(schema, table, each, f"p{number}", parameters) for number, each in enumerate(view.filters)
+        condition(schema, table, one_filter, f"p{number}", parameters)
+        for number, one_filter in enumerate(view.filters)
     ]
     if view.search:
         conditions.append(search(schema, table, view.search, parameters))
     return conditions
 
 
-def condition(schema: Schema, table: Table, one: Filter, name: str, parameters: dict[str, Value]) -> str:
+def condition(
+    schema: Schema, table: Table, one_filter: Filter, name: str, parameters: dict[str, Value]
+) -> str:
     """Return the condition of a filter; add its parameters. name: the beginning of their names."""
-    column = quote(one.column)
-    if one.op in ("null", "notnull"):
-        return f"{column} IS {'NOT ' if one.op == 'notnull' else ''}NULL"
-    if one.op == "in":
-        values = [part.strip() for part in one.value.split(",")]
+    column = quote(one_filter.column)
+    if one_filter.op in ("null", "notnull"):
+        return f"{column} IS {'NOT ' if one_filter.op == 'notnull' else ''}NULL"
+    if one_filter.op == "in":
+        values = [part.strip() for part in one_filter.value.split(",")]
         names = [f"{name}_{number}" for number in range(len(values))]
         parameters.update(
-            (each, bound(schema, table, one.column, value)) for each, value in zip(names, values, strict=True)
+            (parameter, bound(schema, table, one_filter.column, value))
+            for parameter, value in zip(names, values, strict=True)
         )
-        return f"{column} IN ({', '.join(':' + each for each in names)})"
-    if one.op in COMPARISONS:
-        parameters[name] = bound(schema, table, one.column, one.value)
-        return f"{column} {COMPARISONS[one.op]} :{name}"
-    pattern = like_escaped(one.value)
-    before, after = {"begins": ("", "%"), "ends": ("%", "")}.get(one.op, ("%", "%"))
+        return f"{column} IN ({', '.join(':' + parameter for parameter in names)})"
+    if one_filter.op in COMPARISONS:
+        parameters[name] = bound(schema, table, one_filter.column, one_filter.value)
+        return f"{column} {COMPARISONS[one_filter.op]} :{name}"
+    pattern = like_escaped(one_filter.value)
+    before, after = {"begins": ("", "%"), "ends": ("%", "")}.get(one_filter.op, ("%", "%"))
     parameters[name] = before + pattern + after
-    return like(schema, column, name, negated=one.op == "lacks")
+    return like(schema, column, name, negated=one_filter.op == "lacks")
 
 
 def search(schema: Schema, table: Table, text: str, parameters: dict[str, Value]) -> str:

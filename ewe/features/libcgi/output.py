@@ -122,7 +122,9 @@ class Answers:
     ) -> Response | None:
         """Return the response for an ordinary document, and cache it; None if the output needs the whole parser.
 
-        output: head and body in one piece, or as a pair if the body is long. Raises HTTPError(502) for a malformed head.
+        output: head and body in one piece, or as a pair if the body is long.
+
+        Raises HTTPError(502) for a malformed head.
         """
         if request.method == "HEAD" or is_nph(script):
             return None

@@ -130,7 +130,7 @@ class MarkdownPages:
             os.close(descriptor)
 
     def renewed(self, path: str, about: os.stat_result, page: CachedPage | None, source: bytes) -> CachedPage:
-        """Return the page of a file, with the navigation of today. May take seconds.
+        """Return the page of a file, assembled again if the book of its navigation has changed. May take seconds.
 
         page: the one in the cache. source: the bytes of the file, if the cache has none.
         """
