@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Return a decorator for a command's main(): what to do when nobody reads its output any more.
+    """Return a decorator for a command's main(): if the reader of its output has gone, the command ends quietly.
 
     status: the exit status then, 0 if a part of the output is of use, else 1.
     """

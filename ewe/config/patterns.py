@@ -457,10 +457,12 @@ class Automaton:
     ) -> bool:
         """Return whether one text leads from a position p back to p, from p to q, and from q back to q.
 
-        loop, other: where p and q are. left: how many triples of positions may still be examined; then TooLarge.
+        This is a search over triples: three walks read the same text from (p, p, q), and must reach (p, q, q).
+        loop, other: where p and q are. left: how many triples of positions may still be examined, a number in a
+        list, which this method decreases. Raises TooLarge when it is below 0.
         """
         aim = min(other)
-        between = {each for each in reach[min(loop)] if each in other or aim in reach[each]}
+        between = {position for position in reach[min(loop)] if position in other or aim in reach[position]}
         for p in loop:
             for q in other:
                 seen = {(p, p, q)}

@@ -59,7 +59,7 @@ class ASGI:
         self.config = config
         self.root_path = path.rstrip("/")
         # The part of the scope that depends only on the request: equal requests without a body share it
-        self.known: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
+        self.scopes: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
 
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError with a text of one line."""
@@ -130,17 +130,17 @@ class ASGI:
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
         """Return the scope of a request (ASGI, HTTP connection scope)."""
-        known = self.known.get(request) if not io.variables else None
-        if known is None:
-            known = of_request(request, io.variables)
+        request_part = self.scopes.get(request) if not io.variables else None
+        if request_part is None:
+            request_part = of_request(request, io.variables)
             if not io.variables:
-                self.known[request] = known
+                self.scopes[request] = request_part
         address = io.server_address()
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
-            **known,
-            "headers": list(known["headers"]),
+            **request_part,
+            "headers": list(request_part["headers"]),
             "scheme": io.scheme,
             "root_path": self.root_path,
             "client": None if io.client[0] == "unix:" else io.client,

@@ -98,7 +98,7 @@ class FastCGI:
         """where: the extension or the path in the setting."""
         self.where = where
         self.connections = connections
-        self.known: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
+        self.scripts_by_path: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
         self.config = config
         self.static = static
         self.limits = limits
@@ -140,9 +140,9 @@ class FastCGI:
 
         A path without a script is not cached: a script that has just been written must not be sent as a file.
         """
-        script = self.known.get(path, None)
+        script = self.scripts_by_path.get(path, None)
         if script is None and (script := self.extended(path)) is not None:
-            self.known[path] = script
+            self.scripts_by_path[path] = script
         return script
 
     def extended(self, path: str) -> Script | None:

@@ -125,7 +125,7 @@ class Homes(Middleware):
         self.users = users
         self.inner = First([inner or users])
         self.site = WithoutSettings([users])
-        self.known: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
+        self.settings_by_user: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of Users, with the middlewares of the user's settings around it."""
@@ -156,24 +156,24 @@ class Homes(Middleware):
 
     def settings_of(self, home: Home) -> HomeSettings:
         """Return a user's settings. They are at most FILE_CHECK_S old."""
-        known = self.known.get(home.name)
+        settings = self.settings_by_user.get(home.name)
         now = time.monotonic()
-        if known is None or now - known.checked_at > FILE_CHECK_S:
-            fresh = self.read(home, known)
-            if fresh is not known:
-                fresh.handler = self.chain(fresh)
-                self.known[home.name] = fresh
-            fresh.checked_at = now
-            known = fresh
-        index_names = known.index_names or self.users.config.defaultindex
+        if settings is None or now - settings.checked_at > FILE_CHECK_S:
+            read_settings = self.read(home, settings)
+            if read_settings is not settings:
+                read_settings.handler = self.chain(read_settings)
+                self.settings_by_user[home.name] = read_settings
+            read_settings.checked_at = now
+            settings = read_settings
+        index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
             home.pages.index_names = index_names
             home.static.cache.clear()  # the cache maps directories to their index files
             home.static.used_bytes = 0
-        lists = known.lists_directories
+        lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists
-        return known
+        return settings
 
     def read(self, home: Home, known: HomeSettings | None) -> HomeSettings:
         """Return the present settings of a user's file; `known` if the files are unchanged."""

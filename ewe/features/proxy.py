@@ -93,7 +93,7 @@ class Proxy:
         if config.fastcgi_affinity is not None and len(self.connections.addresses) > 1:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
-        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
         self.old = False  # the upstream has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -175,8 +175,8 @@ class Proxy:
         peer = http_peer(io)
         hides = bool(io.variables) and hides_authorization(io.variables)
         key = (io.client[0], io.scheme, peer, hides)
-        known, encoded = self.known.get(request, NOT_KNOWN)
-        if known == key:
+        cached_key, encoded = self.heads.get(request, NOT_KNOWN)
+        if cached_key == key:
             return encoded
         host = (request.host if self.keeps_host else "") or self.host
         lines = [
@@ -192,7 +192,7 @@ class Proxy:
         elif not self.connections.keeps:
             lines.append("Connection: close\r\n")
         encoded = "".join(lines).encode("latin-1")
-        self.known[request] = (key, encoded)
+        self.heads[request] = (key, encoded)
         return encoded
 
     def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:

@@ -218,13 +218,13 @@ class SQLPages:
 
     def source(self, path: str) -> CompiledPage:
         """Return the contents of the file at path, read again if the file has changed. Raises HTTPError."""
-        known = self.sources.get(path)
-        if known is not None and time.monotonic() - known.checked_at < FILE_CHECK_S:
-            return known
+        cached = self.sources.get(path)
+        if cached is not None and time.monotonic() - cached.checked_at < FILE_CHECK_S:
+            return cached
         text, file_status = self.read(path)
-        if known is not None and file_version(file_status) == known.file_version:
-            known.checked_at = time.monotonic()
-            return known
+        if cached is not None and file_version(file_status) == cached.file_version:
+            cached.checked_at = time.monotonic()
+            return cached
         source = CompiledPage(file_status, text)
         if time.time() - file_status.st_ctime > SETTLED_S:
             self.sources[path] = source

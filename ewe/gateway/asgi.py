@@ -384,9 +384,9 @@ class Application:
     @classmethod
     def of(cls, text: str, program: Program, timeout_s: float) -> Application:
         """Return the application of this name; make it if there is none."""
-        found = cls.known.get(text)
+        found = cls.by_name.get(text)
         if found is None or found.program is not program:
-            found = cls.known[text] = cls(text, program, timeout_s)
+            found = cls.by_name[text] = cls(text, program, timeout_s)
         found.timeout_s = timeout_s
         return found
 
@@ -528,5 +528,5 @@ async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
 
 async def stop_all(seconds: float, aborting: Flag) -> None:
     """Stop all applications that have started in this process; on their loop."""
-    for application in list(Application.known.values()):
+    for application in list(Application.by_name.values()):
         await application.stop(seconds, aborting)

@@ -138,7 +138,7 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[QueuedRequest] = deque()
         # The encoded variables of a request without a body, with the other values that they depend on
-        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.params_of_requests: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
 
     async def open(
         self,

@@ -88,13 +88,13 @@ def parameters(
     """
     codec = connections.codec
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
-    known, encoded = connections.known.get(request, NOT_KNOWN)
-    if known != key:
-        found = of_request(request, io, script, length, root)
-        encoded = codec.encode_request(found | dict(more), length)
-        connections.known[request] = (key, encoded)
-    used, connection = io.params
-    if used is not codec:
+    cached_key, encoded = connections.params_of_requests.get(request, NOT_KNOWN)
+    if cached_key != key:
+        variables = of_request(request, io, script, length, root)
+        encoded = codec.encode_request(variables | dict(more), length)
+        connections.params_of_requests[request] = (key, encoded)
+    params_codec, connection = io.params  # the connection's variables, once encoded for a codec
+    if params_codec is not codec:
         connection = codec.encode_pairs(of_connection(io).items())
         io.params = (codec, connection)
     return encoded + connection

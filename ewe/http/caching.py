@@ -177,20 +177,20 @@ def unkeyed_fields(request: Request, scheme: str, port: int, trusted: bool) -> f
     proxy's fields. These fields are allowed as long as their values agree with the key.
     """
     values = request.values
-    found = values.keys() - NEUTRAL
-    found.discard("authorization")
+    unkeyed = values.keys() - NEUTRAL
+    unkeyed.discard("authorization")  # is_personal() looks at this field
     if request.host != request.host.lower():
-        found.add("host")
+        unkeyed.add("host")
     if trusted:
-        found -= OF_PROXY
+        unkeyed -= OF_PROXY
         forwarded = values.get("forwarded", "").lower()
         if "host=" not in forwarded and set(SAYS_SCHEME.findall(forwarded)) <= {scheme}:
-            found.discard("forwarded")
+            unkeyed.discard("forwarded")
         for name, value in (("host", request.host), ("proto", scheme), ("port", str(port))):
             if values.get(f"x-forwarded-{name}") == value:
-                found.discard(f"x-forwarded-{name}")
+                unkeyed.discard(f"x-forwarded-{name}")
     if "connection" in values:
         options = {option.strip(" \t").lower() for option in values["connection"].split(",")}
         if not options <= OPTIONS:
-            found.add("connection")
-    return frozenset(found)
+            unkeyed.add("connection")
+    return frozenset(unkeyed)

@@ -149,7 +149,7 @@ class RequestQueue:
         task, size, is_request = self.waiting.pop(number)
         del self.by_size[bisect_left(self.by_size, (size, number))]
         self.requests -= is_request
-        # The numbers below the oldest entry have overtaken nothing that still waits.
+        # The numbers below the oldest entry have overtaken no entry that still waits. `last` is the newest number.
         oldest = next(iter(self.waiting), self.last)
         del self.overtaking[: bisect(self.overtaking, oldest)]
         return task

@@ -36,7 +36,7 @@ class DaemonProgram(KeptProgram):
     rereads = True
 
     def __init__(self, directory: str, config: Config) -> None:
-        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))
+        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))  # one process, and its socket
         self.address = f"unix:{self.path}"
         self.settings = os.path.join(directory, "databases.toml")
         names = ", ".join(parse_database(each)[0] for each in config.database)

@@ -109,6 +109,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     if xswitch_process.user:
         load_all()
     try:
+        # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
         completed = xswitch_process.completed
         with started_programs(config, xswitch_process.user) as programs:
             if programs is not None:

@@ -312,7 +312,7 @@ class EventStream(Stream):
                     offset += sent
                     count -= sent
                 pace.check(max(sent, 0))
-                if count and watched < 0:
+                if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
                     except OSError:

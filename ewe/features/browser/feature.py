@@ -429,19 +429,19 @@ class Browser:
         io: Stream,
     ) -> str:
         """Return the page of one row, with the rows that refer to it."""
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))
+        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
         referring: list[tuple[Any, int | None]] = []
-        for each in schema.referring.get(table.name, ()):
-            values = [row.get(name) for name in each.other_columns]
-            if None in values:
+        for key in schema.referring.get(table.name, ()):
+            values = [row.get(name) for name in key.other_columns]
+            if None in values:  # no row refers to NULL
                 continue
-            view = View()
-            for column, value in zip(each.columns, values, strict=True):
+            view = View()  # the rows that refer to this one
+            for column, value in zip(key.columns, values, strict=True):
                 view = view.filtered(column, "eq", pages.plain(value))
-            count = await self.asking.count(trail.database, schema, schema.tables[each.table], view, io)
-            referring.append((each, count))
-        wanted = [(each, [row[each.columns[0]]]) for each in table.foreign if len(each.columns) == 1]
-        labels = await self.asking.labels(trail.database, schema, wanted, io)
+            count = await self.asking.count(trail.database, schema, schema.tables[key.table], view, io)
+            referring.append((key, count))
+        values_by_key = [(key, [row[key.columns[0]]]) for key in table.foreign if len(key.columns) == 1]
+        labels = await self.asking.labels(trail.database, schema, values_by_key, io)
         return pages.row_page(
             trail, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
         )
@@ -452,19 +452,19 @@ class Browser:
         """Show the form for a new row, or insert the row that the form has sent."""
         if request.method != "POST":
             return self.reply(request, pages.edit_page(trail, table, None))
-        given = await form_of(request)
+        sent = await form_of(request)
         values: dict[str, str | None] = {}
         for column in table.columns.values():
-            text = given.get("v." + column.name)
+            text = sent.get("v." + column.name)
             # For an empty field the database chooses the value, unless the column can only contain text
             if text is not None and (text or (column.not_null and not column.filled_by and not column.key)):
                 values[column.name] = text
         statement = statements.insert_of(schema, table, values)
 
-        def again(words: str) -> str:
-            return pages.edit_page(trail, table, None, words, given)
+        def form_with_problem(words: str) -> str:
+            return pages.edit_page(trail, table, None, words, sent)
 
-        return await self.change(trail, statement, trail.of_table(), again, io)
+        return await self.change(trail, statement, trail.of_table(), form_with_problem, io)
 
     async def edit(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -494,10 +494,10 @@ class Browser:
         ]
         statement = statements.update_of(schema, table, key, changed)
 
-        def again(words: str) -> str:
+        def form_with_problem(words: str) -> str:
             return pages.edit_page(trail, table, row, words, given)
 
-        return await self.change(trail, statement, trail.of_row(table.name, after), again, io)
+        return await self.change(trail, statement, trail.of_row(table.name, after), form_with_problem, io)
 
     async def delete(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -508,10 +508,12 @@ class Browser:
             return self.reply(request, pages.delete_page(trail, table, row))
         await form_of(request)
 
-        def again(words: str) -> str:
+        def page_with_problem(words: str) -> str:
             return pages.delete_page(trail, table, row, words)
 
-        return await self.change(trail, statements.delete_of(schema, table, key), trail.of_table(), again, io)
+        return await self.change(
+            trail, statements.delete_of(schema, table, key), trail.of_table(), page_with_problem, io
+        )
 
     async def change(
         self,

@@ -279,15 +279,20 @@ def beyond(
     backwards: bool,
     parameters: dict[str, Value],
 ) -> str:
-    """Return the condition for the rows after a cursor, a position in the order; add its parameters."""
+    """Return the condition for the rows after a cursor, a position in the order; add its parameters.
+
+    cursor: the values of the sorted column, if there is one, and of the key. backwards: for the rows before it. The
+    module's docstring says why NULLs are separate cases.
+    """
     names = ([view.sort] if view.sort else []) + list(table.key)
-    known = dict(zip(names, cursor, strict=True))
-    names = list(ordered_by(table, view))
+    values = dict(zip(names, cursor, strict=True))
+    names = list(ordered_by(table, view))  # each column once, although the sorted column may be in the key
     ascending = view.descending == backwards
     sign = ">" if ascending else "<"
-    parameters |= {f"a{at}": known[name] for at, name in enumerate(names) if at or known[name] is not None}
+    # Only the sorted column, which comes first, may be NULL. It then has no parameter.
+    parameters |= {f"a{at}": values[name] for at, name in enumerate(names) if at or values[name] is not None}
 
-    def pairs(start: int) -> str:
+    def columns_after_cursor(start: int) -> str:
         left = ", ".join(map(quote, names[start:]))
         right = ", ".join(f":a{at}" for at in range(start, len(names)))
         return f"({left}) {sign} ({right})" if len(names) - start > 1 else f"{left} {sign} {right}"
@@ -295,13 +300,14 @@ def beyond(
     column = table.columns.get(names[0])
     first = quote(names[0])
     if not view.sort or (column is not None and column.not_null):
-        return pairs(0)
+        return columns_after_cursor(0)
     nulls_come_first = ascending == schema.dialect.nulls_first
-    if known[names[0]] is not None:
-        return pairs(0) if nulls_come_first else f"({pairs(0)} OR {first} IS NULL)"
+    if values[names[0]] is not None:
+        after = columns_after_cursor(0)
+        return after if nulls_come_first else f"({after} OR {first} IS NULL)"
     if len(names) == 1:  # the sorted column is the key
         return f"{first} IS NOT NULL" if nulls_come_first else "1 = 0"
-    rest = f"{first} IS NULL AND {pairs(1)}"
+    rest = f"{first} IS NULL AND {columns_after_cursor(1)}"  # without the sorted column
     return f"(({rest}) OR {first} IS NOT NULL)" if nulls_come_first else f"({rest})"
 
 

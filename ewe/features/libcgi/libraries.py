@@ -183,7 +183,8 @@ class Libraries:
                 output = self.output(
                     file, library, slot, self.with_body(library, slot, request_block, connection_block, body)
                 )
-            # None: the fault of another call has unloaded the library meanwhile. Load it, and call it again.
+            # `output` is None if the fault of another call has unloaded the library meanwhile: load it, and call
+            # it again.
             for _ in range(MAX_LOADS):
                 if output is not None:
                     return output

@@ -236,15 +236,17 @@ class Contents:
         self.static = static
         self.books = books
         # The path of a directory -> the path of its contents; "" for a directory that is no book
-        self.known: TimedCache[str, str] = TimedCache(MAX_DIRECTORIES, CHECK_S)
+        self.contents_by_directory: TimedCache[str, str] = TimedCache(MAX_DIRECTORIES, CHECK_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the redirect; None for other paths, and for a query, such as that of a sorted listing."""
         if not request.path.endswith("/") or not self.may_be_book(request):
             return None
-        contents = self.known.get(request.path, None)
+        contents = self.contents_by_directory.get(request.path, None)
         if contents is None:
-            contents = self.known[request.path] = await io.call(self.contents_of, request.path)
+            contents = self.contents_by_directory[request.path] = await io.call(
+                self.contents_of, request.path
+            )
         if not contents:
             return None
         target = percent_encode(contents)
