@@ -368,7 +368,7 @@ class Application:
     """
 
     # The same Application serves two paths, and stays after the settings were read again.
-    known: dict[str, Application] = {}
+    by_name: dict[str, Application] = {}
 
     def __init__(self, text: str, program: Program, timeout_s: float) -> None:
         self.text = text

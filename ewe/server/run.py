@@ -225,6 +225,16 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wanted, *listen)))
 
 
+def unused_sockets(config: Config) -> Iterator[str]:
+    """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
+    unused = [each for each in systemd.inherited(os.environ) if config.bind and each not in config.bind]
+    if unused:
+        yield (
+            f"bind {', '.join(config.bind)}: sockets of the service manager are not used ({len(unused)}), and their"
+            f" clients wait in vain: leave out bind, or name {', '.join(unused)} there"
+        )
+
+
 def name_of_descriptor(address: str) -> tuple[str, int]:
     """Return the (address, port) of an inherited socket, whose address is fd://N. Raises StartError."""
     import socket
@@ -273,6 +283,7 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
         *config.former_name_warnings(),
         *warnings_of_features(config, public_url),
         *htaccess_warnings(config),
+        *unused_sockets(config),
     ):
         logger.errors.warning(warning)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ewe.config.messages import Failure
@@ -67,6 +67,18 @@ def several(text: str) -> list[str]:
 def words(text: str) -> list[str]:
     """Split a list at its commas and spaces."""
     return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return the argparse type for a list of some of these names."""
+
+    def read(text: str) -> list[str]:
+        for word in (found := words(text)):
+            if word not in names:
+                raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(names)}")
+        return found
+
+    return read
 
 
 def sizes(text: str) -> list[int]:

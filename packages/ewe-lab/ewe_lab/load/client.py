@@ -72,6 +72,7 @@ class LoadTarget:
     length: int | None
     reopens: bool
     context: ssl.SSLContext | None
+    method: str = "GET"
 
 
 def port_of(url: str) -> int:
@@ -89,18 +90,20 @@ def target(load: Load, url: str) -> LoadTarget:
     fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
     if not load.keep_alive:
         fields += "Connection: close\r\n"
+    fields += "".join(f"{name}: {value}\r\n" for name, value in load.headers)
     paths = load.paths or (load.path,)
     context = tls_context(load.tls or "default") if parts.scheme == "https" else None
     return LoadTarget(
         family,
         address,
         parts.hostname,
-        tuple(f"GET {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
+        tuple(f"{load.method} {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
         load.timeout,
         load.keep_alive,
         load.length,
         load.reopens,
         context,
+        load.method,
     )
 
 
@@ -132,7 +135,7 @@ class LoadConnection:
         self.received = 0
         self.status = 0  # of the last answer
         self.limit_s = 0.0  # the time limit of the socket
-        self.reader = ResponseReader(parse_response_head)
+        self.reader = ResponseReader(parse_response_head, self.target.method)
 
     def ask(self, number: int = 0) -> None:
         """Send the request with that number, in turn, and read the whole answer.
@@ -188,7 +191,7 @@ class LoadConnection:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
-            self.reader = ResponseReader(parse_response_head)
+            self.reader = ResponseReader(parse_response_head, self.target.method)
 
     def left(self) -> float:
         """Return the rest of the request's time limit in seconds. Raises TimeoutError."""
