@@ -230,9 +230,9 @@ class Homes(Middleware):
                 found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
             elif key == "headers":
                 found.headers = Headers(value)
-                own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
+                names = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
                 if refused := sorted(
-                    each for each in own if each in FORBIDDEN or each.startswith(TO_THE_FRONT)
+                    name for name in names if name in FORBIDDEN or name.startswith(TO_THE_FRONT)
                 ):
                     raise ConfigError(
                         f"{label} {refused[0]} concerns the whole host, and is not a user's to set"

@@ -371,7 +371,7 @@ class Invocation:
         """Return the parts of the body if all are available; else None, and `blocks` yields the body."""
         iterable = self.iterable
         pieces: list[bytes | Region] = []
-        if self.file >= 0:
+        if self.file >= 0:  # the application has called write() with so much that a file has it
             pieces.append(Region(self.file, 0, self.file_size))
         elif self.written:
             pieces.append(bytes(self.written))
@@ -383,7 +383,7 @@ class Invocation:
             return [*pieces, region]
         self.blocks = iter(iterable)
         block = self.next_block()
-        if not block or length_of(iterable) == 1:
+        if not block or length_of(iterable) == 1:  # no other block follows
             return [*pieces, block]
         before = file_blocks(self.file, self.file_size) if self.file >= 0 else (bytes(self.written),)
         self.blocks = itertools.chain(before, (block,), self.blocks)

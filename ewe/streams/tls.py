@@ -128,8 +128,8 @@ class SecureStream(StreamOver):
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        own = below if below.connected is None else below.connected
-        self.tls.listens_at = own.server  # type: ignore[attr-defined]  # for by_name()
+        connected = below if below.connected is None else below.connected  # not what a proxy's headers say
+        self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
         self.encrypted = memoryview(b"")  # bytes from below that are not yet in `incoming`
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False

@@ -43,6 +43,9 @@ MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
 MAX_PASSWORD_BYTES = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
 MAX_BCRYPT_COST = 15  # of bcrypt: about three seconds
 MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
+DEFAULT_ROUNDS = 5000  # of SHA-crypt, if the hash does not say how many
+# About how many steps of bcrypt, and rounds of SHA-crypt, a processor makes in a millisecond
+BCRYPT_STEPS_IN_MS, ROUNDS_IN_MS = 16, 500
 INSTALL = "needs the libraries libpass and bcrypt: pip install 'ewe-server[auth]'"
 BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
 SHA_CRYPT = re.compile(r"\$([56])\$(?:rounds=([1-9][0-9]{0,8})\$)?[./A-Za-z0-9]{0,16}\$([./A-Za-z0-9]+)")
@@ -81,14 +84,14 @@ def cost_of(text: str) -> float:
         cost = int(match[1])
         if not 4 <= cost <= MAX_BCRYPT_COST:
             raise BadLine(f"its cost is {cost}; ewe takes 4 to {MAX_BCRYPT_COST} (htpasswd -B -C 12)")
-        return 2.0**cost / 16
+        return 2.0**cost / BCRYPT_STEPS_IN_MS
     if match := SHA_CRYPT.fullmatch(text):
-        rounds = int(match[2] or 5000)
+        rounds = int(match[2] or DEFAULT_ROUNDS)
         if len(match[3]) != DIGITS[match[1]]:
             raise BadLine("its hash is not complete")
         if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
             raise BadLine(f"its hash has {rounds} rounds; ewe takes {MIN_ROUNDS} to {MAX_ROUNDS}")
-        return rounds / 500
+        return rounds / ROUNDS_IN_MS
     if APR1.fullmatch(text):
         return 1.0
     if SHA1.fullmatch(text):
