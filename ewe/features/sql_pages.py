@@ -263,7 +263,10 @@ class SQLPages:
         return source.template
 
     def environment_of(self, directory: str) -> Environment:
-        """Return the environment for the pages of a directory. Templates that they extend are below it."""
+        """Return the jinja2 environment that renders the pages of a directory.
+
+        A page may extend only templates below its directory.
+        """
 
         def load(name: str) -> tuple[str, Callable[[], bool]]:
             """Return the text of a file, and a test whether the file is unchanged. Raises FileNotFoundError."""
@@ -272,8 +275,8 @@ class SQLPages:
                 text, file_status = self.read(path)
             except HTTPError as error:
                 raise FileNotFoundError(error.cause) from None
-            known = file_version(file_status)
-            return text, lambda: self.is_template_unchanged(path, known)
+            version = file_version(file_status)
+            return text, lambda: self.is_template_unchanged(path, version)
 
         environment = self.environments.get(directory)
         if environment is None:

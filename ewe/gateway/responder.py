@@ -63,10 +63,10 @@ async def ask(
         source.preferred = affinity.preferred(request)
     try:
         await source.begin()
-        found = await response(request, script, source, limits)
+        answer = await response(request, script, source, limits)
         if affinity is not None and source.address not in (None, affinity.preferred(request)):
-            found.fields += (affinity.field(source.address, io.scheme),)
-        return found
+            answer.fields += (affinity.field(source.address, io.scheme),)
+        return answer
     except BaseException:
         source.end()
         raise
