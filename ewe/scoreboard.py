@@ -85,16 +85,19 @@ class Scoreboard:
         self.lock = allocate_lock()
 
     def take_row(self) -> memoryview[int]:
-        """Return the row of this process; take a free one if it has none."""
+        """Take a free row for this process, clear its gauges, and return it.
+
+        The process locks one byte of the file for its row. The kernel unlocks it when the process ends.
+        """
         first = os.getpid() % ROWS
         for number in (*range(first, ROWS - 1), *range(first)):
             try:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-            except OSError:
+            except OSError:  # another process has this row
                 continue
             break
         else:
-            number = ROWS - 1
+            number = ROWS - 1  # the row that all further processes share
         row = self.row_of(number)
         for gauge in GAUGES:
             row[gauge] = 0

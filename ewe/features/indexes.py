@@ -235,10 +235,12 @@ def prefers_json(accepts: str) -> bool:
             weights[kind] = float(weight)
 
     def rank(*ranges: str) -> tuple[float, int]:
+        """Return the weight of the most specific range that the client names, and 0, -1 or -2 for its position."""
         return next(((weights[kind], -index) for index, kind in enumerate(ranges) if kind in weights), (0, 0))
 
     json, html = rank("application/json", "application/*", "*/*"), rank("text/html", "text/*", "*/*")
-    return json[0] > 0 and json > html
+    json_weight, _ = json
+    return json_weight > 0 and json > html
 
 
 def first_names(descriptor: int) -> list[str]:

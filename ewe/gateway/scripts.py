@@ -80,7 +80,7 @@ def script_of(root: str, prefix: str, path: str, indexes: Sequence[str] = (INDEX
         directory, name = part.file, part.name
     if path != name + "/":
         return None
-    index = next((name for name in indexes if os.path.isfile(f"{directory}/{name}")), None)
+    index = next((file for file in indexes if os.path.isfile(f"{directory}/{file}")), None)
     return None if index is None else Script(f"{directory}/{index}", name=path + index, path_info="")
 
 

@@ -106,11 +106,11 @@ class Paced(Source):
         while self.update_due() < wanted:
             await pause(self.io, min((wanted - self.due_bytes) / self.rate, MAX_PAUSE_S))
         count = min(len(self.ahead), int(self.due_bytes), MAX_PIECE_BYTES)
-        found, self.ahead = bytes(self.ahead[:count]), self.ahead[count:]
+        piece, self.ahead = bytes(self.ahead[:count]), self.ahead[count:]
         self.due_bytes -= count
         self.sent_bytes += count
         self.handed_at = time.monotonic()
-        return found
+        return piece
 
     def update_due(self) -> float:
         """Add the bytes that have become due since the last call; return how many may be sent now.
