@@ -54,18 +54,18 @@ class Seats:
         self.unused = range(1, SEATS - 1)  # numbers that no worker has had
         self.free: list[int] = []  # numbers whose workers have ended
 
-    def take(self) -> int:
+    def take_seat(self) -> int:
         """Return the number of a free seat, and clear it: its worker has not begun to serve."""
         if self.free:
             number = self.free.pop()
         elif self.unused:
             number, self.unused = self.unused[0], self.unused[1:]
         else:
-            number = SEATS - 1
+            number = SEATS - 1  # the workers without a seat share the last one
         self.map[number] = BUSY
         return number
 
-    def leave(self, number: int) -> None:
+    def free_seat(self, number: int) -> None:
         """Free the seat of a worker that has been reaped. Call it once for each worker."""
         if number != SEATS - 1:
             self.free.append(number)

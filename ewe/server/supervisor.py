@@ -564,12 +564,12 @@ class Supervisor:
         generation = self.generation
         if self.changed_from is not None:
             generation, state = generation + 1, COMING
-        seat = self.growing.seats.take()
+        seat = self.growing.seats.take_seat()
         pid = self.fork(slot, seat)
         if pid > 0:
             self.workers[pid] = WorkerProcess(pid, slot, generation, state, seat)
         else:
-            self.growing.seats.leave(seat)
+            self.growing.seats.free_seat(seat)
 
     def fork(self, slot: int, seat: int) -> int:
         """Fork a worker; return its process id, or -1 if the fork fails. The child never returns."""
@@ -615,7 +615,7 @@ class Supervisor:
         for pid, raw in orphans.reap(self.workers):
             self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
-            self.growing.seats.leave(worker.seat)
+            self.growing.seats.free_seat(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
                 orphans.end(self.workers)

@@ -23,16 +23,18 @@ from ewe.server.growing import HOLD_S, QUIET_LOOK_S, SEATS, Growing, Seats
 
 def test_a_seat_is_reused_and_cleared() -> None:
     seats = Seats()
-    first, second = seats.take(), seats.take()
+    first, second = seats.take_seat(), seats.take_seat()
     seats.map[first] = seats.map[second] = IDLE
-    seats.leave(first)
+    seats.free_seat(first)
     assert seats.is_idle(second)
-    assert seats.take() == first and not seats.is_idle(first)  # the last worker has left its byte as idle
+    assert seats.take_seat() == first and not seats.is_idle(
+        first
+    )  # the last worker has left its byte as idle
 
 
 def test_without_a_free_seat_a_worker_counts_as_busy() -> None:
     seats = Seats()
-    numbers = [seats.take() for _ in range(SEATS)]
+    numbers = [seats.take_seat() for _ in range(SEATS)]
     assert numbers[-2:] == [SEATS - 1] * 2 and len(set(numbers)) == SEATS - 1 and 0 not in numbers
     seats.map[SEATS - 1] = IDLE
     assert not seats.is_idle(SEATS - 1)
