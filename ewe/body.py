@@ -26,7 +26,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.messages import BodyReader, Request
 from ewe.http.status import HTTPError
 from ewe.streams.base import TURN_BYTES, Stream, Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 MAX_SKIPPED_BYTES = 64 * 1024  # bytes of an unread body that are read and dropped to keep the connection
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -67,7 +67,7 @@ class Body(BodyReader):
             return piece
         while not self.finished:
             if self.expects:
-                await self.invite()
+                await self.send_continue()
             data = self.pending
             if not data:
                 if self.decoder is None or self.decoder.hungry:
@@ -80,7 +80,7 @@ class Body(BodyReader):
                 return piece
         return b""
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Send "100 Continue" if the client waits for it."""
         if self.expects and not self.finished:
             self.expects = False
@@ -146,7 +146,7 @@ class Body(BodyReader):
         try:
             data = await self.stream.receive()
         except Timeout:
-            timed_out("body")
+            count_timeout("body")
             self.broken = True
             what = f"came slower than {rate} bytes a second (min-rate)"
             if left >= self.timeout:

@@ -32,7 +32,7 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 # Settings that may be repeated on the command line
-LISTS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
+LIST_SETTINGS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
 
 
 MAX_DEFAULT_CHARS = 50  # characters of a default in the help; --print-config shows all
@@ -310,7 +310,9 @@ def _check_flags(argv: list[str], known: Collection[str]) -> None:
 
 def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
     """Return the settings on the command line. Raises ConfigError if they contradict each other."""
+    # Key -> the (name of the option, value) pairs, in the order of the command line: [-1][1] is the last value
     given: dict[str, list[tuple[str, Any]]] = options.given
+    # Each model has a flag, and all of these flags set the key `concurrency`.
     models = list(
         dict.fromkeys(Config.concurrency.read(raw, f"--{name}") for name, raw in given.get("concurrency", ()))
     )
@@ -329,8 +331,8 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
         options.directory = directory
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind replaces --host and a port: give one or the other")
-    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LISTS]
-    return [*last, *((key, [raw for _, raw in given[key]]) for key in LISTS if key in given)]
+    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LIST_SETTINGS]
+    return [*last, *((key, [raw for _, raw in given[key]]) for key in LIST_SETTINGS if key in given)]
 
 
 def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
@@ -374,7 +376,7 @@ def _configure(options: argparse.Namespace) -> Config:
             )
         config = files_only(config.replace(DIRECTORY, documentroot=options.directory))
     try:
-        base.find(config.concurrency)
+        base.model_named(config.concurrency)  # only to see that there is such a model
     except base.UnknownModel as error:
         near = "" if "did you mean" in str(error) else nearest(config.concurrency, base.names())
         raise ConfigError(f"{error}{near} ({config.origin('concurrency')})") from None

@@ -121,7 +121,7 @@ class LoopClient:
             raise
 
     def go_on(self, number: int) -> None:
-        """Send the request if the connection is there. number: the result of connect(2). Raises OSError."""
+        """Send the request if the connection is open. number: the errno of connect(2). Raises OSError."""
         if number in (0, errno.EISCONN):
             self.connected = time.perf_counter()
             self.sock.send(self.load.request)
@@ -150,7 +150,7 @@ class ClosedLoop:
                 if events := self.poll.poll(self.load.stall_timeout_s * 1000):
                     self.go_on(events)
                 else:
-                    self.give_up()
+                    self.end_silent_requests()
         finally:
             found.seconds = time.perf_counter() - began
             found.own_cpu_s = time.thread_time() - own_cpu
@@ -204,7 +204,7 @@ class ClosedLoop:
         if time.perf_counter() < self.until:
             self.ask(client)
 
-    def give_up(self) -> None:
+    def end_silent_requests(self) -> None:
         """End the requests that wait: the server has been silent too long for all of them."""
         silent = list(self.waiting)
         for number in silent:

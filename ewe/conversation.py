@@ -135,8 +135,8 @@ async def end_exchange(
     return keep_alive, pending
 
 
-async def converse_announced(stream: Stream, site: Site) -> None:
-    """Run a conversation that begins with a header of the PROXY protocol."""
+async def converse_behind_proxy(stream: Stream, site: Site) -> None:
+    """Read the PROXY header, in which a proxy tells the client's address, and run the conversation after it."""
     from ewe.gateway.proxy_protocol import read_proxy_header
 
     assert site.proxies is not None
@@ -144,7 +144,7 @@ async def converse_announced(stream: Stream, site: Site) -> None:
         pending = await read_proxy_header(stream, site.proxies.networks, site.config.head_timeout)
     except Disconnected:
         return
-    if pending is not None:
+    if pending is not None:  # None: the header is refused, or a proxy only checked that the server lives
         await (converse if site.tls is None else converse_securely)(stream, site, pending)
 
 
@@ -167,7 +167,7 @@ async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") ->
         return
     if agreed:
         await converse(secure, site)
-        await secure.goodbye()
+        await secure.send_close_notify()
 
 
 def recall(site: Site, pending: bytes) -> tuple[Request, bytes] | None:

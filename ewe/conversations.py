@@ -8,7 +8,7 @@ combines the layers between an accepted connection and converse():
     before the first connection:       start(): start the ASGI applications; return why one cannot start, or ""
     a connection, as a stream: ──────▶ of(stream) ─┬─ converse()             HTTP from the first byte
                                                    ├─ converse_securely()    the TLS handshake, then HTTP
-                                                   └─ converse_announced()   a PROXY header, then one of the two
+                                                   └─ converse_behind_proxy()   a PROXY header, then one of the two
     a connection above the limit:      refusal: the bytes to send; is_trusted(): is the client exempt?
     after the last connection:         stop(): stop the applications
 
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ewe.conversation import BUSY, converse, converse_announced, converse_securely
+from ewe.conversation import BUSY, converse, converse_behind_proxy, converse_securely
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -53,7 +53,7 @@ class Conversations:
         self.refusal = b"" if self.computes_first else BUSY
         self.begin: Callable[[Stream, Site], Coroutine[Any, Any, None]]
         if config.proxy_protocol:
-            self.begin = converse_announced
+            self.begin = converse_behind_proxy
         else:
             self.begin = converse if site.tls is None else converse_securely
 

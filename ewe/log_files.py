@@ -448,8 +448,9 @@ def changeable(directory: str, account: int = 0) -> str:
     while True:
         rest = [name for name in rest if name not in ("", ".")]
         status = os.stat(at)
-        its_own = status.st_uid == 0 or (not rest and status.st_uid == account)
-        if not its_own or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
+        has_right_owner = status.st_uid == 0 or (not rest and status.st_uid == account)
+        others_may_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not has_right_owner or (others_may_write and not status.st_mode & stat.S_ISVTX):
             return at
         if not rest:
             return ""

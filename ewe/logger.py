@@ -438,35 +438,37 @@ def open_logs(
     log_format: str,
     sites: Sequence[tuple[Host, str, str]] = (),
 ) -> None:
-    """Open both logs. sites: (Host, path, format) of the access logs of several sites, instead of access_log.
+    """Open both logs in place of the open ones.
 
+    sites: (Host, path, format) of the access logs of several sites, instead of access_log.
     Raises OSError; ValueError for an invalid format.
     """
     global errors, access
     before = {file.path: file.descriptor for file in (errors.file, *access.files)}
-    own = ErrorLog(logfile, loglevel, before)
-    other: AccessLog
+    new_errors = ErrorLog(logfile, loglevel, before)
+    new_access: AccessLog
     try:
         if sites:
-            other = SiteLogs(sites, access.notes, before)
+            new_access = SiteLogs(sites, access.notes, before)
         else:
-            other = AccessLog(access_log, log_format, access.notes, before)
+            new_access = AccessLog(access_log, log_format, access.notes, before)
     except (OSError, ValueError):
-        own.file.close()
+        new_errors.file.close()
         raise
-    own.file.take_over(errors.file)
-    if len(access.files) == len(other.files) == 1:
-        other.file.take_over(access.file)
+    # A new log takes over the old one's descriptor number, so that a thread that is writing meets no closed file.
+    new_errors.file.take_over(errors.file)
+    if len(access.files) == len(new_access.files) == 1:
+        new_access.file.take_over(access.file)
     else:  # a log that is no longer used stays open, since a thread may still be writing to its descriptor
         old = {file.path: file for file in access.files}
-        for file in other.files:
+        for file in new_access.files:
             if file.path in old:
                 file.take_over(old[file.path])
-    for file in (own.file, *other.files):
+    for file in (new_errors.file, *new_access.files):
         if file.descriptor >= 0:
-            file.losses.share()
-    other.enabled = other.writes or counter is not None
-    errors, access = own, other
+            file.losses.share()  # the workers that are forked later count the lost lines together
+    new_access.enabled = new_access.writes or counter is not None
+    errors, access = new_errors, new_access
 
 
 def reopen_logs() -> None:

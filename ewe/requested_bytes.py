@@ -20,7 +20,8 @@ def requested_bytes(site: Site, head: bytes, checked: int) -> tuple[int | None, 
     program, a proxy), if the response has no body, and if the request will be refused. It is a bound, and no
     promise: a range is shorter, and a handler may send another file.
 
-    head: the bytes that have arrived. checked: what the last call for the same head has returned; 0 at first.
+    head: the bytes that have arrived. checked: the offset of the line that the next check begins with, as the last
+    call for the same head has returned it; 0 at first.
     """
     empty_line = head.startswith(b"\r\n")  # may precede a request line (RFC 9112 section 2.2)
     if empty_line:

@@ -32,9 +32,9 @@ from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Region, Request, Response, Source
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Disconnected, Stream, Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 
 class Date:
@@ -115,7 +115,7 @@ def why_aborted(stream: Stream, reason: BaseException) -> str:
     if stream.aborted:
         return "the server stops"
     if isinstance(reason, Timeout):
-        timed_out("write")
+        count_timeout("write")
         return "the client reads too slowly (write-timeout, min-rate)"
     if isinstance(reason, Disconnected):
         return str(reason) or "the client has left"
@@ -177,7 +177,7 @@ class ResponseWriter:
     async def send(self) -> bool:
         """Send the head and the body; return whether the connection is kept."""
         body = self.response.body
-        bodiless = self.request.method == "HEAD" or self.response.status in BODILESS
+        bodiless = self.request.method == "HEAD" or self.response.status in BODILESS_STATUSES
         if isinstance(body, Source):
             if body.raw:
                 self.ends_with_close = True

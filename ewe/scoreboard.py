@@ -35,6 +35,7 @@ from ewe.config.feature_table import FEATURES
 from ewe.http.status import REASONS
 from ewe.timeouts import KINDS
 
+NUMBER_BYTES = 8
 ROWS = 1024  # processes that can count at once; more of them share the last row, and their sums are not exact
 # The columns. BUSY: requests that are being answered. QUEUE: conversations that wait for a worker. WORKERS: threads
 # of a pool; 1 for a process of another model.
@@ -61,15 +62,17 @@ class Scoreboard:
     def __init__(self, features: Sequence[str] = FEATURE_NAMES, statuses: Sequence[int] = STATUSES) -> None:
         """Raises OSError if the system has no memory for the rows."""
         self.features, self.statuses = tuple(features), tuple(statuses)
+        # A column for each pair, after the columns with a fixed number
         self.matrix = {
-            (feature, status): MATRIX + x * len(statuses) + y
-            for x, feature in enumerate(features)
-            for y, status in enumerate(statuses)
+            (feature, status): MATRIX + feature_number * len(statuses) + status_number
+            for feature_number, feature in enumerate(features)
+            for status_number, status in enumerate(statuses)
         }
         self.columns = MATRIX + len(self.matrix)
         self.file = os.memfd_create("ewe-scoreboard") if hasattr(os, "memfd_create") else unnamed_file()
-        os.truncate(self.file, ROWS * self.columns * 8)
-        self.table = memoryview(mmap.mmap(self.file, ROWS * self.columns * 8)).cast("Q")
+        size = ROWS * self.columns * NUMBER_BYTES
+        os.truncate(self.file, size)
+        self.table = memoryview(mmap.mmap(self.file, size)).cast("Q")  # "Q": unsigned numbers of 64 bits
         self.began = time.time()
         self.gauges: Step = no_gauges  # the processor's, which writes those that it knows
         self.forget_row()
@@ -82,16 +85,19 @@ class Scoreboard:
         self.lock = allocate_lock()
 
     def take_row(self) -> memoryview[int]:
-        """Return the row of this process; take a free one if it has none."""
+        """Take a free row for this process, clear its gauges, and return it.
+
+        The process locks one byte of the file for its row. The kernel unlocks it when the process ends.
+        """
         first = os.getpid() % ROWS
         for number in (*range(first, ROWS - 1), *range(first)):
             try:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-            except OSError:
+            except OSError:  # another process has this row
                 continue
             break
         else:
-            number = ROWS - 1
+            number = ROWS - 1  # the row that all further processes share
         row = self.row_of(number)
         for gauge in GAUGES:
             row[gauge] = 0
@@ -115,7 +121,10 @@ class Scoreboard:
                 self.lock.release()
 
     def column_of(self, feature: str, status: int) -> int:
-        """Return the column that counts the responses of a feature with one status."""
+        """Return the column that counts the responses of a feature with one status.
+
+        The first feature and the first status stand for those without a column.
+        """
         if (column := self.matrix.get((feature, status))) is not None:
             return column
         feature = feature if feature in self.features else self.features[0]

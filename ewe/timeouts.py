@@ -9,7 +9,7 @@
     queue       no connection to a responder or a server was free                fastcgi-queue-timeout
 
 A head that came in part gets a response, so ewe.server.counted sees it. In all other cases the code that gives up
-calls timed_out(). No other code pays for it: a request without a timeout calls nothing here.
+calls count_timeout(). No other code pays for it: a request without a timeout calls nothing here.
 Without the setting `status` the call does nothing.
 """
 
@@ -31,7 +31,7 @@ class TimeoutCounter:
     count: Callable[[str], None] = staticmethod(ignore)
 
 
-def timed_out(kind: str) -> None:
+def count_timeout(kind: str) -> None:
     """Count a timeout. kind: one of KINDS."""
     TimeoutCounter.count(kind)
 
@@ -49,7 +49,7 @@ def counted_if_empty(stream: IdleStream, data: bytes) -> bytes:
     data: the bytes that had come when the wait for a request was over.
     """
     if not data and not stream.finishing:
-        timed_out("keep-alive" if stream.requests else "head")
+        count_timeout("keep-alive" if stream.requests else "head")
     return data
 
 

@@ -207,7 +207,7 @@ class Trace:
         worker.held = ""
         try:
             if self.lost[0] != self.reported or self.until_check <= 0:
-                self.look()
+                self.note_losses()
             self.until_check -= 1
             self.append(lines.encode("utf-8", "backslashreplace"))
         except OSError:
@@ -219,7 +219,7 @@ class Trace:
             self.cut[0] = 1
             raise OSError
 
-    def look(self) -> None:
+    def note_losses(self) -> None:
         """Check the file's size, and report lost events. Raises OSError if events are still lost."""
         self.until_check = CHECK_EVERY
         if self.is_file and os.fstat(self.file).st_size >= MAX_BYTES:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from functools import wraps
 
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command_parser import CommandParser, when_output_is_closed
 from ewe.config.messages import ConfigError, Failure, one_line
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def entry_point(
     """
 
     def decorated(run: Callable[[list[str]], int]) -> Main:
-        @enough_read(unread)
+        @when_output_is_closed(unread)
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             try:

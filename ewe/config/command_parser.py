@@ -6,7 +6,7 @@ has been worded in four ways. Here ewe decides instead.
 
 A command's output may have no reader any more (`ewe-lab list | head`). Python writes the rest
 of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
-enough_read() writes it before.
+when_output_is_closed() writes it before.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action if action.option_strings else None, text)
 
 
-def enough_read(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Return a decorator for a command's main(): what to do when nobody reads its output any more.
+def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Return a decorator for a command's main(): if the reader of its output has gone, the command ends quietly.
 
     status: the exit status then, 0 if a part of the output is of use, else 1.
     """

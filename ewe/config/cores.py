@@ -44,14 +44,14 @@ def allowed_processors() -> int:
 
 def quotas(proc: str) -> list[float]:
     """Return the processors that each cgroup above this process allows it: 1.5 for three halves of one's time."""
-    found = []
-    for directory in cgroups_above(proc):
+    limits = []
+    for directory in cgroups_above(proc):  # version 2
         words = words_of(f"{directory}/cpu.max")
-        found.append(quota_of(*words) if len(words) == 2 else math.inf)
-    for directory in cgroups_above(proc, "cpu"):
+        limits.append(quota_of(*words) if len(words) == 2 else math.inf)
+    for directory in cgroups_above(proc, "cpu"):  # version 1
         words = words_of(f"{directory}/cpu.cfs_quota_us") + words_of(f"{directory}/cpu.cfs_period_us")
-        found.append(quota_of(*words) if len(words) == 2 else math.inf)
-    return [each for each in found if each < math.inf]
+        limits.append(quota_of(*words) if len(words) == 2 else math.inf)
+    return [limit for limit in limits if limit < math.inf]
 
 
 def words_of(path: str) -> list[str]:

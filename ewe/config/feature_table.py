@@ -144,7 +144,7 @@ def lacking(config: object, setting: str = "") -> Iterator[str]:
         yield from each.needs(config) if each.needs is not None else ()
 
 
-def doubts(config: Any, public: str = "") -> Iterator[str]:
+def start_warnings(config: Any, public: str = "") -> Iterator[str]:
     """Yield the warnings at a start of the features that keys of [[site]] and [[site.location]] ask for.
 
     public: a URL of the server that other machines can reach; "" if there is none.
@@ -153,8 +153,8 @@ def doubts(config: Any, public: str = "") -> Iterator[str]:
     keys = {key for table in tables for key in (*table.values, *table.steps)}
     asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
     for module in sorted(asked):
-        each = feature(module)
-        yield from each.doubts(config, public) if each.doubts is not None else ()
+        warnings_of = feature(module).start_warnings
+        yield from warnings_of(config, public) if warnings_of is not None else ()
 
 
 def modules() -> list[str]:

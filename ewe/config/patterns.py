@@ -205,27 +205,33 @@ class Automaton:
         operation, argument: the item, as Python's module re._parser returns it.
         """
         if operation == "SUBPATTERN":
-            if argument[0] is not None:
-                self.groups[argument[0]] = argument[3]
-            return self.sequence(argument[3])
+            group_number, _, _, items = argument  # the flags do not matter here
+            if group_number is not None:
+                self.groups[group_number] = items
+            return self.sequence(items)
         if operation.startswith("GROUPREF") and operation != "GROUPREF_EXISTS":
             return self.sequence(self.groups[argument])
         if operation == "BRANCH":
-            return self.either([self.sequence(each) for each in argument[1]])
+            _, branches = argument
+            return self.either([self.sequence(branch) for branch in branches])
         if operation == "GROUPREF_EXISTS":
-            return self.either([self.sequence(each) for each in argument[1:] if each is not None] + [NOTHING])
+            _, *branches = argument  # without the group's number; None for a missing branch
+            return self.either(
+                [self.sequence(branch) for branch in branches if branch is not None] + [NOTHING]
+            )
         if operation in ("MAX_REPEAT", "MIN_REPEAT"):
             return self.repeated(*argument)
         if operation in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT"):  # re does not go back into them
             inner = self.another()
-            items = argument if operation == "ATOMIC_GROUP" else argument[2]
-            found = inner.sequence(items)
+            least, _, items = argument if operation == "POSSESSIVE_REPEAT" else (1, 1, argument)
+            part = inner.sequence(items)
             self.include(inner)
-            empty = found.empty > 0 or (operation == "POSSESSIVE_REPEAT" and argument[0] == 0)
+            empty = part.empty > 0 or least == 0
             return self.add_position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
             inner = self.another()
-            inner.sequence(argument[1])
+            _, items = argument  # without the direction
+            inner.sequence(items)
             self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
@@ -457,10 +463,12 @@ class Automaton:
     ) -> bool:
         """Return whether one text leads from a position p back to p, from p to q, and from q back to q.
 
-        loop, other: where p and q are. left: how many triples of positions may still be examined; then TooLarge.
+        This is a search over triples: three walks read the same text from (p, p, q), and must reach (p, q, q).
+        loop, other: where p and q are. left: how many triples of positions may still be examined, a number in a
+        list, which this method decreases. Raises TooLarge when it is below 0.
         """
         aim = min(other)
-        between = {each for each in reach[min(loop)] if each in other or aim in reach[each]}
+        between = {position for position in reach[min(loop)] if position in other or aim in reach[position]}
         for p in loop:
             for q in other:
                 seen = {(p, p, q)}

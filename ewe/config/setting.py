@@ -99,21 +99,22 @@ def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> lis
 
     own: of Config, in order. declared: of features; each follows the setting that it names, or ends its group.
     """
-    found = list(own)
+    ordered = list(own)
     for setting in declared:
         if not hasattr(setting, "key"):
             raise ValueError(
                 f"a setting of a feature needs its key: Setting(..., key=...) for {setting.help!r}"
             )
+        # After each setting that it could follow: the one named by `after`, else those of its group
         positions = [
             number
-            for number, each in enumerate(found, 1)
-            if (each.key == setting.after if setting.after else each.group == setting.group)
+            for number, earlier in enumerate(ordered, 1)
+            if (earlier.key == setting.after if setting.after else earlier.group == setting.group)
         ]
         if setting.after and not positions:
             raise ValueError(f"{setting.key}: there is no setting {setting.after} that it could follow")
-        found.insert(positions[-1] if positions else len(found), setting)
-    keys = [key for setting in found for key in setting.keys]
+        ordered.insert(positions[-1] if positions else len(ordered), setting)
+    keys = [key for setting in ordered for key in setting.keys]
     if twice := {key for key in keys if keys.count(key) > 1}:
         raise ValueError(f"two settings have the name {', '.join(sorted(twice))}")
-    return found
+    return ordered

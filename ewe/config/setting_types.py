@@ -92,8 +92,8 @@ def duration(low: float) -> Kind[float]:
     """Return the kind of times, in seconds with three decimals. low: 0, or 0.001 if a time of 0 makes no sense."""
 
     def read(raw: object) -> float:
-        number, unit = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
-        seconds = round(float(number) * unit) / 1000
+        number, unit_ms = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+        seconds = round(float(number) * unit_ms) / 1000
         if not low <= seconds <= MAX_DAYS * 86_400:
             raise ValueError(raw)
         return seconds

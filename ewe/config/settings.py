@@ -314,7 +314,9 @@ class Config:
         self._origins: dict[str, str] = {}
         for name, setting in SETTINGS.items():
             self.__dict__[name] = setting.default
-        self._take((name.replace("_", "-"), value, f"{name} =", "caller") for name, value in values.items())
+        self._read_source(
+            (name.replace("_", "-"), value, f"{name} =", "caller") for name, value in values.items()
+        )
 
     def __getitem__(self, setting: Setting[T]) -> T:
         """Return the value of a setting that a feature declares."""
@@ -338,13 +340,13 @@ class Config:
         config = cls()
         if named := file or environ.get("EWE_CONFIG"):
             config.file = named
-            config._take(read_file(named) or ())
+            config._read_source(read_file(named) or ())
         elif found := find_file():
             config.file = found[0]
-            config._take(found[1])
-        config._take(from_platform(environ))
-        config._take(from_environment(environ, KEYS))
-        config._take((key, raw, f"--{key}", "command line") for key, raw in options)
+            config._read_source(found[1])
+        config._read_source(from_platform(environ))
+        config._read_source(from_environment(environ, KEYS))
+        config._read_source((key, raw, f"--{key}", "command line") for key, raw in options)
         return config
 
     def replace(self, origin: str, **values: object) -> Self:
@@ -357,7 +359,7 @@ class Config:
         """Return the same configuration with some other values. Raises ConfigError."""
         other = type(self)()
         other.__dict__.update(self.__dict__, _origins=dict(self._origins))
-        other._take(given)
+        other._read_source(given)
         return other
 
     def each_site(self) -> list[Self]:
@@ -392,7 +394,7 @@ class Config:
         """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
         return self._origins.get(KEYS[name.replace("_", "-")].name, "default")
 
-    def former_names(self) -> list[str]:
+    def former_name_warnings(self) -> list[str]:
         """Return a line for each setting, of the server, a site or a location, that has its former name."""
         lines = [line for site_config in (self, *self.each_site()) for line in site_config.former]
         for site in self.sites:
@@ -402,7 +404,7 @@ class Config:
                         lines.append(now_called(origin, KEYS[key]))
         return list(dict.fromkeys(lines))
 
-    def _take(self, found: Iterable[Given]) -> None:
+    def _read_source(self, found: Iterable[Given]) -> None:
         """Read one source's values. Raises ConfigError."""
         given: dict[str, str] = {}
         for key, raw, label, origin in found:

@@ -182,7 +182,8 @@ def parse_gateway(text: str) -> tuple[str, str]:
     ('wsgi', 'wiki:app')
     """
     kind, colon, rest = text.partition(":")
-    if kind not in GATEWAYS or bool(colon) == (kind in ("cgi", "xswitch", "libcgi")):
+    has_no_address = kind in ("cgi", "xswitch", "libcgi")
+    if kind not in GATEWAYS or bool(colon) == has_no_address:
         raise ValueError(text)
     rest = rest.removeprefix("//") if kind not in ("http", "https") else rest
     if kind in ("fastcgi", "scgi", "uwsgi"):

@@ -57,6 +57,7 @@ class TableKind(Kind[dict[Any, Any]]):
 
     def read_at(self, label: str, raw: object) -> dict[Any, Any]:
         """Return the values by their keys. Raises ConfigError, which begins with `label` and names the key."""
+        # `short` makes a table of the short form, such as a text, and returns any other value as it is.
         if self.short is not None and (table := self.short(raw)) is not raw:
             try:
                 return self.read_at(label, table)
@@ -72,10 +73,9 @@ class TableKind(Kind[dict[Any, Any]]):
                 values[new] = self.keys[new].kind.read_at(part(label, key), value)
             elif key in self.keys:
                 values[key] = self.keys[key].kind.read_at(part(label, key), value)
-            elif self.others is not None:
-                name, kind = self.others
-                found = name.read_at(inside(label), key)
-                values[found] = kind.read_at(part(label, key), value)
+            elif self.others is not None:  # keys that the file chooses, such as the names of fields
+                key_kind, value_kind = self.others
+                values[key_kind.read_at(inside(label), key)] = value_kind.read_at(part(label, key), value)
             else:
                 raise unknown(inside(label), key, self.keys, instead=self.hint)
         for key in self.needs:

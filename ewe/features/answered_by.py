@@ -55,5 +55,5 @@ def feature_of(handler: Handler) -> str:
         return feature_of(handler.inner)
     module = type(handler).__module__
     if module.startswith("ewe.features."):
-        return module.split(".")[2]
+        return module.split(".")[2]  # ewe.features.cgi.programs: "cgi"
     return f"{module}.{type(handler).__name__}"

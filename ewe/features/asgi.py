@@ -22,11 +22,11 @@ from ewe.gateway.asgi import FAULT, Application, ApplicationCall, ApplicationHea
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import CALL_COST_BYTES, Timeout
 from ewe.streams.loops import open_channel
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -59,7 +59,7 @@ class ASGI:
         self.config = config
         self.root_path = path.rstrip("/")
         # The part of the scope that depends only on the request: equal requests without a body share it
-        self.known: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
+        self.scopes: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
 
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError with a text of one line."""
@@ -100,7 +100,7 @@ class ASGI:
             return self.response(call, head)
         except Timeout:
             call.give_up(cancel=True)
-            timed_out("program")
+            count_timeout("program")
             raise HTTPError(504, self.silence()) from None
         except BaseException:
             call.give_up()
@@ -130,17 +130,17 @@ class ASGI:
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
         """Return the scope of a request (ASGI, HTTP connection scope)."""
-        known = self.known.get(request) if not io.variables else None
-        if known is None:
-            known = of_request(request, io.variables)
+        request_part = self.scopes.get(request) if not io.variables else None
+        if request_part is None:
+            request_part = of_request(request, io.variables)
             if not io.variables:
-                self.known[request] = known
+                self.scopes[request] = request_part
         address = io.server_address()
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
-            **known,
-            "headers": list(known["headers"]),
+            **request_part,
+            "headers": list(request_part["headers"]),
             "scheme": io.scheme,
             "root_path": self.root_path,
             "client": None if io.client[0] == "unix:" else io.client,
@@ -207,7 +207,7 @@ class ApplicationBody(Source):
             if not self.more:
                 return b""
             if self.size:
-                call.channel.call(call.taken, self.size)
+                call.channel.call(call.count_taken, self.size)
                 self.size = 0
             await self.next()
 
@@ -217,7 +217,7 @@ class ApplicationBody(Source):
             item = await self.call.next()
         except Timeout:
             self.call.give_up(cancel=True)
-            timed_out("program")
+            count_timeout("program")
             raise HTTPError(504, self.feature.silence()) from None
         if item is FAULT:
             self.more = False
@@ -241,7 +241,7 @@ class ApplicationBody(Source):
         call = self.call
         if not self.more:
             call.channel.close()
-        elif call.request.method == "HEAD" or self.status in BODILESS:
+        elif call.request.method == "HEAD" or self.status in BODILESS_STATUSES:
             call.channel.call(call.send_no_body)
             call.channel.close()
         else:

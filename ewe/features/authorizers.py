@@ -171,9 +171,9 @@ def is_variable(field: str) -> bool:
     return field.lower().startswith(PREFIX)
 
 
-def variables_of(found: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
+def variables_of(answer: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield the variables of a 200. name: for the log. Raises HTTPError(502) for a variable of the server."""
-    for field, value in found.fields:
+    for field, value in answer.fields:
         if not is_variable(field):
             continue
         variable = field[len(PREFIX) :]

@@ -82,7 +82,9 @@ class Middleware:
 
 
 def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
-    """Yield a handler's lines for `ewe --explain`; return whether it answers. Start no program, send nothing.
+    """Yield a handler's lines for `ewe --explain`; return whether it answers (the value of `yield from`).
+
+    No program is started, and nothing is sent.
 
     A handler may have a method explain() for this, with the same arguments and results. Raises HTTPError if the
     handler would refuse the request, and Reroute for another path.
@@ -91,7 +93,7 @@ def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
     if explain is not None:
         return bool((yield from explain(request, io)))
     yield f"  asks      {type(handler).__name__}, which alone knows whether it answers"
-    return True
+    return True  # not known, so the explanation ends here, as if the handler answered
 
 
 class First:

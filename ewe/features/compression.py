@@ -100,7 +100,7 @@ class Compression(Middleware):
     def choice(self, request: Request) -> str:
         """Return the coding that a client gets, "" for none."""
         accepts = request.values.get("accept-encoding")
-        if accepts is None or (request.conditional and of_part(request)):
+        if accepts is None or (request.conditional and needs_plain(request)):
             return ""
         try:
             return self.choices[accepts]
@@ -125,7 +125,7 @@ class Compression(Middleware):
             response, FileResponse if self.compresses == "files" else (FileResponse, KeptResponse)
         )
         harmless = public or self.compresses == "all"
-        if not harmless and (self.compresses == "files" or self.guarded or of_visitor(request, io)):
+        if not harmless and (self.compresses == "files" or self.guarded or identifies_visitor(request, io)):
             return False
         for field_name, value in response.fields:
             name = field_name.lower()
@@ -163,7 +163,7 @@ class Compression(Middleware):
             except KeyError:
                 pass
         if response.status == 304:
-            return of_client(request, response, self.choice(request))
+            return for_client_with_copy(request, response, self.choice(request))
         if not self.suits(request, response, io):
             if isinstance(response, KeptResponse):
                 response.variants.update(dict.fromkeys(("", *self.makers), response))
@@ -187,7 +187,7 @@ class Compression(Middleware):
         else:
             fields = with_vary(response.fields, "Accept-Encoding")
             found = Response(response.status, fields, response.body, reason=response.reason)
-        if response.keep(len(body) if found.body is body and coding else 0):
+        if response.take_room(len(body) if found.body is body and coding else 0):
             response.variants[coding] = found
         return found
 
@@ -214,13 +214,13 @@ class Compression(Middleware):
         return found
 
 
-def of_part(request: Request) -> bool:
+def needs_plain(request: Request) -> bool:
     """Return whether a request needs the plain representation: for a range, or for the strong tag of If-Match."""
     values = request.values
     return "range" in values or "if-range" in values or "if-match" in values
 
 
-def of_visitor(request: Request, io: Stream) -> bool:
+def identifies_visitor(request: Request, io: Stream) -> bool:
     """Return whether a request identifies its visitor. A program's response may then contain a secret."""
     values = request.values
     return "cookie" in values or "authorization" in values or not VISITOR.isdisjoint(io.variables)
@@ -247,7 +247,7 @@ def plain_tags(request: Request) -> Request:
     return with_fields(request, (*fields, ("if-none-match", ", ".join((value, *more)))))
 
 
-def of_client(request: Request, response: Response, coding: str) -> Response:
+def for_client_with_copy(request: Request, response: Response, coding: str) -> Response:
     """Return a 304 with the tag that the client has, and with Vary: RFC 9110 section 15.4.5."""
     tag = (response.get("etag") or "").removeprefix("W/")
     fields = with_vary(response.fields, "Accept-Encoding")

@@ -100,7 +100,8 @@ class Feature:
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
     needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
-    doubts: yield warnings for a start. The second argument is a URL of the server that other machines reach, or "".
+    start_warnings: yield warnings for a start. The second argument is a URL of the server that other machines
+    reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     late: modules that a request may import; a server that gives up root imports them before.
     """
@@ -125,7 +126,7 @@ class Feature:
         ends_processes: Callable[[Config], bool] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
-        doubts: Callable[[Config, str], Iterable[str]] | None = None,
+        start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
         measures: Callable[[Config], MeasuredProcess | None] | None = None,
         late: Iterable[str] = (),
     ) -> None:
@@ -141,7 +142,12 @@ class Feature:
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.needs, self.notes, self.doubts = ends_processes, needs, notes, doubts
+        self.ends_processes, self.needs, self.notes, self.start_warnings = (
+            ends_processes,
+            needs,
+            notes,
+            start_warnings,
+        )
         self.measures = measures
         self.late = tuple(late)
 

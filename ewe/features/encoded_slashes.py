@@ -60,7 +60,9 @@ class EncodedSlashes(Middleware):
 
 def same_proxy(site: WithProxies, request: Request) -> bool:
     """Return whether the path has no encoded slash, or both its readings lead to the same proxy."""
-    if not has_encoded_slash(request.target.partition("?")[0]):
+    path, _, _ = request.target.partition("?")
+    if not has_encoded_slash(path):
         return True
+    # One reading of the path decodes %2F, and the other one keeps it.
     proxy = site.proxy_at(request.path)
     return proxy is not None and proxy == site.proxy_at(with_kept_slashes(request.target))

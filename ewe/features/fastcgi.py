@@ -98,7 +98,7 @@ class FastCGI:
         """where: the extension or the path in the setting."""
         self.where = where
         self.connections = connections
-        self.known: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
+        self.scripts_by_path: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
         self.config = config
         self.static = static
         self.limits = limits
@@ -124,23 +124,25 @@ class FastCGI:
 
     def find(self, path: str) -> Script | None:
         """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
-        return self.known_or_found(path) if self.where[0] == "." else self.below(path)
+        is_extension = self.where.startswith(".")
+        return self.cached_script(path) if is_extension else self.script_below_path(path)
 
-    def below(self, path: str) -> Script | None:
-        """Return the script that answers for all paths below `where`; None for another path."""
+    def script_below_path(self, path: str) -> Script | None:
+        """Return the script that answers for all paths below `where`, such as "/app"; None for another path."""
         name = self.where.rstrip("/")
         if path != name and not path.startswith(name + "/"):
             return None
-        return Script(self.static.root + name, name, path[len(name) :])
+        # Upstreams expect a file name in SCRIPT_FILENAME, even if no such file exists.
+        return Script(file=self.static.root + name, name=name, path_info=path[len(name) :])
 
-    def known_or_found(self, path: str) -> Script | None:
+    def cached_script(self, path: str) -> Script | None:
         """Return the result of extended() for a path, from the cache if possible. Raises HTTPError(403, 404).
 
         A path without a script is not cached: a script that has just been written must not be sent as a file.
         """
-        script = self.known.get(path, None)
+        script = self.scripts_by_path.get(path, None)
         if script is None and (script := self.extended(path)) is not None:
-            self.known[path] = script
+            self.scripts_by_path[path] = script
         return script
 
     def extended(self, path: str) -> Script | None:

@@ -41,7 +41,7 @@ from ewe.features.guards.auth import AUTH, Auth
 from ewe.features.guards.error_pages import PAGES, ErrorPages
 from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds
-from ewe.features.static import identity
+from ewe.features.static import file_version
 from ewe.features.users import Users
 from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
@@ -92,7 +92,7 @@ class HomeSettings:
         self.checked_at = 0.0
         self.identities: tuple[object, ...] = ()  # of the settings file, and of the password file
         self.password_file = ""
-        self.passwords: object = None  # the identity of the password file when it was opened
+        self.passwords: object = None  # the file_version() of the password file when it was opened
         self.fault = ""
         # None: those of the server
         self.index_names: tuple[str, ...] | None = None
@@ -125,7 +125,7 @@ class Homes(Middleware):
         self.users = users
         self.inner = First([inner or users])
         self.site = WithoutSettings([users])
-        self.known: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
+        self.settings_by_user: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of Users, with the middlewares of the user's settings around it."""
@@ -156,39 +156,42 @@ class Homes(Middleware):
 
     def settings_of(self, home: Home) -> HomeSettings:
         """Return a user's settings. They are at most FILE_CHECK_S old."""
-        known = self.known.get(home.name)
+        settings = self.settings_by_user.get(home.name)
         now = time.monotonic()
-        if known is None or now - known.checked_at > FILE_CHECK_S:
-            fresh = self.read(home, known)
-            if fresh is not known:
-                fresh.handler = self.chain(fresh)
-                self.known[home.name] = fresh
-            fresh.checked_at = now
-            known = fresh
-        index_names = known.index_names or self.users.config.defaultindex
+        if settings is None or now - settings.checked_at > FILE_CHECK_S:
+            read_settings = self.read(home, settings)
+            if read_settings is not settings:
+                read_settings.handler = self.chain(read_settings)
+                self.settings_by_user[home.name] = read_settings
+            read_settings.checked_at = now
+            settings = read_settings
+        index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
             home.pages.index_names = index_names
             home.static.cache.clear()  # the cache maps directories to their index files
             home.static.used_bytes = 0
-        lists = known.lists_directories
+        lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists
-        return known
+        return settings
 
     def read(self, home: Home, known: HomeSettings | None) -> HomeSettings:
         """Return the present settings of a user's file; `known` if the files are unchanged."""
         directory, owner = home.static.root, home.static.owner
         found = HomeSettings()
         try:
-            descriptor = opened(os.path.join(directory, FILE), FILE, owner)
+            descriptor = open_user_file(os.path.join(directory, FILE), FILE, owner)
         except FileNotFoundError:
             return found
         except (OSError, ConfigError) as reason:
             found.fault = reason.strerror or FILE if isinstance(reason, OSError) else str(reason)
             return found
         try:
-            about = identity(os.fstat(descriptor))
-            if known is not None and known.identities == (about, found_at(directory, known.password_file)):
+            about = file_version(os.fstat(descriptor))
+            if known is not None and known.identities == (
+                about,
+                version_of_file(directory, known.password_file),
+            ):
                 return known
             data = os.read(descriptor, MAX_SETTINGS_BYTES + 1)
         finally:
@@ -198,15 +201,19 @@ class Homes(Middleware):
                 raise ConfigError(f"{FILE} is longer than {MAX_SETTINGS_BYTES} bytes")
             if data.count(b".") > MAX_DOTS:
                 raise ConfigError(f"{FILE} has more than {MAX_DOTS} dots")
-            self.take(found, tomllib.loads(data.decode()), home)
+            self.read_keys_of_user(found, tomllib.loads(data.decode()), home)
         except UnicodeDecodeError:
             found.fault = f"{FILE} is not UTF-8 text"
-        except (ValueError, RecursionError, OSError) as reason:  # from the TOML parser, or from take()
+        except (
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as reason:  # from the TOML parser, or from read_keys_of_user()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
         found.identities = (about, found.passwords)
         return found
 
-    def take(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
+    def read_keys_of_user(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
         """Read the keys of a user's settings into `found`. Raises ConfigError, ValueError, OSError."""
         for key, value in SETTINGS.read_at(f"{FILE}:", table).items():
             label = f"{FILE}: {key} ="
@@ -223,9 +230,9 @@ class Homes(Middleware):
                 found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
             elif key == "headers":
                 found.headers = Headers(value)
-                own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
+                names = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
                 if refused := sorted(
-                    each for each in own if each in FORBIDDEN or each.startswith(TO_THE_FRONT)
+                    name for name in names if name in FORBIDDEN or name.startswith(TO_THE_FRONT)
                 ):
                     raise ConfigError(
                         f"{label} {refused[0]} concerns the whole host, and is not a user's to set"
@@ -236,9 +243,9 @@ class Homes(Middleware):
     def auth(self, found: HomeSettings, table: dict[str, str], label: str, home: Home) -> Auth:
         """Return the log-in of a directory. The password file must be beside .ewe.toml. Raises ConfigError."""
         found.password_file = name = table["file"]
-        found.passwords = found_at(home.static.root, name)
+        found.passwords = version_of_file(home.static.root, name)
         try:
-            descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
+            descriptor = open_user_file(os.path.join(home.static.root, name), name, home.static.owner)
         except OSError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
         path = name_of(descriptor)  # the path of the checked file, even if another file gets its name later
@@ -259,7 +266,7 @@ def leads_below(prefix: str, path: str) -> bool:
         return False
 
 
-def opened(path: str, name: str, owner: int | None) -> int:
+def open_user_file(path: str, name: str, owner: int | None) -> int:
     """Open a user's regular file; return the descriptor. Raises OSError; ConfigError for another kind of file."""
     try:
         descriptor = os.open(path, OPEN_FLAGS)
@@ -278,10 +285,10 @@ def opened(path: str, name: str, owner: int | None) -> int:
     raise ConfigError(f"{name} is not a regular file of the user")
 
 
-def found_at(directory: str, name: str) -> object:
-    """Return a file's identity(), which changes when the file changes; None if there is no file, or no name."""
+def version_of_file(directory: str, name: str) -> object:
+    """Return a file's file_version(), which changes when the file changes; None if there is no file, or no name."""
     try:
-        return identity(os.lstat(os.path.join(directory, name))) if name else None
+        return file_version(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:
         return None
 

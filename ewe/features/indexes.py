@@ -35,7 +35,7 @@ from ewe.bounded import BoundedDict
 from ewe.config.defaults import PRIVATE_DIRECTORIES
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
-from ewe.http.conditional import outcome
+from ewe.http.conditional import status_by_conditions
 from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -49,7 +49,7 @@ KEPT_S = 1.0  # seconds that a page is kept
 Fields = tuple[tuple[str, str], ...]
 # The entity tag, the fields and the body of a page, and when it was made; 1 MB at most
 KEPT: BoundedDict[tuple[object, ...], tuple[str, Fields, bytes, float]] = BoundedDict(4)
-TURNS = Turns()
+LISTING_TURNS = Turns()
 RUN_NAMES = 1_000  # names that one call of sorted() sorts; no other thread runs during the call
 # Each column: its label, and the order in which the first click sorts it
 COLUMNS = {"name": ("Name", "asc"), "size": ("Size", "desc"), "date": ("Modified", "desc")}
@@ -153,12 +153,12 @@ def listing(
     made_at = time.monotonic()
     key = key_of(request, path, descriptor, root)
     query = parameters(request.query)
-    names = names_in(descriptor, path) if names is None else public(names)
+    names = names_in(descriptor, path) if names is None else listable_names(names)
     part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
-    sort, order = wanted(query) if part is None else ("", "")
+    sort, order = sort_of_query(query) if part is None else ("", "")
     entries = read(descriptor, names if part is None else part.names, root, directory)
     if part is None:
-        arranged(entries, sort, order)
+        sort_entries(entries, sort, order)
     is_json = prefers_json(request.values.get("accept", ""))
     page_number = "" if part is None else f"{part.number} of {part.count}"
     etag = tag_of(entries, f"{is_json}\0{path}\0{request.host}\0{sort}\0{order}\0{page_number}")
@@ -196,7 +196,7 @@ def kept(request: Request, path: str, descriptor: int, root: str) -> Response | 
 
 def refused_by_condition(request: Request, etag: str, fields: Fields) -> Response | None:
     """Return the 304 or 412 if a condition of the request forbids to send the page, else None."""
-    status = outcome(request, etag, None) if request.conditional else None
+    status = status_by_conditions(request, etag, None) if request.conditional else None
     if status == 304:
         return Response(304, (field for field in fields if field[0] in ALWAYS))
     return error_page(412, "the condition does not hold") if status == 412 else None
@@ -253,7 +253,7 @@ def parameters(query: str | None) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in (query or "").split("&"))}
 
 
-def wanted(query: dict[str, str]) -> tuple[str, str]:
+def sort_of_query(query: dict[str, str]) -> tuple[str, str]:
     """Return the column to sort by, and "asc" or "desc"."""
     sort = query.get("sort", "name")
     return (sort, "desc" if query.get("order") == "desc" else "asc") if sort in COLUMNS else ("name", "asc")
@@ -272,10 +272,12 @@ def prefers_json(accepts: str) -> bool:
             weights[kind] = float(weight)
 
     def rank(*ranges: str) -> tuple[float, int]:
+        """Return the weight of the most specific range that the client names, and 0, -1 or -2 for its position."""
         return next(((weights[kind], -index) for index, kind in enumerate(ranges) if kind in weights), (0, 0))
 
     json, html = rank("application/json", "application/*", "*/*"), rank("text/html", "text/*", "*/*")
-    return json[0] > 0 and json > html
+    json_weight, _ = json
+    return json_weight > 0 and json > html
 
 
 def first_names(descriptor: int) -> list[str]:
@@ -290,10 +292,10 @@ def names_in(descriptor: int, path: str) -> list[str]:
         names = [item.name for item in islice(items, MAX_NAMES + 1)]
     if len(names) > MAX_NAMES:
         raise HTTPError(403, f"{path} has more than {MAX_NAMES} entries, too many to list")
-    return public(names)
+    return listable_names(names)
 
 
-def public(names: list[str]) -> list[str]:
+def listable_names(names: list[str]) -> list[str]:
     """Return the names that may be listed."""
     return [name for name in names if not name.startswith(".") and name.upper() not in PRIVATE_DIRECTORIES]
 
@@ -332,7 +334,7 @@ def leads_out(name: str, descriptor: int, root: str, directory: str) -> bool:
         os.close(opened)
 
 
-def arranged(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
+def sort_entries(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
     """Sort by the column, then by name, and put directories first; return the same list."""
     down = order == "desc"
     entries.sort(key=lambda entry: natural(entry.name), reverse=down and sort == "name")
@@ -374,7 +376,7 @@ def as_page(
     parent = '<tr class="up"><td colspan="3"><a href="../"><bdi>Parent directory</bdi></a>'
     rows = [parent] if path != "/" else []
     rows += map(row, entries)
-    size = human(sum(entry.size or 0 for entry in entries))
+    size = size_for_people(sum(entry.size or 0 for entry in entries))
     count = f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}"
     summary = f"{count}, {size} in files. Times are in UTC." if entries else "This directory is empty."
     return PAGE.format(
@@ -419,13 +421,13 @@ def row(entry: DirectoryEntry) -> str:
     """Return the row of an entry. Without "./", a browser could read a name with a colon as a scheme."""
     kind, slash = (' class="d"', "/") if entry.is_directory else ("", "")
     link = f'<a href="./{html_escape(percent_encode(entry.name))}{slash}"><bdi>{shown(entry.name)}{slash}</bdi></a>'
-    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{human(entry.size)}'
+    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{size_for_people(entry.size)}'
     at = date(entry.modified)
     when = f'<time datetime="{at}">{at[:10]}<span> {at[11:16]}</span></time>' if at else ""
     return f"<tr{kind}><td>{link}{size}<td>{when}"
 
 
-def human(size: int) -> str:
+def size_for_people(size: int) -> str:
     """Return a size with two or three digits and a unit."""
     if size < 1000:
         return f"{size} B"

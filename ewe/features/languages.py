@@ -71,11 +71,11 @@ class Languages(Static):
                 return response
         return None
 
-    def absent(self, path: str, why: str) -> str:
+    def line_for_missing_file(self, path: str, why: str) -> str:
         """Return the line of `ewe --explain` for a path without a file of this name."""
         variants = self.variants(path)
         if not variants:
-            return super().absent(path, why)
+            return super().line_for_missing_file(path, why)
         names = " or ".join(self.name(each) for each in variants.values())
         return f"  answer    the file {names}, as Accept-Language says   (languages)"
 
@@ -110,11 +110,11 @@ class Languages(Static):
         """Return the response for one variant; None if it does not exist any more. Raises HTTPError."""
         # The key in the cache is the path of the variant: under the requested path, all variants would share it.
         cached = None if request.conditional else self.cached(path)
-        if cached is not None and (known := cached.variants.get(request.path)) is not None:
-            return known
-        own = copy_of(request)
-        own.path = path
-        response = cached or super().serve(own, path)
+        if cached is not None and (known_variant := cached.variants.get(request.path)) is not None:
+            return known_variant
+        request_for_variant = copy_of(request)
+        request_for_variant.path = path
+        response = cached or super().serve(request_for_variant, path)
         if response is None or response.status not in NEGOTIATED:
             return response
         fields = with_vary(response.fields, "Accept-Language")
@@ -126,11 +126,11 @@ class Languages(Static):
             return response
         if not isinstance(response, CachedFile):
             return Response(response.status, fields, response.body, cause=response.cause)
-        found = CachedFile(response.status, fields, response.body)
-        found.variants, found.keep = {}, response.keep
-        if response.keep(0):
-            response.variants[request.path] = found
-        return found
+        variant = CachedFile(response.status, fields, response.body)
+        variant.variants, variant.take_room = {}, response.take_room
+        if response.take_room(0):
+            response.variants[request.path] = variant
+        return variant
 
     def cached(self, path: str) -> CachedFile | None:
         """Return the cached response of the file at a path; None if it is not cached, or the file has changed.

@@ -47,14 +47,14 @@ class Pages:
         self.prefix = prefix
         self.index_names = index_names if INDEX in index_names else (*index_names, INDEX)
         self.directories = [name for each in directories for name in names_of(each)]
-        self.known: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
+        self.scripts_by_path: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
 
     def find(self, path: str) -> Script | None:
         """Return the page for a path; None if there is none. Raises HTTPError(403, 404)."""
         if EXTENSION in path or self.directories:
             # The result is not cached: a page that has just been written must not be sent as a file.
             return self.find_uncached(path)
-        return self.known.find(path, self.find_uncached)
+        return self.scripts_by_path.find(path, self.find_uncached)
 
     def find_uncached(self, path: str) -> Script | None:
         """Find the page on the disk. Raises HTTPError(403, 404)."""

@@ -48,11 +48,11 @@ def features(config: Config) -> Iterator[tuple[str, Proxy]]:
 
     Raises ValueError for an invalid address, and if the addresses for one path have different paths themselves.
     """
-    found: dict[str, list[str]] = {}
-    for where, url in map(parse_proxy, config.proxy):
-        found.setdefault(where.rstrip("/"), []).append(url)
-    for where in sorted(found, key=len, reverse=True):
-        yield where or "/", Proxy(where, found[where], config, "proxy")
+    urls: dict[str, list[str]] = {}  # path without its last slash -> the servers for it
+    for path, url in map(parse_proxy, config.proxy):
+        urls.setdefault(path.rstrip("/"), []).append(url)
+    for path in sorted(urls, key=len, reverse=True):
+        yield path or "/", Proxy(path, urls[path], config, "proxy")
 
 
 class Proxy:
@@ -93,7 +93,7 @@ class Proxy:
         if config.fastcgi_affinity is not None and len(self.connections.addresses) > 1:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
-        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
         self.old = False  # the upstream has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -175,8 +175,8 @@ class Proxy:
         peer = http_peer(io)
         hides = bool(io.variables) and hides_authorization(io.variables)
         key = (io.client[0], io.scheme, peer, hides)
-        known, encoded = self.known.get(request, NOT_KNOWN)
-        if known == key:
+        cached_key, encoded = self.heads.get(request, NOT_KNOWN)
+        if cached_key == key:
             return encoded
         host = (request.host if self.keeps_host else "") or self.host
         lines = [
@@ -192,7 +192,7 @@ class Proxy:
         elif not self.connections.keeps:
             lines.append("Connection: close\r\n")
         encoded = "".join(lines).encode("latin-1")
-        self.known[request] = (key, encoded)
+        self.heads[request] = (key, encoded)
         return encoded
 
     def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:

@@ -33,7 +33,7 @@ from ewe.bounded import BoundedDict, TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
-from ewe.features.static import FILE_CHECK_S, SETTLED_S, Static, hidden, identity
+from ewe.features.static import FILE_CHECK_S, SETTLED_S, Static, file_version, hidden
 from ewe.gateway.connections import RETRY
 from ewe.http.conditional import tags
 from ewe.http.error_pages import error_page, html_escape, link_page
@@ -96,12 +96,12 @@ HTML = (
 class CompiledPage:
     """The contents of a file: its declarations, its template when it is first needed, or its error."""
 
-    __slots__ = ("checked_at", "declarations", "error", "identity", "template")
+    __slots__ = ("checked_at", "declarations", "error", "file_version", "template")
 
     def __init__(self, file_status: os.stat_result, text: str) -> None:
         """file_status, text: of the file. A fault in the declarations is kept in `error`."""
-        self.identity = identity(file_status)
-        self.checked_at = time.monotonic()  # when the file was last compared with `identity`
+        self.file_version = file_version(file_status)
+        self.checked_at = time.monotonic()  # when the file was last compared with `file_version`
         self.template: PageTemplate | None = None
         self.error: PageError | None = None
         self.declarations = Declarations()
@@ -218,13 +218,13 @@ class SQLPages:
 
     def source(self, path: str) -> CompiledPage:
         """Return the contents of the file at path, read again if the file has changed. Raises HTTPError."""
-        known = self.sources.get(path)
-        if known is not None and time.monotonic() - known.checked_at < FILE_CHECK_S:
-            return known
+        cached = self.sources.get(path)
+        if cached is not None and time.monotonic() - cached.checked_at < FILE_CHECK_S:
+            return cached
         text, file_status = self.read(path)
-        if known is not None and identity(file_status) == known.identity:
-            known.checked_at = time.monotonic()
-            return known
+        if cached is not None and file_version(file_status) == cached.file_version:
+            cached.checked_at = time.monotonic()
+            return cached
         source = CompiledPage(file_status, text)
         if time.time() - file_status.st_ctime > SETTLED_S:
             self.sources[path] = source
@@ -263,7 +263,10 @@ class SQLPages:
         return source.template
 
     def environment_of(self, directory: str) -> Environment:
-        """Return the environment for the pages of a directory. Templates that they extend are below it."""
+        """Return the jinja2 environment that renders the pages of a directory.
+
+        A page may extend only templates below its directory.
+        """
 
         def load(name: str) -> tuple[str, Callable[[], bool]]:
             """Return the text of a file, and a test whether the file is unchanged. Raises FileNotFoundError."""
@@ -272,18 +275,18 @@ class SQLPages:
                 text, file_status = self.read(path)
             except HTTPError as error:
                 raise FileNotFoundError(error.cause) from None
-            known = identity(file_status)
-            return text, lambda: self.is_same(path, known)
+            version = file_version(file_status)
+            return text, lambda: self.is_template_unchanged(path, version)
 
         environment = self.environments.get(directory)
         if environment is None:
             environment = self.environments[directory] = Environment(load)
         return environment
 
-    def is_same(self, path: str, known: tuple[int, ...]) -> bool:
+    def is_template_unchanged(self, path: str, known: tuple[int, ...]) -> bool:
         """Return whether a file that a page extends has not changed."""
         try:
-            return identity(os.stat(self.static.name(path))) == known
+            return file_version(os.stat(self.static.name(path))) == known
         except OSError:
             return False
 
@@ -354,7 +357,7 @@ class PageRequest:
                 try:
                     columns, rows = await self.rows(query, select_statement(query, choice), values)
                 except DatabaseError as error:
-                    return self.refused(query, error)
+                    return self.page_for_error(query, error)
             if query.empty and asked and not rows:
                 return failed_page(query.empty, f"query {query.name} finds no row", "There is no such page.")
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
@@ -380,15 +383,21 @@ class PageRequest:
     async def rows(
         self, query: Query, sql: str, values: Mapping[str, Value]
     ) -> tuple[list[str], list[list[Value]]]:
-        """Return the columns and rows of a query, with one row more than the page shows. Raises DatabaseError."""
-        request = self.client_request(query, sql, values, "ROWS", query.rows + 1)
+        """Return the columns and rows of a query, with one row more than the page shows. Raises DatabaseError.
+
+        The row more tells that there is a next page.
+        """
+        request = self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
         columns, rows, _ = await self.pages.databases.rows(request, self.io)
         return columns, rows
 
-    def client_request(
-        self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, rows: int | None
+    def daemon_request(
+        self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, max_rows: int | None
     ) -> ClientRequest:
-        """Return the request for the daemon."""
+        """Return the request to the daemon for a statement.
+
+        layout: of the answer: "ROWS", "CSV" or "JSON". max_rows: None for no limit.
+        """
         parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
         if len(parameters) < len(statement.parameters):
             missing = [name for name in statement.parameters if name not in parameters]
@@ -399,12 +408,12 @@ class PageRequest:
             layout,
             parameters,
             os.getpid(),
-            rows,
+            max_rows,
             statement.seconds,
             read_only=isinstance(statement, Query),
         )
 
-    def refused(self, statement: Statement, error: DatabaseError) -> Response:
+    def page_for_error(self, statement: Statement, error: DatabaseError) -> Response:
         """Return the page for an error of the database."""
         where = f"{self.pages.static.name(self.file)}, line {statement.line}"
         cause = f"{where}: {statement.name}: database {self.database}: {error.kind}: {error}"
@@ -425,11 +434,12 @@ class PageRequest:
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
-        request = replace(self.client_request(query, sql, values, layout, None), time_limit=None)
+        request = self.daemon_request(query, sql, values, layout, max_rows=None)
+        request = replace(request, time_limit=None)
         try:
             body = await self.pages.databases.ask(request, self.io)
         except DatabaseError as error:
-            return self.refused(query, error)
+            return self.page_for_error(query, error)
         fields = [("Content-Type", TYPES[layout]), *FIELDS]
         if layout == "CSV":
             stem = percent_encode(self.file.rpartition("/")[2].removesuffix(SUFFIX))
@@ -449,15 +459,15 @@ class PageRequest:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]
         values = values_to_bind(post.parameters, declarations.parameters, {**self.url_fields, **fields})
-        client_request = self.client_request(post, post.sql, values, "ROWS", POST_ROWS)
+        daemon_request = self.daemon_request(post, post.sql, values, layout="ROWS", max_rows=POST_ROWS)
         try:
-            table = await self.pages.databases.rows(client_request, self.io, writes=True)
+            table = await self.pages.databases.rows(daemon_request, self.io, writes=True)
         except DatabaseError as error:
             if error.kind == "STATEMENT" and any(
                 word in str(error) for word in ("constraint failed", "violates")
             ):
                 return failed_page(409, f"{post.name}: {error}", self.message_for(error))
-            return self.refused(post, error)
+            return self.page_for_error(post, error)
         row = dict(zip(table.columns, table.rows[0], strict=True)) if table.rows else {}
         return see_other(self.target(post, {**values, **row}))
 

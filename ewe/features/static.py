@@ -93,7 +93,7 @@ class OpenFile:
 KEPT: dict[int, ref[CacheEntry] | None] = {}
 
 
-def let_go_of_unused(now: float) -> None:
+def close_unused_files(now: float) -> None:
     """Close the open files that no request has asked for in UNUSED_S. now: time.monotonic()."""
     for kept in list(KEPT.values()):
         entry = kept() if kept is not None else None
@@ -110,14 +110,25 @@ class File:
     """
 
     __slots__ = (
-        "body", "etag", "fields", "head", "identity", "kind", "modified", "not_modified", "opened", "path",
-        "response", "size", "whole_fields",
+        "body",
+        "etag",
+        "fields",
+        "file_version",
+        "head",
+        "kind",
+        "modified",
+        "not_modified",
+        "opened",
+        "path",
+        "response",
+        "size",
+        "whole_fields",
     )  # fmt: skip
 
     def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
         self.path = path
         self.size = about.st_size
-        self.identity = identity(about)
+        self.file_version = file_version(about)
         # Never later than now: RFC 9110 section 8.8.2.1
         self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
@@ -142,16 +153,16 @@ class File:
         self.head = b""
         self.not_modified: Response | None = None  # the 304, once it was asked for
 
-    def again(self, opened: OpenFile) -> Response | None:
+    def response_if_unchanged(self, opened: OpenFile) -> Response | None:
         """Return the response of an open file in the cache; None if it was changed meanwhile."""
-        if identity(os.fstat(opened.descriptor)) != self.identity:
+        if file_version(os.fstat(opened.descriptor)) != self.file_version:
             return None
         # A middleware may make another response with this body: the Region keeps the file open, not the response.
         body = (Region(opened.descriptor, 0, self.size, opened),)
         return FileResponse(200, self.whole_fields, body, head=self.head)
 
 
-def identity(about: os.stat_result) -> tuple[int, ...]:
+def file_version(about: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when its contents change."""
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
 
@@ -206,9 +217,9 @@ class LazyListing(Response):
 
     def make(self, request: Request) -> Response:
         """Return the listing of a directory with many names. May block. Raises HTTPError."""
-        from ewe.features.indexes import TURNS
+        from ewe.features.indexes import LISTING_TURNS
 
-        with TURNS.taken():
+        with LISTING_TURNS.one_at_a_time():
             # The directory is opened only now: many waiting requests would otherwise use up all descriptors.
             descriptor = self.static.open(self.static.name(self.path))
             if descriptor is None:
@@ -275,7 +286,7 @@ class Static:
             elif not known.sidecars and request.method in ("GET", "HEAD"):
                 file = known.file
                 opened = file.opened  # another thread may let it go
-                response = file.response if opened is None else file.again(opened)
+                response = file.response if opened is None else file.response_if_unchanged(opened)
                 if response is None:
                     self.forget(request.path)
                 elif not request.conditional:
@@ -283,7 +294,7 @@ class Static:
                 elif (refusal := refused_by_condition(request, file)) is not None:
                     return refusal
                 else:
-                    return self.part(request, file, response) or response
+                    return self.partial_response(request, file, response) or response
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
         response = self.serve(request, request.path)
@@ -319,7 +330,7 @@ class Static:
             raise HTTPError(404, "its name begins with a dot, or is WEB-INF or META-INF")
         descriptor = self.open(name)
         if descriptor is None:
-            yield self.absent(path, why)
+            yield self.line_for_missing_file(path, why)
             return
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -337,7 +348,7 @@ class Static:
         finally:
             os.close(descriptor)
 
-    def absent(self, path: str, why: str) -> str:
+    def line_for_missing_file(self, path: str, why: str) -> str:
         """Return the line of `ewe --explain` for a path without a file."""
         return f"  answer    404: there is no {self.name(path)}   ({why})"
 
@@ -407,13 +418,13 @@ class Static:
                 return None
             raise
         try:
-            self.check(descriptor, name, for_program)
+            self.raise_if_not_public(descriptor, name, for_program)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def check(self, descriptor: int, name: str, for_program: bool) -> None:
+    def raise_if_not_public(self, descriptor: int, name: str, for_program: bool) -> None:
         """Raise HTTPError if a file lies outside the root, is a program, or belongs to another user."""
         try:
             real = true_name(descriptor, name)
@@ -481,10 +492,10 @@ class Static:
             file.body = read(descriptor, file.size)
         if file.body is not None:
             file.response = response = CachedFile(200, file.whole_fields, file.body)
-            response.variants, response.keep = {}, no_room
+            response.variants, response.take_room = {}, no_room
             if settled:
                 self.remember(request.path, file, sidecars)  # for a directory, its path and its index file
-                response.keep = lambda size: self.keep(request.path, file, size)
+                response.take_room = lambda size: self.take_room(request.path, file, size)
         elif settled and not sidecars and self.room and (opened := self.opened(descriptor)) is not None:
             file.opened = opened
             file.head = encode_head(200, REASONS[200], file.whole_fields)
@@ -493,7 +504,7 @@ class Static:
 
     def opened(self, descriptor: int) -> OpenFile | None:
         """Return a file for the cache to keep open; None if enough are open, or if no descriptor is left."""
-        let_go_of_unused(time.monotonic())
+        close_unused_files(time.monotonic())
         if len(KEPT) >= self.max_open_files:
             return None
         try:
@@ -517,22 +528,22 @@ class Static:
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
         response = whole(file, descriptor)
-        response = self.part(request, file, response) or response
+        response = self.partial_response(request, file, response) or response
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
         return response
 
-    def part(self, request: Request, file: File, whole: Response) -> Response | None:
+    def partial_response(self, request: Request, file: File, whole: Response) -> Response | None:
         """Return a 206 or 416, or None to send the whole file. whole: the response with it."""
         value = request.values.get("range")
         if value is None or request.method != "GET":
             return None
         if not conditional.range_applies(request, file.etag, file.modified, time.time()):
             return None
-        found = ranges.wanted(value, file.size)
+        found = ranges.satisfiable_ranges(value, file.size)
         if found is None:
-            return None
-        if not found:
+            return None  # the field is malformed, or has too many ranges
+        if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         assert not isinstance(whole.body, Source)
         return ranges.partial(found, file.size, file.kind, file.fields, whole.body)
@@ -554,7 +565,7 @@ class Static:
         if file.opened is not None:
             KEPT[file.opened.descriptor] = ref(entry)
 
-    def keep(self, path: str, file: File, size: int) -> bool:
+    def take_room(self, path: str, file: File, size: int) -> bool:
         """Count `size` more bytes, and ENTRY_BYTES, for a cached file; return whether the cache has room for them.
 
         Return False if the file is no longer cached. If the cache is full, drop all files and return False. The
@@ -586,7 +597,7 @@ class Static:
             if descriptor is None:
                 return False
             try:
-                unchanged = identity(os.fstat(descriptor)) == known.file.identity
+                unchanged = file_version(os.fstat(descriptor)) == known.file.file_version
             finally:
                 os.close(descriptor)
         except (OSError, HTTPError):
@@ -609,7 +620,7 @@ def hidden(path: str) -> bool:
 
 def refused_by_condition(request: Request, file: File) -> Response | None:
     """Return the 304 or 412 if a condition of the request forbids to send the file, else None."""
-    status = conditional.outcome(request, file.etag, file.modified)
+    status = conditional.status_by_conditions(request, file.etag, file.modified)
     if status == 304:
         if file.not_modified is None:
             file.not_modified = Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
@@ -625,7 +636,7 @@ def whole(file: File, descriptor: int) -> Response:
 
 
 def no_room(size: int) -> bool:
-    """Return False, as keep() of a file that is not cached."""
+    """Return False, as take_room() of a file that is not cached."""
     return False
 
 

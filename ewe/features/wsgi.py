@@ -24,7 +24,7 @@ from ewe.http.messages import BodyReader, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import Stream, Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -108,12 +108,12 @@ class WSGI:
             while piece := await body.receive():
                 pieces.append(piece)
             return BytesIO(b"".join(pieces)), body.length
-        whole = await spooled(body, self.spool)
-        return open(whole.descriptor, "rb", buffering=BLOCK_BYTES), whole.length
+        spooled_body = await spooled(body, self.spool)  # in a file, since its length is unknown or large
+        return open(spooled_body.descriptor, "rb", buffering=BLOCK_BYTES), spooled_body.length
 
     def silent(self) -> HTTPError:
         """Return the error for an application that takes too long, and count the timeout."""
-        timed_out("program")
+        count_timeout("program")
         return HTTPError(504, f"{self.name} was silent for {self.timeout:g} s (program-timeout)")
 
 

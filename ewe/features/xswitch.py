@@ -98,7 +98,7 @@ class XSwitch:
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
-            if is_nph(script) and (await source.first()).startswith(b"Status:"):
+            if is_nph(script) and (await source.read_start()).startswith(b"Status:"):
                 script = Script("", script.name, "")  # X-Switch itself has answered, with a head to parse
             answer_found = await response(request, script, source, self.limits)
             if NO_ENGINE in answer_found.fields:
@@ -217,11 +217,11 @@ class XSwitchNumbers:
         extra_variables = {b"XSWITCH_STATUS": b"counts"}
         data = await ask_status(self.connections, request, io, extra_variables, seconds, MAX_STATUS_BYTES)
         try:
-            answer_found = json.loads(data)
+            answer = json.loads(data)
             return {
-                "engines": answer_found["engines"],
-                **{name: int(answer_found[name]) for name in NUMBERS},
-                "ended": answer_found["ended"],
+                "engines": answer["engines"],
+                **{name: int(answer[name]) for name in NUMBERS},
+                "ended": answer["ended"],
             }
         except (ValueError, KeyError, TypeError):
             raise MeasureError(
@@ -241,19 +241,21 @@ async def ask_status(
 
     more: further parameters. X-Switch learns nothing else of the request. Raises HTTPError, Timeout.
     """
-    params = connections.codec.encode_request({b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}, 0)
+    variables = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}
+    params = connections.codec.encode_request(variables, 0)  # 0: the request has no body
     source = ResponderSource(connections, request, io, params, EMPTY.copy(), "X-Switch", seconds)
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     pieces: list[bytes] = []
-    room = most_bytes
+    left_bytes = most_bytes
     try:
         await source.begin()
-        while room > 0 and time.monotonic() < until and (piece := await source.receive()):
+        while left_bytes > 0 and time.monotonic() < deadline and (piece := await source.receive()):
             pieces.append(piece)
-            room -= len(piece)
+            left_bytes -= len(piece)
     finally:
         source.end()
-    return b"".join(pieces).partition(b"\r\n\r\n")[2]
+    _, _, body = b"".join(pieces).partition(b"\r\n\r\n")  # without the head
+    return body
 
 
 def measures(config: Config) -> XSwitchNumbers | None:

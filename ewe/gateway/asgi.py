@@ -52,7 +52,7 @@ from ewe.gateway.cgi import MAX_CACHED_HEAD_BYTES
 from ewe.http.messages import NO_BODY
 from ewe.streams.base import CALL_COST_BYTES
 from ewe.streams.flag import Flag
-from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
+from ewe.streams.loops import Cancelled, Event, get_running_loop, run_unless_given_up, start_task, wait_until
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
@@ -203,9 +203,11 @@ class ApplicationCall:
                 application.idle.set()
 
     def fail(self, reason: BaseException) -> None:
-        """Log a fault, and make the conversation answer 500 or abort the response."""
-        stops = isinstance(reason, Cancelled) and self.client_left
-        if not stops and not (self.client_left and is_because_client_left(reason)):
+        """Make the conversation answer 500 or abort the response; log the fault, unless the client's leaving is the
+        reason.
+        """
+        was_cancelled = isinstance(reason, Cancelled) and self.client_left
+        if not was_cancelled and not (self.client_left and is_because_client_left(reason)):
             if isinstance(reason, StartupFailed):
                 logger.errors.error(str(reason))
             else:
@@ -300,7 +302,7 @@ class ApplicationCall:
         self.incoming = {"type": "http.request", "body": piece, "more_body": more}
         wake(self.waiting)
 
-    def taken(self, size: int) -> None:
+    def count_taken(self, size: int) -> None:
         """Note that the conversation took pieces of `size` bytes."""
         self.unsent -= size
         if self.unsent <= MAX_QUEUED_BYTES:
@@ -366,7 +368,7 @@ class Application:
     """
 
     # The same Application serves two paths, and stays after the settings were read again.
-    known: dict[str, Application] = {}
+    by_name: dict[str, Application] = {}
 
     def __init__(self, text: str, program: Program, timeout_s: float) -> None:
         self.text = text
@@ -382,9 +384,9 @@ class Application:
     @classmethod
     def of(cls, text: str, program: Program, timeout_s: float) -> Application:
         """Return the application of this name; make it if there is none."""
-        found = cls.known.get(text)
+        found = cls.by_name.get(text)
         if found is None or found.program is not program:
-            found = cls.known[text] = cls(text, program, timeout_s)
+            found = cls.by_name[text] = cls(text, program, timeout_s)
         found.timeout_s = timeout_s
         return found
 
@@ -412,16 +414,16 @@ class Application:
         lifespan, self.lifespan = self.lifespan, None
         if lifespan is None or lifespan.process != os.getpid():
             return
-        self.idle = Event()
+        self.idle = Event()  # the last call that ends sets it
         if not self.calls:
             self.idle.set()
-        if not await until(self.idle, seconds, aborting):
+        if not await wait_until(self.idle, seconds, aborting):
             logger.errors.warning(
                 f"application {self.text!r}: {len(self.calls)} calls are aborted by the stop"
             )
             for call in list(self.calls):
                 call.leave(cancel=True)
-            await until(self.idle, CANCEL_TIMEOUT_S, Flag())
+            await wait_until(self.idle, CANCEL_TIMEOUT_S, Flag())  # a Flag that no one raises
         self.idle = None
         self.process = 0
         await lifespan.stop(seconds, aborting)
@@ -495,7 +497,7 @@ class Lifespan:
     async def stop(self, seconds: float, aborting: Flag) -> None:
         """Tell the application to stop, and wait up to `seconds` until it has stopped."""
         self.stopping.set()
-        if not await until(self.over, seconds, aborting):
+        if not await wait_until(self.over, seconds, aborting):
             logger.errors.warning(
                 f"application {self.application.text!r}: its shutdown is aborted by the stop"
             )
@@ -518,7 +520,7 @@ async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
     """Start applications in this process, on their loop. Return "", or one line about the one that cannot start."""
     try:
         for application in applications:
-            await unless(application.start(), given_up)
+            await run_unless_given_up(application.start(), given_up)
     except StartupFailed as reason:
         return str(reason)
     return ""
@@ -526,5 +528,5 @@ async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
 
 async def stop_all(seconds: float, aborting: Flag) -> None:
     """Stop all applications that have started in this process; on their loop."""
-    for application in list(Application.known.values()):
+    for application in list(Application.by_name.values()):
         await application.stop(seconds, aborting)

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ewe import __version__, logger
 from ewe.http.fields import parse_fields
 from ewe.http.messages import Request, Response, Source, encode_head
-from ewe.http.status import BODILESS, REASONS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
 from ewe.http.target import unescape
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def split_host(host: str) -> tuple[str, str]:
 async def response(
     request: Request, script: Script, source: GatewaySource, limits: RequestLimits
 ) -> Response:
-    """Return the response that a source delivers. Raises HTTPError: 502, and those of receive()."""
+    """Return the response that a source delivers. Raises HTTPError: 502, and those of GatewaySource.receive()."""
     if is_nph(script):
         return await non_parsed(source)
     head = parse_head(await source.read_head(), script.name, limits)
@@ -207,12 +207,11 @@ async def response(
         await source.discard()
         await source.close()
         return Response(number, head.fields, reason=head.reason)
-    if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
-        whole = source.take_left_over()  # the whole body came with the head, so its length is known
+    if source.finished and source.length in (None, len(source.body_start)) and request.method != "HEAD":
+        whole = source.take_body_start()  # the whole body came with the head, so its length is known
         return Response(number, head.fields, whole, reason=head.reason, head=head.encoded)
-    found = Response(number, head.fields, source, reason=head.reason)
-    source.unwanted = request.method == "HEAD" or number in BODILESS
-    return found
+    source.discards_body = request.method == "HEAD" or number in BODILESS_STATUSES
+    return Response(number, head.fields, source, reason=head.reason)
 
 
 class ProgramHead(NamedTuple):
@@ -321,7 +320,7 @@ def is_nph(script: Script) -> bool:
 
 async def non_parsed(source: GatewaySource) -> Response:
     """Return the unparsed response of an nph- script: section 5. Raises HTTPError(502)."""
-    start = await source.first()
+    start = await source.read_start()
     match = NPH_STATUS.match(start)
     if match is None:
         raise HTTPError(
@@ -334,19 +333,19 @@ async def non_parsed(source: GatewaySource) -> Response:
 class GatewaySource(Source):
     """The output of a program: read_head() first, then receive() until the body's end.
 
-    name: the script's, for the log. left_over: body bytes that were read with the head. finished: the output has
-    ended. unwanted: the client does not get the body, but the program may write it to its end.
+    name: the script's, for the log. body_start: body bytes that were read with the head. finished: the output has
+    ended. discards_body: the client does not get the body, but the program may write it to its end.
     """
 
-    unwanted = False
+    discards_body = False
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.left_over = b""
+        self.body_start = b""
         self.finished = False
 
     async def receive(self) -> bytes:
-        """Return left_over, if there is any, else the next output; b"" at the end of the output.
+        """Return body_start, if there is any, else the next output; b"" at the end of the output.
 
         Raises HTTPError: 504 for silence, 502 for a crash.
         """
@@ -360,12 +359,12 @@ class GatewaySource(Source):
         """End a program that is still writing."""
         raise NotImplementedError
 
-    async def first(self) -> bytes:
+    async def read_start(self) -> bytes:
         """Return the first 16 bytes or more, and keep them for receive(). Raises HTTPError(502, 504)."""
         start = b""
         while len(start) < 16 and (data := await self.receive()):
             start += data
-        self.left_over = start
+        self.body_start = start
         return start
 
     async def read_head(self) -> bytes:
@@ -379,27 +378,27 @@ class GatewaySource(Source):
             head += data
             match = HEAD_END.search(head) if head[0] > 13 else FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:
-                self.left_over = head[match.end() :]
+                self.body_start = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""
             if len(head) > MAX_HEAD_BYTES:
                 raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
 
-    def take_left_over(self) -> bytes:
+    def take_body_start(self) -> bytes:
         """Return the bytes that were read with the head; b"" on a second call."""
-        data, self.left_over = self.left_over, b""
+        data, self.body_start = self.body_start, b""
         return data
 
     async def discard(self) -> None:
         """Read and drop an unwanted body, up to MAX_DISCARDED_BYTES, so that the program can finish."""
-        count = len(self.left_over)
-        self.left_over = b""
+        count = len(self.body_start)
+        self.body_start = b""
         while count <= MAX_DISCARDED_BYTES and (data := await self.receive()):
             count += len(data)
 
     async def close(self) -> None:
         """End the program; read its unwanted output before, so that it can finish."""
         try:
-            if self.unwanted:
+            if self.discards_body:
                 await self.discard()
         except HTTPError as refused:
             logger.errors.warning(refused.cause)

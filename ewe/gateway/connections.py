@@ -53,7 +53,7 @@ from ewe.http.messages import MadeOfRequests
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
@@ -138,7 +138,7 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[QueuedRequest] = deque()
         # The encoded variables of a request without a body, with the other values that they depend on
-        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.params_of_requests: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
 
     async def open(
         self,
@@ -171,7 +171,7 @@ class Connections:
                     upstream.poller = self.poller_of(io)
                     return upstream
             except Timeout:
-                timed_out("upstream")
+                count_timeout("upstream")
                 cause = f"{address.text} takes no connection in {self.connect_timeout:g} s"
             except OSError as reason:
                 if reason.errno in EXHAUSTED:  # this process is at fault, not the responder
@@ -254,7 +254,7 @@ class Connections:
         finally:
             waiting.event.close()
         if waiting.room is None:
-            timed_out("queue")
+            count_timeout("queue")
             cause = f"no connection to the responder was free for {self.queue_timeout:g} s (fastcgi-queue-timeout)"
             raise HTTPError(503, cause, RETRY)
         return waiting.room

@@ -15,9 +15,9 @@ variables that an authorizer or an error page has set (REDIRECT_STATUS), and the
 the fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
 **Only a plain request makes a copy**: one with no field by which a program might choose its response, apart from
-those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They may get
-a copy: it has the content that each plain visitor gets. Thus a stranger cannot run the program more often by
-adding a field.
+those of Vary (unkeyed_fields() in ewe.http.caching). Other requests run the program, and change nothing here. They
+may get a copy: it has the content that each plain visitor gets. Thus a stranger cannot run the program more often
+by adding a field.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
 program, and the others wait for its copy, each for an event. This is an InFlightRequest. The others
@@ -45,12 +45,12 @@ from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
 from ewe.http.caching import (
     directives,
+    fields_in_vary,
     is_personal,
     lifetime,
     may_store,
-    selected,
-    selecting,
-    unkeyed,
+    selecting_values,
+    unkeyed_fields,
 )
 from ewe.http.error_pages import error_page
 from ewe.http.messages import (
@@ -91,7 +91,7 @@ class InFlightRequest:
         self.handed_at = 0.0
         self.client_s = 0.0
 
-    def mark(self, handed_at: float) -> None:
+    def note_handed_at(self, handed_at: float) -> None:
         """Note when the client is given a piece; 0.0: the client has taken the piece."""
         if self.handed_at:
             self.client_s += time.monotonic() - self.handed_at
@@ -133,7 +133,14 @@ class ContentCache:
         if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(feature), said_by_others(io.variables), request.version)
+        key = (
+            url,
+            request.path,
+            request.query,
+            id(feature),
+            variables_of_site(io.variables),
+            request.version,
+        )
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
@@ -156,7 +163,9 @@ class ContentCache:
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         in_flight = None
-        odd = unkeyed(request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted)
+        odd = unkeyed_fields(
+            request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted
+        )
         if (
             why in ("uri-miss", "stale")
             and request.method == "GET"
@@ -165,7 +174,7 @@ class ContentCache:
         ):
             in_flight = self.begin_request(key)
             if in_flight is None:
-                has_ended, in_flight = await self.waited(key, io)
+                has_ended, in_flight = await self.wait_for_other_request(key, io)
                 found = self.find(key, request) if has_ended else None
                 if found is not None and is_fresh(found, wishes) and may_use(found, personal=personal):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
@@ -222,16 +231,16 @@ class ContentCache:
             if fresh is not None:
                 self.store(fresh)
                 return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
-            self.drop([key[0]])
+            self.drop([key[0]])  # a key begins with its URL
             response = await ask(request)
             if response is None:
                 return None
         elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.kept(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
+        return self.store_if_allowed(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
 
-    def kept(
+    def store_if_allowed(
         self,
         key: Key,
         request: Request,
@@ -262,7 +271,7 @@ class ContentCache:
             if response.status < 500 and not odd:
                 self.remember_not_kept(key)
             return with_status(response, status)
-        names = selecting(response) or ()
+        names = fields_in_vary(response) or ()
         if unnamed := odd.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
         if isinstance(body, Source):
@@ -290,7 +299,7 @@ class ContentCache:
             in_flight = self.in_flight[key] = InFlightRequest()
             return in_flight
 
-    async def waited(self, key: Key, io: Stream) -> tuple[bool, InFlightRequest | None]:
+    async def wait_for_other_request(self, key: Key, io: Stream) -> tuple[bool, InFlightRequest | None]:
         """Wait for a program that another request runs; return whether it has ended.
 
         If the client of that request reads so slowly that the others would wait for the client, one of them takes
@@ -339,15 +348,18 @@ class ContentCache:
     # Memory
 
     def find(self, key: Key, request: Request) -> Copy | None:
-        """Return the copy that a request selects (section 4.1), the newest if there are several."""
-        url = key[0]
+        """Return the copy that a request selects (section 4.1), the newest if there are several; None without one.
+
+        The copies of its URL become the most recently used.
+        """
+        url = key[0]  # a key begins with its URL
         with self.lock:
             copies = self.copies.pop(url, None)
             if copies is None:
                 return None
-            self.copies[url] = copies
-            for copy in copies:
-                if copy.key == key and selected(copy.names, request) == copy.values:
+            self.copies[url] = copies  # at the end of the dictionary: store() drops from its beginning
+            for copy in copies:  # the newest copy comes first
+                if copy.key == key and selecting_values(copy.names, request) == copy.values:
                     return copy
         return None
 
@@ -358,7 +370,7 @@ class ContentCache:
         """
         if copy.cost > self.max_copy_bytes:
             return False
-        url = copy.key[0]
+        url = copy.key[0]  # a key begins with its URL
         same = (copy.key, copy.names, copy.values)
         with self.lock:
             old = self.copies.pop(url, [])
@@ -391,7 +403,7 @@ class ContentCache:
         self.drop((scheme, host, server, each) for each in targets)
 
 
-def said_by_others(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """Return the variables that an authorizer, a location or an error page has added, without those of a visitor.
 
     A page may depend on each of them. If it depends on a visitor's variable, is_personal() decides.
@@ -443,11 +455,11 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.mark(0.0)
+        self.note_handed_at(0.0)
         piece = await self.body.receive()
         if not self.recording:
             return piece
-        self.mark(time.monotonic())
+        self.note_handed_at(time.monotonic())
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
@@ -464,11 +476,11 @@ class RecordedBody(Source):
             self.forget()
         return piece
 
-    def mark(self, handed_at: float) -> None:
+    def note_handed_at(self, handed_at: float) -> None:
         """Note for the waiting requests when the client is given a piece; 0.0: the client has taken the piece."""
         # Another request may have taken the InFlightRequest over: this client's times count no longer.
         if self.in_flight is not None and self.in_flight.recorder is self:
-            self.in_flight.mark(handed_at)
+            self.in_flight.note_handed_at(handed_at)
 
     def forget(self) -> None:
         """Drop the recorded pieces, and wake the waiting requests."""

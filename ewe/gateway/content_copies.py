@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ewe.http import conditional
-from ewe.http.caching import directives, is_shared, lifetime, may_store, seconds, selected
+from ewe.http.caching import directives, is_shared, lifetime, may_store, seconds, selecting_values
 from ewe.http.dates import parse_date
 from ewe.http.messages import CONDITIONS, KeptResponse, Request, Response, with_fields
 
@@ -35,10 +35,11 @@ class Copy:
     ) -> None:
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
-        self.names, self.values = names, selected(names, request)
+        self.names, self.values = names, selecting_values(names, request)
         self.made_at = time.monotonic()
+        # names, values: the request fields that Vary names, and their values in the request of this copy
         self.fields = tuple(
-            each for each in response.fields if each[0].lower() not in ("age", "cache-status")
+            field for field in response.fields if field[0].lower() not in ("age", "cache-status")
         )
         self.cost = (
             COPY_OVERHEAD_BYTES + 2 * len(body) + sum(len(name) + len(value) for name, value in self.fields)
@@ -72,15 +73,16 @@ class Copy:
 
     def respond(self, request: Request, status: str) -> Response:
         """Return the response for a client; a 304 if the client has the copy already. status: for Cache-Status."""
-        more = (("Age", str(self.age())), ("Cache-Status", status))
+        age = str(self.age())
+        more = (("Age", age), ("Cache-Status", status))
         if request.conditional and self.status == 200:
             modified = float("inf") if self.modified is None else self.modified
-            if conditional.outcome(request, self.etag.removeprefix("W/"), modified) == 304:
-                return Response(304, (*(each for each in self.fields if each[0].lower() in OF_304), *more))
-        age_and_status = more[0][1] + status
+            if conditional.status_by_conditions(request, self.etag.removeprefix("W/"), modified) == 304:
+                return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
+        age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
             response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.variants, response.keep = {}, self.take_room
+            response.variants, response.take_room = {}, self.take_room
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response
         return self.last_response[1]

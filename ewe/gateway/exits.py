@@ -78,7 +78,7 @@ class ThreadExit:
         """Wait for the process, and return its exit status; -N: signal N ended it."""
         if hasattr(os, "waitid"):
             return exit_status(self.pid)
-        with self.ended:
+        with self.ended:  # the other thread holds this lock until it has the exit status
             return self.found or 0
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
 
-def adopt() -> None:
+def adopt_orphans() -> None:
     """Ask the kernel to make orphans below this process its children, if this server starts programs at all.
 
     On a system without this call, orphans become children of the first process (init).

@@ -45,7 +45,7 @@ from ewe.http.status import HTTPError
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
     from ewe.streams.base import Stream
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 RECEIVE_BYTES = 64 * 1024  # bytes read at once
 TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
@@ -172,8 +172,8 @@ class RunningProgram(GatewaySource):
 
         Once the program itself has exited, processes that it left behind may be silent for EXIT_TIMEOUT_S.
         """
-        if self.left_over:
-            return self.take_left_over()
+        if self.body_start:
+            return self.take_body_start()
         since = time.monotonic()
         while not self.finished:
             try:
@@ -184,7 +184,7 @@ class RunningProgram(GatewaySource):
                     continue
                 if not self.leader_exited:
                     self.end()
-                    timed_out("program")
+                    count_timeout("program")
                     raise HTTPError(
                         504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                     ) from None

@@ -85,19 +85,20 @@ class ProtectedSources:
             self.below.match(real) is not None or (name != real and self.below.match(name) is not None)
         ):
             return True
+        # A hidden directory may contain the document root, so only names below the root count.
         if PRIVATE.search(real, len(self.root) - 1 if real.startswith(self.root) else 0):
             return True
-        if self.sources and self.is_source(name, real, self.root):
+        if self.sources and self.is_python_source(name, real, self.root):
             return True
-        ends = self.ending is not None and bool(self.ending.search(name) or self.ending.search(real))
-        if not ends and not self.executables:
+        has_extension = self.ending is not None and bool(self.ending.search(name) or self.ending.search(real))
+        if not has_extension and not self.executables:
             return False
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             return False  # files in a directory with such a name are like any others
-        return ends or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
+        return has_extension or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
 
-    def is_source(self, name: str, real: str, root: str) -> bool:
+    def is_python_source(self, name: str, real: str, root: str) -> bool:
         """Return whether a file sent from this document root is the source of an application in Python.
 
         A directory of sources counts if it lies in the document root, or if a link leads out of the root.

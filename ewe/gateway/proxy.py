@@ -37,7 +37,7 @@ from ewe.http.response_head import ResponseHead, parse_response_head
 from ewe.http.response_reader import ResponseReader
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.gateway.connections import Connections
@@ -70,7 +70,7 @@ class SpooledBody(BodyReader):
         self.finished = not piece or self.offset == self.length
         return piece
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Do nothing: the client has sent the whole body."""
 
     def has_arrived(self) -> bool:
@@ -136,7 +136,7 @@ class UpstreamExchange(Source):
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
-            await self.body.invite()
+            await self.body.send_continue()
             if self.body.has_arrived():  # head and first piece of the body leave in one system call
                 data += await self.next_piece()
         try:
@@ -172,7 +172,7 @@ class UpstreamExchange(Source):
                 else:
                     data = await self.feed(upstream)
             except Timeout:
-                timed_out("upstream")
+                count_timeout("upstream")
                 raise HTTPError(504, f"{self.name}: silent for {self.timeout:g} s (proxy-timeout)") from None
             except OSError:
                 await self.lost()
@@ -191,7 +191,7 @@ class UpstreamExchange(Source):
             try:
                 client = await self.io.either(upstream.descriptor, self.body_timeout)
             except Timeout:
-                timed_out("body")
+                count_timeout("body")
                 cause = f"the body stopped for {self.body_timeout:g} s (body-timeout)"
                 raise HTTPError(408, cause) from None
             if not client:
@@ -222,7 +222,7 @@ class UpstreamExchange(Source):
         """Return the head of the final response; interim ones are dropped. Raises HTTPError(502, 504)."""
         reader = self.reader
         for _ in range(MAX_INTERIM):
-            until = 0.0  # the deadline of a head that has begun
+            head_deadline = 0.0  # of a head that has begun; 0.0: no byte of it has arrived
             while True:
                 if reader.buffer:
                     try:
@@ -232,18 +232,18 @@ class UpstreamExchange(Source):
                     if head is not None:
                         break
                     now = time.monotonic()
-                    until = until or now + self.timeout
-                    if now > until:
-                        timed_out("upstream")
+                    head_deadline = head_deadline or now + self.timeout
+                    if now > head_deadline:
+                        count_timeout("upstream")
                         raise HTTPError(504, f"{self.name}: a head took {self.timeout:g} s (proxy-timeout)")
                 if not (data := await self.more()):
-                    self.end_of_connection()
+                    self.take_end_of_connection()  # raises HTTPError: no head has ended yet
                 reader.buffer += data
             if head.status >= 200:
                 self.length = head.length
-                self.reusable = head.reusable and reader.delimited
+                self.reusable = head.reusable and reader.ends_before_close
                 if reader.finished:
-                    self.over()
+                    self.end_response()
                 return head
             if head.status == 101:
                 if head.upgrade.lower() not in self.upgrades:
@@ -253,21 +253,21 @@ class UpstreamExchange(Source):
                 return head
         raise HTTPError(502, f"{self.name}: more than {MAX_INTERIM} interim responses")
 
-    def end_of_connection(self) -> None:
+    def take_end_of_connection(self) -> None:
         """Take the end of the upstream's connection. Raises HTTPError(502) within a response."""
         try:
             self.reader.end()
         except HTTPError as error:
             raise HTTPError(502, f"{self.name}: {error.cause}") from None
-        self.over()
+        self.end_response()
 
     def whole_body(self) -> bytes | None:
         """Return the body if all of it came with the head; None if receive() must return its pieces."""
         if self.finished:
             return b""
-        if not self.reader.has_all():
+        if not self.reader.seems_complete():
             return None
-        self.first = self.take()
+        self.first = self.decode()
         return self.take_first() if self.upstream is None else None
 
     first = b""  # decoded bytes that receive() has not returned yet
@@ -285,23 +285,23 @@ class UpstreamExchange(Source):
         while not self.finished:
             data = b""
             if reader.hungry and not (data := await self.more()):
-                self.end_of_connection()
+                self.take_end_of_connection()
                 return b""
-            if piece := self.take(data):
+            if piece := self.decode(data):
                 return piece
         return b""
 
-    def take(self, data: bytes = b"") -> bytes:
+    def decode(self, data: bytes = b"") -> bytes:
         """Return the decoded bytes that have arrived, `data` at last. Raises HTTPError(502)."""
         try:
             piece = self.reader.read_body(data)
         except HTTPError as refused:
             raise HTTPError(502, f"{self.name}: in its response {refused.cause}") from None
         if self.reader.finished:
-            self.over()
+            self.end_response()
         return piece
 
-    def over(self) -> None:
+    def end_response(self) -> None:
         """End the response. Its connection may carry another request if this request was sent completely.
 
         Bytes after the end belong to no request: the connection is then closed.
@@ -318,7 +318,8 @@ class UpstreamExchange(Source):
         upstream, self.upstream = self.upstream, None
         assert upstream is not None
         lines = head.encoded + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % head.upgrade.encode("latin-1")
-        return Tunnel(self.connections, upstream, self.io, lines + self.reader.buffer, self.name, idle)
+        first_bytes = lines + self.reader.buffer  # the client gets the head, and what has arrived after it
+        return Tunnel(self.connections, upstream, self.io, first_bytes, self.name, idle)
 
     def end(self) -> None:
         """Release the connection and the spooled body. An upstream that still works sees the connection close."""

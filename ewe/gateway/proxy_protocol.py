@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.http.proxy_header import Malformed, parse
 from ewe.streams.base import Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.http.addresses import Networks
@@ -53,7 +53,7 @@ async def read_proxy_header(stream: Stream, trusted: Networks, seconds: float) -
         logger.errors.info(f"{peer}: closed, its PROXY header is malformed: {reason} (proxy-protocol)")
         return None
     except Timeout:
-        timed_out("head")
+        count_timeout("head")
         logger.errors.info(f"{peer}: closed, its PROXY header did not come in {seconds:g} s (head-timeout)")
         return None
     if found.client is not None and found.server is not None:

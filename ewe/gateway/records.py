@@ -225,7 +225,7 @@ class Responder:
         return events
 
     def begin(self, request_id: int, content: bytes) -> None:
-        """Begin a request, or refuse it."""
+        """Begin a request, or refuse it by a record in `reply`. Raises FastCGIError for a malformed record."""
         if len(content) != BEGIN_BODY.size:
             raise FastCGIError(f"BEGIN_REQUEST has {len(content)} bytes, not {BEGIN_BODY.size}")
         role, flags = BEGIN_BODY.unpack(content)

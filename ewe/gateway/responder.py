@@ -23,7 +23,7 @@ from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -63,10 +63,10 @@ async def ask(
         source.preferred = affinity.preferred(request)
     try:
         await source.begin()
-        found = await response(request, script, source, limits)
+        answer = await response(request, script, source, limits)
         if affinity is not None and source.address not in (None, affinity.preferred(request)):
-            found.fields += (affinity.field(source.address, io.scheme),)
-        return found
+            answer.fields += (affinity.field(source.address, io.scheme),)
+        return answer
     except BaseException:
         source.end()
         raise
@@ -88,13 +88,13 @@ def parameters(
     """
     codec = connections.codec
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
-    known, encoded = connections.known.get(request, NOT_KNOWN)
-    if known != key:
-        found = of_request(request, io, script, length, root)
-        encoded = codec.encode_request(found | dict(more), length)
-        connections.known[request] = (key, encoded)
-    used, connection = io.params
-    if used is not codec:
+    cached_key, encoded = connections.params_of_requests.get(request, NOT_KNOWN)
+    if cached_key != key:
+        variables = of_request(request, io, script, length, root)
+        encoded = codec.encode_request(variables | dict(more), length)
+        connections.params_of_requests[request] = (key, encoded)
+    params_codec, connection = io.params  # the connection's variables, once encoded for a codec
+    if params_codec is not codec:
         connection = codec.encode_pairs(of_connection(io).items())
         io.params = (codec, connection)
     return encoded + connection
@@ -155,8 +155,8 @@ class ResponderSource(GatewaySource):
 
         Raises HTTPError(504) if the responder is silent for too long.
         """
-        if self.left_over:
-            return self.take_left_over()
+        if self.body_start:
+            return self.take_body_start()
         while not self.output_buffer and not self.finished:
             assert self.upstream is not None
             try:
@@ -166,7 +166,7 @@ class ResponderSource(GatewaySource):
                 else:
                     data = await self.upstream.receive(self.timeout)
             except Timeout:
-                timed_out("program")
+                count_timeout("program")
                 raise HTTPError(
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None
@@ -202,7 +202,7 @@ class ResponderSource(GatewaySource):
         """Handle bytes of the answer. Raises HTTPError(502)."""
         if (output := self.requester.take_whole_output(data)) is not None:
             self.output_buffer = output
-            self.over(COMPLETE)
+            self.end_response(COMPLETE)
             return
         try:
             events = self.requester.feed(data)
@@ -216,9 +216,9 @@ class ResponderSource(GatewaySource):
                 self.errors = self.errors or StderrLog(self.name)
                 self.errors.take(event.data)
             else:
-                self.over(event)
+                self.end_response(event)
 
-    def over(self, event: Ended) -> None:
+    def end_response(self, event: Ended) -> None:
         """End the request. Its connection is free for another request if this one was sent completely."""
         if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
             self.refused = True
@@ -235,7 +235,7 @@ class ResponderSource(GatewaySource):
     async def closed(self) -> None:
         """Handle a closed connection: the end of the answer, if the protocol defines it so; else a lost request."""
         if self.answered and self.requester.ends_with_close:
-            self.over(Ended(0, fastcgi.REQUEST_COMPLETE))
+            self.end_response(Ended(0, fastcgi.REQUEST_COMPLETE))
         else:
             await self.lost()
 

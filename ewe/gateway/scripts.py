@@ -80,8 +80,8 @@ def script_of(root: str, prefix: str, path: str, indexes: Sequence[str] = (INDEX
         directory, name = part.file, part.name
     if path != name + "/":
         return None
-    index = next((each for each in indexes if os.path.isfile(f"{directory}/{each}")), None)
-    return None if index is None else Script(f"{directory}/{index}", path + index, "")
+    index = next((file for file in indexes if os.path.isfile(f"{directory}/{file}")), None)
+    return None if index is None else Script(f"{directory}/{index}", name=path + index, path_info="")
 
 
 def is_there(file: str) -> bool:

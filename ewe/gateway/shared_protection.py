@@ -16,19 +16,19 @@ from ewe.gateway.protected_sources import ProtectedSources, is_in
 
 
 class SharedProtection(ProtectedSources):
-    """The protected sources of one site; it also asks those of all other sites."""
+    """The protected sources of one site; it also asks those of all other sites and locations: `all_sites`."""
 
-    together: list[ProtectedSources | ProtectedPattern]
+    all_sites: list[ProtectedSources | ProtectedPattern]
 
     @classmethod
     def of(
-        cls, own: ProtectedSources, together: list[ProtectedSources | ProtectedPattern]
+        cls, own: ProtectedSources, all_sites: list[ProtectedSources | ProtectedPattern]
     ) -> SharedProtection:
         """Return these protected sources as shared ones, and add them to all others."""
         shared = cls.__new__(cls)
         shared.__dict__.update(own.__dict__)
-        shared.together = together
-        together.append(own)
+        shared.all_sites = all_sites
+        all_sites.append(own)
         return shared
 
     def for_root(self, root: str, directories: object) -> ProtectedSources:
@@ -36,15 +36,16 @@ class SharedProtection(ProtectedSources):
         own = super().for_root(root, directories)  # type: ignore[arg-type]
         shared = SharedProtection.__new__(SharedProtection)
         shared.__dict__.update(own.__dict__)
-        shared.together = self.together
+        shared.all_sites = self.all_sites
         return shared
 
     def protects(self, name: str, real: str, descriptor: int) -> bool:
         """Return whether this site or another one protects an open file; see ProtectedSources.protects()."""
         return super().protects(name, real, descriptor) or any(
             protected_by(other, name, real, descriptor)
-            or (isinstance(other, ProtectedSources) and other.is_source(name, real, self.root))
-            for other in self.together
+            # A link in this document root may lead to the Python application of another site.
+            or (isinstance(other, ProtectedSources) and other.is_python_source(name, real, self.root))
+            for other in self.all_sites
         )
 
 

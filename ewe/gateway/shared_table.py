@@ -60,11 +60,11 @@ class SharedTable:
 
     def digest(self, *parts: bytes) -> bytes:
         """Return the digest of a key that has several parts."""
-        made = blake2b(key=self.secret, digest_size=16)
+        hashed = blake2b(key=self.secret, digest_size=16)
         for part in parts:
-            made.update(b"%d:" % len(part))
-            made.update(part)
-        return made.digest()
+            hashed.update(b"%d:" % len(part))  # with the lengths, ("ab", "c") and ("a", "bc") differ
+            hashed.update(part)
+        return hashed.digest()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -20,13 +20,13 @@ TURN_TIMEOUT_S = 5.0  # seconds
 
 
 class Turns:
-    """The turns of one kind of computation. Any thread may call taken()."""
+    """The turns of one kind of computation. Any thread may call one_at_a_time()."""
 
     def __init__(self) -> None:
         self.lock = allocate_lock()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def one_at_a_time(self) -> Iterator[None]:
         """Wait for the turn of this thread, TURN_TIMEOUT_S at most, and end it when the block is left."""
         has_turn = self.lock.acquire(timeout=TURN_TIMEOUT_S)
         try:

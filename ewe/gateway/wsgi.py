@@ -59,7 +59,7 @@ from ewe.gateway.cgi import (
 from ewe.gateway.spool import temporary_file
 from ewe.http.fields import FIELD_LINE
 from ewe.http.messages import Region, Request, body_size, hides_authorization
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -371,7 +371,7 @@ class Invocation:
         """Return the parts of the body if all are available; else None, and `blocks` yields the body."""
         iterable = self.iterable
         pieces: list[bytes | Region] = []
-        if self.file >= 0:
+        if self.file >= 0:  # the application has called write() with so much that a file has it
             pieces.append(Region(self.file, 0, self.file_size))
         elif self.written:
             pieces.append(bytes(self.written))
@@ -383,7 +383,7 @@ class Invocation:
             return [*pieces, region]
         self.blocks = iter(iterable)
         block = self.next_block()
-        if not block or length_of(iterable) == 1:
+        if not block or length_of(iterable) == 1:  # no other block follows
             return [*pieces, block]
         before = file_blocks(self.file, self.file_size) if self.file >= 0 else (bytes(self.written),)
         self.blocks = itertools.chain(before, (block,), self.blocks)
@@ -394,7 +394,7 @@ class Invocation:
     ) -> bytes | tuple[bytes | Region, ...]:
         """Set `length`; return the whole body. Raises ValueError if Content-Length is larger than the body."""
         size = body_size(tuple(pieces)) or 0
-        without_body = self.without_body or head.status in BODILESS
+        without_body = self.without_body or head.status in BODILESS_STATUSES
         if self.length is None:
             # Many applications answer HEAD with an empty body, which does not show the length of GET's body.
             self.length = size if size or not without_body else None

@@ -3,8 +3,8 @@
     directives()    the directives of a Cache-Control field
     lifetime()      the seconds for which a response is fresh: section 4.2.1
     may_store()     whether a response may be stored at all: section 3
-    selecting()     the request fields that select among the responses of one URL: Vary, section 4.1
-    unkeyed()       the request fields that forbid storing: a program may choose its response by them
+    fields_in_vary()     the request fields that select among the responses of one URL: Vary, section 4.1
+    unkeyed_fields()       the request fields that forbid storing: a program may choose its response by them
 
 ewe.features.content_cache stores responses by these rules. Where RFC 9111 leaves a choice, ewe makes the safe one:
 
@@ -122,7 +122,7 @@ def is_personal(request: Request, variables: Mapping[bytes, bytes]) -> bool:
     return "cookie" in values or "authorization" in values or b"REMOTE_USER" in variables
 
 
-def selecting(response: Response) -> tuple[str, ...] | None:
+def fields_in_vary(response: Response) -> tuple[str, ...] | None:
     """Return the request fields that Vary names, in lower case and in order; None for `*` or too many."""
     names: set[str] = set()
     for field_name, value in response.fields:
@@ -132,7 +132,7 @@ def selecting(response: Response) -> tuple[str, ...] | None:
     return None if "*" in names or len(names) > MAX_VARY else tuple(sorted(names))
 
 
-def selected(names: Iterable[str], request: Request) -> tuple[str | None, ...]:
+def selecting_values(names: Iterable[str], request: Request) -> tuple[str | None, ...]:
     """Return the values of the request fields `names`, which select the response (section 4.1)."""
     return tuple(request.values.get(name) for name in names)
 
@@ -161,11 +161,11 @@ def may_store(
     names = {field_name.lower() for field_name, _ in response.fields}
     if "set-cookie" in names or "content-range" in names:
         return False
-    varying = selecting(response)
+    varying = fields_in_vary(response)
     return varying is not None and OF_CONNECTION.isdisjoint(varying)
 
 
-def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozenset[str]:
+def unkeyed_fields(request: Request, scheme: str, port: int, trusted: bool) -> frozenset[str]:
     """Return the fields of a request that are not part of the key, and by which a program may choose its response.
 
     The response may be stored only if Vary names all of them. "connection" is one of them if its options are not
@@ -177,20 +177,20 @@ def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozense
     proxy's fields. These fields are allowed as long as their values agree with the key.
     """
     values = request.values
-    found = values.keys() - NEUTRAL
-    found.discard("authorization")
+    unkeyed = values.keys() - NEUTRAL
+    unkeyed.discard("authorization")  # is_personal() looks at this field
     if request.host != request.host.lower():
-        found.add("host")
+        unkeyed.add("host")
     if trusted:
-        found -= OF_PROXY
+        unkeyed -= OF_PROXY
         forwarded = values.get("forwarded", "").lower()
         if "host=" not in forwarded and set(SAYS_SCHEME.findall(forwarded)) <= {scheme}:
-            found.discard("forwarded")
+            unkeyed.discard("forwarded")
         for name, value in (("host", request.host), ("proto", scheme), ("port", str(port))):
             if values.get(f"x-forwarded-{name}") == value:
-                found.discard(f"x-forwarded-{name}")
+                unkeyed.discard(f"x-forwarded-{name}")
     if "connection" in values:
         options = {option.strip(" \t").lower() for option in values["connection"].split(",")}
         if not options <= OPTIONS:
-            found.add("connection")
-    return frozenset(found)
+            unkeyed.add("connection")
+    return frozenset(unkeyed)

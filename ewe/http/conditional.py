@@ -29,7 +29,7 @@ def tags(value: str | None) -> list[str] | None:
     return TAG.findall(value) if TAGS.fullmatch(value) else []
 
 
-def outcome(request: Request, etag: str, modified: float | None) -> int | None:
+def status_by_conditions(request: Request, etag: str, modified: float | None) -> int | None:
     """Return the status 304 or 412, or None if the file is to be sent: section 13.2.2, steps 1 to 4.
 
     For GET and HEAD of an existing file. etag: a strong entity tag, with its quotes. modified: whole seconds since

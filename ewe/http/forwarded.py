@@ -39,6 +39,7 @@ from ewe.http.target import checked_host
 # element. Colons and brackets must be in quoted strings, but some proxies forget the quotes.
 PAIR = re.compile(rf'[ \t]*({TOKEN}+)=(?:"((?:[^"\\]|\\.)*)"|((?:{TOKEN}|[:\[\]])*))[ \t]*(;|,|$)')
 NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::([0-9]{1,5}))?")
+MAX_PORT = 65535
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https", "on": "https"}
 FIELDS = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port")
 
@@ -74,11 +75,12 @@ def origin(hops: list[Hop], trusted: Networks) -> Origin:
     # The hop nearest to the client that a trusted proxy has reported. Its scheme and host are the client's.
     reported = hops[-1] if hops else Hop()
     for hop in reversed(hops):
-        found = parse_node(hop.node)
-        if found is None:
+        node = parse_node(hop.node)
+        if node is None:  # such as "unknown": nobody beyond it can be trusted
             break
-        reported, client = hop, found
-        if client[0] not in trusted:
+        reported, client = hop, node
+        address, _ = client
+        if address not in trusted:
             break
     text = reported.port
     port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
@@ -86,7 +88,7 @@ def origin(hops: list[Hop], trusted: Networks) -> Origin:
         client,
         SCHEMES.get(reported.scheme.lower(), ""),
         checked_host(reported.host) if reported.host else "",
-        port if port <= 65535 else 0,
+        port if port <= MAX_PORT else 0,
     )
 
 

@@ -43,4 +43,5 @@ def beginning(data: bytes, start: int, longest: int) -> bytes:
     line = data[start:]
     if not MATCHED_BYTES < len(line) <= longest or b"\n" in line or b"\r" in line[:-1]:
         return data
+    # IN_LINE are the valid bytes: translate() deletes them, and invalid bytes remain.
     return data if line.translate(None, IN_LINE) else data[: start + MATCHED_BYTES]

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ewe.bounded import BoundedDict
 from ewe.http.fields import FIELD_LINE, joined
-from ewe.http.status import BODILESS, REASONS
+from ewe.http.status import BODILESS_STATUSES, REASONS
 
 # The methods that RFC 9110 section 9.3 and RFC 5789 define, except CONNECT. Programs also get other methods, such
 # as WebDAV's PROPFIND; a request for a file with such a method is answered with 501.
@@ -47,7 +47,7 @@ class BodyReader:
         """Read the beginning of the body before a feature answers."""
         raise NotImplementedError
 
-    async def invite(self) -> None:
+    async def send_continue(self) -> None:
         """Send "100 Continue" to a client that waits for it before it sends the body."""
         raise NotImplementedError
 
@@ -226,7 +226,7 @@ class Response:
         self.status = status
         self.fields = tuple(fields)
         self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
-        self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
+        self.body = b"" if status in BODILESS_STATUSES and isinstance(body, bytes) else body
         self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause
         self.target = target
@@ -244,7 +244,7 @@ class Response:
             fields, head = self.cached_head
             if not head or fields is not self.fields:  # a feature has added fields
                 head = encode_head(self.status, self.reason, self.fields)
-            if self.length is not None and self.status not in BODILESS:
+            if self.length is not None and self.status not in BODILESS_STATUSES:
                 head = b"%bContent-Length: %d\r\n" % (head, self.length)
             self._encoded = head
         return self._encoded
@@ -321,11 +321,11 @@ class KeptResponse(Response):
 
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
     file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
-    keep: a function that asks the cache to store this many additional bytes, and returns whether there is room.
+    take_room: a function that asks the cache to store this many more bytes, and returns whether there is room.
     """
 
-    __slots__ = ("keep", "variants")
-    keep: Callable[[int], bool]
+    __slots__ = ("take_room", "variants")
+    take_room: Callable[[int], bool]
     variants: dict[str, Response]
 
 

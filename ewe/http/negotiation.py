@@ -19,7 +19,7 @@ LANGUAGE_RANGE = re.compile(r"\*|[a-z]{1,8}(?:-[a-z0-9]{1,8})*")  # RFC 4647 sec
 MAX_LANGUAGE_RANGES = 32  # language ranges of a field that are used; no person speaks more
 # The weight of "no coding" if the field does not mention it: acceptable, but worse than any coding (section
 # 12.5.3).
-MIN_WEIGHT = 0.0001
+NO_CODING_WEIGHT = 0.0001
 
 
 def weights(value: str) -> dict[str, float]:
@@ -51,9 +51,10 @@ def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
     if "x-gzip" in found:
         found.setdefault("gzip", found["x-gzip"])
     star = found.get("*", 0.0)
-    best, chosen = found.get("identity", MIN_WEIGHT), ""
+    best, chosen = found.get("identity", NO_CODING_WEIGHT), ""
     for coding in codings:
         weight = found.get(coding, star)
+        # With equal weights, a coding wins over no coding, but not over an earlier coding.
         if weight > 0 and (weight > best or (not chosen and weight >= best)):
             best, chosen = weight, coding
     return chosen
@@ -71,22 +72,23 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
     """
     if accepts is None:
         return languages[0]
-    found = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
-    refused = [item for item, weight in found.items() if not weight][:MAX_LANGUAGE_RANGES]
+    ranges = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
+    refused = [item for item, weight in ranges.items() if not weight][:MAX_LANGUAGE_RANGES]
     # The sort is stable: if weights are equal, the client's order counts.
-    wanted = sorted((item for item in found if found[item] > 0), key=lambda item: -found[item])
-    wanted = wanted[:MAX_LANGUAGE_RANGES]
-    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, wanted)}
+    accepted = sorted((item for item in ranges if ranges[item] > 0), key=lambda item: -ranges[item])
+    accepted = accepted[:MAX_LANGUAGE_RANGES]
+    # Tag in lower case -> tag as in `languages`; of two equal ones, the first.
+    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, accepted)}
     order = [tag.lower() for tag in languages if tag.lower() in tags]
-    for item in wanted:
+    for item in accepted:
         if item == "*":
             # The star matches only languages that the client does not name (section 3.4.1).
-            match = next((tag for tag in order if tag not in wanted), "")
+            match = next((tag for tag in order if tag not in accepted), "")
         else:
             match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
         if match:
             return tags[match]
-    for item in wanted:
+    for item in accepted:  # no range has matched: another variant of the same language
         language = item.partition("-")[0]
         if len(language) == 1:  # the subtags x and i alone name no language
             continue
@@ -100,6 +102,7 @@ def is_refused(tag: str, refused: list[str], wanted: list[str]) -> bool:
     matching = [item for item in (*refused, *wanted) if tag == item or tag.startswith(item + "-")]
     if matching:
         return max(matching, key=len) in refused
+    # The star refuses all languages that no range names. A longer range, such as en-GB for en, names one.
     return "*" in refused and not any(item.startswith(tag + "-") for item in wanted)
 
 
@@ -121,8 +124,8 @@ def with_vary(fields: tuple[tuple[str, str], ...], name: str) -> tuple[tuple[str
     Several Vary fields are merged into one. `*` is not changed, since it covers all fields.
     """
     values = [value for field_name, value in fields if field_name.lower() == "vary"]
-    names = [each.strip(" \t") for value in values for each in value.split(",")]
-    if "*" in names or name.lower() in (each.lower() for each in names):
+    present = [item.strip(" \t") for value in values for item in value.split(",")]
+    if "*" in present or name.lower() in (item.lower() for item in present):
         return fields
-    merged = ", ".join([*(each for each in names if each), name])
+    merged = ", ".join([*(item for item in present if item), name])
     return (*(field for field in fields if field[0].lower() != "vary"), ("Vary", merged))

@@ -53,12 +53,12 @@ def parse_request(head: bytes, limits: RequestLimits) -> Request:
     line, _, rest = text.partition("\r\n")
     try:
         method, target, version = parse_request_line(line, limits)
-        fields = parse_fields(rest[:-2], limits)
+        fields = parse_fields(rest[:-2], limits)  # without the empty line
     except HTTPError:
-        check_head(head, limits)
+        check_head(head, limits)  # raises the first fault, which may be another one
         raise
     if len(head) > limits.max_head:
-        check_head(head, limits)
+        check_head(head, limits)  # raises 414 or 431
     request = Request(method, target, version, fields)
     values = request.values
     request.host = parse_host(values.get("host"), fields, version)

@@ -48,7 +48,7 @@ class Malformed(ValueError):
     """The bytes are not a PROXY header. The text is one line."""
 
 
-class Announced(NamedTuple):
+class ProxyHeader(NamedTuple):
     """The contents of a header. client, server: (address, port), or None. size: the header's length in bytes.
 
     secure: the client uses TLS to the proxy.
@@ -60,16 +60,16 @@ class Announced(NamedTuple):
     secure: bool = False
 
 
-def parse(data: bytes) -> Announced | None:
+def parse(data: bytes) -> ProxyHeader | None:
     """Parse the header at the beginning of `data`; return None if it is incomplete. Raises Malformed."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
-        return parse_second(data)
+        return parse_version_2(data)
     if data[: len(FIRST)] == FIRST[: len(data)]:
-        return parse_first(data)
+        return parse_version_1(data)
     raise Malformed(f"no PROXY header, but {data[:20]!r}")
 
 
-def parse_first(data: bytes) -> Announced | None:
+def parse_version_1(data: bytes) -> ProxyHeader | None:
     """Parse a header of version 1; return None if it is incomplete. Raises Malformed."""
     end = data.find(b"\r\n", 0, MAX_VERSION_1_BYTES)
     if end < 0:
@@ -78,7 +78,7 @@ def parse_first(data: bytes) -> Announced | None:
         return None
     line = data[:end].decode("latin-1")
     if UNKNOWN.fullmatch(line):
-        return Announced(None, None, end + 2)
+        return ProxyHeader(None, None, end + 2)
     match = LINE.fullmatch(line)
     if match is None or int(match[4]) > 65535 or int(match[5]) > 65535:
         raise Malformed(f"malformed: {line!r}")
@@ -88,10 +88,10 @@ def parse_first(data: bytes) -> Announced | None:
         raise Malformed(f"malformed: {line!r}") from None
     if {source.version, target.version} != {int(match[1][3])}:
         raise Malformed(f"malformed: {line!r}")
-    return Announced((str(plain(source)), int(match[4])), (str(plain(target)), int(match[5])), end + 2)
+    return ProxyHeader((str(plain(source)), int(match[4])), (str(plain(target)), int(match[5])), end + 2)
 
 
-def parse_second(data: bytes) -> Announced | None:
+def parse_version_2(data: bytes) -> ProxyHeader | None:
     """Parse a header of version 2; return None if it is incomplete. Raises Malformed."""
     if len(data) < FIXED.size:
         return None
@@ -107,7 +107,7 @@ def parse_second(data: bytes) -> Announced | None:
     if command == LOCAL:  # the receiver must ignore the addresses; only the checksum is read
         values = read_values(data, FIXED.size + (addresses or 0), size) if addresses is not None else {}
         check(data[:size], values)
-        return Announced(None, None, size)
+        return ProxyHeader(None, None, size)
     if addresses is None:
         raise Malformed(f"address family and protocol {family:#04x} are not those of a connection")
     if addresses > length:
@@ -117,13 +117,13 @@ def parse_second(data: bytes) -> Announced | None:
     ssl = values.get(SSL)
     secure = ssl is not None and data[ssl[0] : ssl[1]][:1] != b"" and bool(data[ssl[0]] & CLIENT_SSL)
     if family not in (TCP4, TCP6):
-        return Announced(None, None, size, secure)
+        return ProxyHeader(None, None, size, secure)
     width = 4 if family == TCP4 else 16
     begin = FIXED.size
     source, target = data[begin : begin + width], data[begin + width : begin + 2 * width]
     source_port, target_port = PORTS.unpack_from(data, begin + 2 * width)
     client, server = str(plain(ip_address(source))), str(plain(ip_address(target)))
-    return Announced((client, source_port), (server, target_port), size, secure)
+    return ProxyHeader((client, source_port), (server, target_port), size, secure)
 
 
 def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]:

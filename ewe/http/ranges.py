@@ -11,7 +11,7 @@ MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 
 
-def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
+def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     """Return the (offset, count) of each satisfiable range, in the order of the field `value`.
 
     Return None if the field is malformed or has too many ranges: the whole file is then sent. Return an empty list
@@ -41,13 +41,14 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
             return None
     if not 0 < len(ranges) <= MAX_RANGES:
         return None
-    found = [(first, last - first + 1) for first, last in ranges if first <= last]
-    if len(found) > 1 and (overlap(found) or sum(count for _, count in found) >= size):
+    satisfiable = [(first, last - first + 1) for first, last in ranges if first <= last]
+    # Several ranges that cost as much as the whole file are no use to a client.
+    if len(satisfiable) > 1 and (many_overlap(satisfiable) or sum(count for _, count in satisfiable) >= size):
         return None
-    return found
+    return satisfiable
 
 
-def overlap(ranges: list[tuple[int, int]]) -> bool:
+def many_overlap(ranges: list[tuple[int, int]]) -> bool:
     """Return whether more than two ranges overlap. Section 14.2 allows a server to ignore such a field."""
     end, times = 0, 0
     for offset, count in sorted(ranges):

@@ -88,7 +88,7 @@ def forwarding_fields(request: Request, client: str, scheme: str, by: str, belie
     proxy. believed: the field in which that proxy names the client, "x-forwarded" or "forwarded". That field is
     continued. The other field is written from `client`, since the proxy may have passed the client's own text on.
     """
-    chain = forwarded = ""
+    chain = forwarded = ""  # the values that this server continues, one for each of the two fields
     if by != client:
         chain = request.values.get("x-forwarded-for", "") if believed == "x-forwarded" else node(client)
         forwarded = (

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ewe.http.fields import FIELD_LINES
 from ewe.http.framing import LENGTH
 from ewe.http.messages import encode_head
-from ewe.http.status import BODILESS, REASONS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
 
 MAX_HEAD_BYTES = 64 * 1024  # bytes of a head; a longer one is refused
 MAX_HEAD_FIELDS = 200  # of a head; one with more is refused
@@ -108,7 +108,7 @@ def framing(values: dict[str, list[str]], old: bool) -> tuple[int | None, bool]:
     """Return the length of the body (None: unknown), and whether it is chunked. Raises HTTPError(502).
 
     values: field name -> the values of its lines. old: the response is HTTP/1.0. Source: RFC 9112 section 6.3. A
-    response to HEAD, or with a status in BODILESS, never has a body.
+    response to HEAD, or with a status in BODILESS_STATUSES, never has a body.
     """
     codings, lengths = values.get("transfer-encoding"), values.get("content-length")
     if codings is not None:
@@ -133,4 +133,4 @@ def options_of(values: Iterable[str]) -> frozenset[str]:
 
 def is_bodiless(method: str, status: int) -> bool:
     """Return whether a response has no body, independently of its fields."""
-    return method == "HEAD" or status in BODILESS
+    return method == "HEAD" or status in BODILESS_STATUSES

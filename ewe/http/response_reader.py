@@ -33,7 +33,7 @@ from typing import Generic, Protocol, TypeVar
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.limits import RequestLimits
 from ewe.http.response_head import BEGINNING, MAX_HEAD_BYTES
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 # A response may have any length: the reader keeps no part of the body.
 UNLIMITED = RequestLimits(max_body=1 << 62)
@@ -71,7 +71,7 @@ class ResponseReader(Generic[Head]):
 
     parse: a function that parses a whole head. method: of the request; set it before the head of its response is
     read. head: of the final response, None until it has been read. finished: the response has ended.
-    delimited: its end is not that of the connection.
+    ends_before_close: its end is not that of the connection.
     """
 
     limits = UNLIMITED
@@ -79,7 +79,7 @@ class ResponseReader(Generic[Head]):
     buffer = b""  # bytes that are not decoded yet
     head: Head | None = None
     finished = False
-    delimited = True
+    ends_before_close = True
     decoder: ChunkedDecoder | None = None
     left_bytes = 0  # bytes of a body with a length that are still to come
 
@@ -91,7 +91,7 @@ class ResponseReader(Generic[Head]):
         """Begin the next response. Bytes of it that have arrived stay in `buffer`."""
         self.head = None
         self.finished = False
-        self.delimited = True
+        self.ends_before_close = True
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of a response; return the bytes of its body that they decode to. Raises HTTPError."""
@@ -109,7 +109,7 @@ class ResponseReader(Generic[Head]):
     def end(self) -> None:
         """Take the end of the connection, which ends a body without a length. Raises CutResponse."""
         if not self.finished:
-            if self.head is None or self.delimited:
+            if self.head is None or self.ends_before_close:
                 within = "a head" if self.head is None else "its response"
                 raise CutResponse(502, f"the server closed the connection within {within}")
             self.finished = True
@@ -144,7 +144,7 @@ class ResponseReader(Generic[Head]):
         if 100 <= status < 200:
             return head
         self.head = head
-        if self.method == "HEAD" or status in BODILESS:
+        if self.method == "HEAD" or status in BODILESS_STATUSES:
             self.finished = True
         elif head.chunked:
             self.decoder = ChunkedDecoder(self.limits)
@@ -152,14 +152,14 @@ class ResponseReader(Generic[Head]):
             self.left_bytes = length
             self.finished = not length
         else:
-            self.delimited = False
+            self.ends_before_close = False
         return head
 
-    def has_all(self) -> bool:
+    def seems_complete(self) -> bool:
         """Return whether the rest of the body seems to have arrived: a chunk's data may look like the last one."""
         if self.decoder is not None:
             return self.buffer.endswith(b"0\r\n\r\n")
-        return self.delimited and len(self.buffer) >= self.left_bytes
+        return self.ends_before_close and len(self.buffer) >= self.left_bytes
 
     @property
     def hungry(self) -> bool:
@@ -185,7 +185,7 @@ class ResponseReader(Generic[Head]):
                 self.decoder = None
                 self.finished = True
             return piece
-        if self.delimited:
+        if self.ends_before_close:
             if len(data) > self.left_bytes:
                 data, self.buffer = data[: self.left_bytes], data[self.left_bytes :]
             self.left_bytes -= len(data)

@@ -19,7 +19,7 @@ REASONS = {
     502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
     505: "HTTP Version Not Supported", 507: "Insufficient Storage",
 }  # fmt: skip
-BODILESS = frozenset({204, 304})  # RFC 9110 sections 15.3.5 and 15.4.5
+BODILESS_STATUSES = frozenset({204, 304})  # RFC 9110 sections 15.3.5 and 15.4.5
 
 
 class HTTPError(Exception):

@@ -39,7 +39,7 @@ class BuildError(Failure):
     """Something cannot be built. The text is one line."""
 
 
-def shim() -> Path:
+def shim_file() -> Path:
     """Return the path of the shim of this source, built or not."""
     digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
     for name in (*SOURCES, *HEADERS):
@@ -52,7 +52,7 @@ def preload() -> None:
     import ctypes
 
     global preloaded
-    path = shim()
+    path = shim_file()
     if path.exists():
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -63,7 +63,7 @@ def preload() -> None:
 
 def build() -> Path:
     """Build the shim unless it exists; return its path. Raises BuildError."""
-    target = shim()
+    target = shim_file()
     if not target.exists():
         compile_c(target, (DIRECTORY / name for name in SOURCES), OPTIONS)
         for old_shim in TARGET.glob("libcgi-*.so"):

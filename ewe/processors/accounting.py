@@ -2,8 +2,8 @@
 
 The accounts are the same for every model. Processor (base.py) derives from Accounts:
 
-    accept ─▶ next(): has_room()? has_too_many()? ─┬─ no room: refuse(): 503, the last few stay open for a while
-                                                   └─ room ─▶ register(stream): live, counted for its client
+    next_connection(): has_room()? has_too_many()? ─┬─ no room: refuse(): 503, the last few stay open for a while
+                                                    └─ room ─▶ register(stream): live, counted for its client
               ... the conversation ...
               release(stream): requests counted, closed, forget(stream) ─▶ room again; enough requests: retire()
 
@@ -101,7 +101,8 @@ class Accounts:
         """Remove a stream from the live ones, and subtract it from its client's count."""
         # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
         # counted.
-        self.uncount((stream.peer or stream.client)[0])
+        address, _ = stream.peer or stream.client
+        self.uncount(address)
         self.live.discard(stream)
 
     def uncount(self, client: str) -> None:
@@ -124,7 +125,7 @@ class Accounts:
             return False
         return not self.conversations.is_trusted(client)
 
-    def next(self, listener: Listener, seconds: float = -1) -> Accepted | None:
+    def next_connection(self, listener: Listener, seconds: float = -1) -> Accepted | None:
         """Return the next connection; None if the wait was ended, or if the connection was refused.
 
         seconds: the longest wait; -1: no limit. At the connection limit, the setting `overload` leaves a connection

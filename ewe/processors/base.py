@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
     from ewe.streams.listener import Accepted, Listener
 
-__all__ = ["FLAGS", "GROUP", "PROCESSORS", "SYNONYMS", "Processor", "UnknownModel", "find", "names"]
+__all__ = ["FLAGS", "GROUP", "PROCESSORS", "SYNONYMS", "Processor", "UnknownModel", "model_named", "names"]
 
 
 class Processor(Accounts):
@@ -179,7 +179,7 @@ keep_former_names(Accounts)
 keep_former_names(Processor)
 
 
-def find(name: str) -> type[Processor]:
+def model_named(name: str) -> type[Processor]:
     """Return the class of the model with this name, or of this "module:Class". Raises UnknownModel."""
     found = find_class(name, Processor)
     found.name = found.name or name

@@ -23,7 +23,7 @@ Possible failures, and where each is prevented:
 - Signal handlers call finish() and abort(), at any point of the loop's work. These methods therefore only ask the
   loop to call a function or to stop (call).
 - A stop comes when the loop has accepted a connection, but has not called connection_made() for it. asyncio would
-  reset that connection. settle() therefore runs the loop for some more rounds first.
+  reset that connection. stop_accepting() therefore runs the loop for some more rounds first.
 - The loop accepts connections itself, so the listener cannot enforce the connection limit. has_room() also counts
   accepted connections that have no stream yet (coming), and a RefusedConnection answers 503 to each surplus
   connection.
@@ -82,7 +82,7 @@ class Event(Processor):
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
         self.loop = self.make_loop(config)
-        self.loop.set_exception_handler(self.complain)
+        self.loop.set_exception_handler(self.log_loop_exception)
         self.clock = Clock()
         self.calls = ExecutorThreads(self.loop, config.call_threads)
         # The live streams of accounting.py, under a second name whose type is narrower
@@ -109,7 +109,7 @@ class Event(Processor):
             self.running = True
             if not listener.closed:  # checked last: a signal may come at any point
                 self.loop.run_forever()
-            self.settle(servers)
+            self.stop_accepting(servers)
             while self.streams:
                 if self.finishing:
                     self.let_finish()
@@ -138,7 +138,7 @@ class Event(Processor):
             self.loop.run_forever()
         task.result()
 
-    def settle(self, servers: list[asyncio.Server]) -> None:
+    def stop_accepting(self, servers: list[asyncio.Server]) -> None:
         """Stop accepting connections, and start the conversations of those that the loop has accepted already.
 
         The close() of asyncio's servers would reset the connections that were accepted in the loop's last round.
@@ -158,11 +158,11 @@ class Event(Processor):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
 
-    def complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def log_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an exception that reached the loop: a bug, or a lack of descriptors (the loop will try again)."""
         reason = context.get("exception")
         if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
-            self.listener.complain(reason)
+            self.listener.log_accept_failure(reason)
         else:
             logger.errors.error(f"the event loop: {context.get('message')}: {reason!r}")
 

@@ -69,12 +69,12 @@ class Fork(Processor):
     def serve(self, listener: Listener) -> None:
         """Fork a child for each connection; return once the listener is closed and every child has ended."""
         signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the signal wakes the listener
-        orphans.adopt()
+        orphans.adopt_orphans()
         gc.collect()
         # Without this the collector would write to every page of the heap in every child, and so copy the heap.
         gc.freeze()
         while not listener.closed or self.children:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             self.reap()
             if accepted is not None:
                 self.start(accepted)
@@ -102,17 +102,18 @@ class Fork(Processor):
                     logger.errors.exception(f"the child for {accepted.client[0]} failed")
                 finally:
                     os._exit(ABORTED if self.aborted else 0)
-            self.children[child] = accepted.client[0]
+            client_address, _ = accepted.client
+            self.children[child] = client_address
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
             return self.refuse(accepted, "a fork failed")
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
         if self.config.connections_per_client:
-            self.clients[accepted.client[0]] += 1
+            self.clients[client_address] += 1
         accepted.socket.close()
         if self.stopping:  # a signal came before this child was in `children`
-            self.tell(signal.SIGTERM if self.finishing else signal.SIGHUP)
+            self.signal_children(signal.SIGTERM if self.finishing else signal.SIGHUP)
 
     def be_child(self, accepted: Accepted) -> None:
         """Run one conversation, in the child, after closing the parent's sockets and pipes."""
@@ -150,28 +151,28 @@ class Fork(Processor):
     def retire(self) -> None:
         """Stop accepting, and have each child close its connection after the next exchange (SIGHUP)."""
         super().retire()
-        self.tell(signal.SIGHUP)
+        self.signal_children(signal.SIGHUP)
 
     def adopt(self, site: Any, config: Config) -> None:
         """Use another configuration for new children; the others close after their next exchange (SIGHUP)."""
         super().adopt(site, config)
-        self.tell(signal.SIGHUP)
+        self.signal_children(signal.SIGHUP)
 
     def finish(self) -> None:
         """Stop accepting, and have the children end their exchanges in progress (SIGTERM)."""
         super().finish()
-        self.tell(signal.SIGTERM)
+        self.signal_children(signal.SIGTERM)
 
     def abort(self) -> None:
         """Stop accepting, and have the children abort their conversations (SIGQUIT)."""
         super().abort()
-        self.tell(signal.SIGQUIT)
+        self.signal_children(signal.SIGQUIT)
 
     def signalled(self, number: int) -> None:
         """Pass a signal on to the children."""
-        self.tell(number)
+        self.signal_children(number)
 
-    def tell(self, number: int) -> None:
+    def signal_children(self, number: int) -> None:
         """Send a signal to all children."""
         for child in list(self.children):
             try:

@@ -60,7 +60,7 @@ class Growth:
         self.least_idle = self.span.most
         self.window_ends = now + WINDOW_S
 
-    def look(self, now: float, count: int, idle: int, starved: bool) -> int:
+    def plan_difference(self, now: float, count: int, idle: int, starved: bool) -> int:
         """Return how many workers to start, or, as a negative number, how many to end.
 
         count: the workers now, with those that are about to start. idle: how many of them are idle. starved: all

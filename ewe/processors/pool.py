@@ -97,9 +97,9 @@ class Pool(Processor):
             self.serve_parked(listener)
         else:
             while not listener.closed:
-                if (accepted := self.next(listener, self.threads.wait_s())) is not None:
+                if (accepted := self.next_connection(listener, self.threads.wait_s())) is not None:
                     self.queue.put(self.stream_of(accepted))
-                self.threads.look(time.monotonic())
+                self.threads.adjust_threads(time.monotonic())
         self.drain()
         self.threads.end(self.threads.count)
 
@@ -142,7 +142,7 @@ class Pool(Processor):
                     self.begin(each)
             now = time.monotonic()
             if now >= self.threads.look_from and not listener.closed:
-                self.threads.look(now)
+                self.threads.adjust_threads(now)
             if now - looked >= DEADLINE_CHECK_S:
                 looked = now
                 self.parking.expire(now)

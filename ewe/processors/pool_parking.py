@@ -83,7 +83,7 @@ class Parking:
             self.listener.watch(task.descriptor, event.events() if event else EVENTS[wait.want], again)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
-            return not self.leave(task)
+            return not self.remove_parked(task)
         # Another worker may run the conversation by now, in another Wait. This Wait is `wait`, not task.wait.
         wait.watched = True
         if event is not None:
@@ -112,14 +112,14 @@ class Parking:
 
         error: the exception that the worker throws into the conversation, if any.
         """
-        if self.leave(task):
+        if self.remove_parked(task):
             task.error = error
             # Otherwise epoll would report the descriptor while a worker runs the conversation.
             self.listener.unwatch(task.descriptor)
             task.watched = False
             self.queue.put(task)
 
-    def leave(self, task: PoolTask) -> bool:
+    def remove_parked(self, task: PoolTask) -> bool:
         """Remove a conversation from `parked`; return whether it was there."""
         found = self.parked.pop(task.descriptor, None)
         if found is not None and found is not task:

@@ -2,21 +2,21 @@
 
 The main thread looks at the threads, and growth.py decides:
 
-    main thread: look() ── the queue makes a conversation wait for LOOK_S ─▶ start_new_thread: work()
-                        └─ some threads were idle for a whole window ─────▶ one None in the queue for each of them
+    main thread: adjust_threads() ─┬─ the queue makes a conversation wait for LOOK_S ─▶ start_new_thread: work()
+                                   └─ some threads were idle for a whole window ─▶ one None in the queue for each
 
 **When is a pool starved?** It is not enough that all threads are busy and the queue is not empty. A pool whose
 clients are as fast as the server always looks like this, and one more thread would only compete for the same
-processor. A conversation has to wait for too long: look() counts what the threads have taken from the queue since
-the last look. If they have taken less than what was in the queue then, something has waited for at least LOOK_S.
+processor. A conversation has to wait for too long: adjust_threads() counts the conversations that the threads have
+taken from the queue since the last look. If these are fewer than the queue had then, one has waited for LOOK_S.
 
 Each thread writes only to its own PoolThread, so these counts need no lock. The main thread alone adds threads, and
 it alone orders them to end. The thread that finds the order (None) ends, whichever thread it is. It is between two
 conversations then, so no client notices.
 
 Possible failures: the system refuses a thread. The pool goes on with those that it has, says so once, and tries
-again after REFUSED_S. A thread that ends takes its count with it. look() therefore compares the counts of each
-thread, and not their sum.
+again after REFUSED_S. A thread that ends takes its count with it. adjust_threads() therefore compares the counts of
+each thread, and not their sum.
 
 Read next: pool.py.
 """
@@ -59,7 +59,7 @@ class PoolThreads:
     """The threads of a pool.
 
     work: what a thread runs; it gets its PoolThread. queue: where the threads find conversations, and None.
-    changed: called with the number of threads, when it changes. look_from: the time.monotonic() of the next look().
+    changed: called with the number of threads, when it changes. look_from: the time.monotonic() of the next look.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class PoolThreads:
 
     def wait_s(self) -> float:
         """Return how long the main thread waits for a connection, if parking = never; -1: without limit."""
-        span = self.growth.span
-        if span.most <= self.count == span:
+        span = self.growth.span  # a CountRange: as a number, the count that it begins with
+        if span.most <= self.count == span:  # a fixed number of threads, and all of them run
             return -1
         if self.queue.qsize():
             return LOOK_S
@@ -124,7 +124,7 @@ class PoolThreads:
             return -1
         return max(self.growth.window_ends - time.monotonic(), LOOK_S)
 
-    def look(self, now: float) -> None:
+    def adjust_threads(self, now: float) -> None:
         """Start or end threads if it is time. now: the time.monotonic()."""
         span = self.growth.span
         if now < self.look_from or span.most <= self.count == span:
@@ -137,7 +137,7 @@ class PoolThreads:
             idle += not each.is_busy
         starved = idle == 0 and self.last_queue_length > taken
         self.last_queue_length = self.queue.qsize()
-        difference = self.growth.look(now, self.count, idle, starved)
+        difference = self.growth.plan_difference(now, self.count, idle, starved)
         if difference > 0 and (reason := self.add(difference)) is not None:
             logger.errors.error(f"{self.count} threads go on, another cannot start (poolthreads): {reason}")
             self.look_from = now + REFUSED_S

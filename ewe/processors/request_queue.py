@@ -105,7 +105,7 @@ class RequestQueue:
             insort(self.by_size, (size, self.last))
             self.requests += is_request
             if is_request and self.is_full():
-                return self.remove(self.victim())  # as many entries as before, and as many tokens
+                return self.remove(self.number_to_drop())  # as many entries as before, and as many tokens
         self.tokens.put(True)
         return None
 
@@ -118,13 +118,13 @@ class RequestQueue:
             self.free -= 1
             if token is None:
                 return None
-            number = self.next()
+            number = self.number_of_next()
             insort(self.overtaking, number)
             return self.remove(number)
 
     # The policies. The caller has the lock, and at least one entry waits.
 
-    def next(self) -> int:
+    def number_of_next(self) -> int:
         """Return the number of the entry to take next."""
         if self.schedule == "fifo" or len(self.overtaking) >= self.ageing:
             return next(iter(self.waiting))
@@ -136,7 +136,7 @@ class RequestQueue:
         taken = max(self.free - (len(self.waiting) - self.requests), 0)
         return self.overload != "wait" and self.requests > self.limit + taken
 
-    def victim(self) -> int:
+    def number_to_drop(self) -> int:
         """Return the number of the request to drop."""
         if self.overload == "drop-oldest":
             return next(number for number, each in self.waiting.items() if each.is_request)
@@ -149,7 +149,7 @@ class RequestQueue:
         task, size, is_request = self.waiting.pop(number)
         del self.by_size[bisect_left(self.by_size, (size, number))]
         self.requests -= is_request
-        # The numbers below the oldest entry have overtaken nothing that still waits.
+        # The numbers below the oldest entry have overtaken no entry that still waits. `last` is the newest number.
         oldest = next(iter(self.waiting), self.last)
         del self.overtaking[: bisect(self.overtaking, oldest)]
         return task

@@ -68,7 +68,7 @@ class ScheduledParking(Parking):
         task = self.parked.get(descriptor)
         if not isinstance(task, ScheduledTask) or not task.stream.idle:
             super().ready(descriptor)
-        elif self.pool.look(task):
+        elif self.pool.has_complete_head(task):
             if task.stream.head_until < math.inf:
                 task.stream.head_until = math.inf
                 self.listener.unwatch(descriptor)
@@ -114,22 +114,23 @@ class ScheduledPool(Pool):
             return super().has_room()
         return len(self.live) < self.connection_limit
 
-    def look(self, task: ScheduledTask) -> bool:
-        """Look at the head of a parked conversation; return whether a worker may have it.
+    def has_complete_head(self, task: ScheduledTask) -> bool:
+        """Return whether a worker may have a parked conversation, because the head of its request is complete.
 
-        A worker also gets the end of a connection, and a head that will not become complete.
+        Note in the stream which size the requested file has. A worker also gets the end of a connection, and a head
+        that will not become complete.
         """
         stream = task.stream
         stream.file_bytes, stream.is_request = 0, False
         try:
-            head = stream.socket.recv(PEEK_BYTES, PEEK)
+            head = stream.socket.recv(PEEK_BYTES, PEEK)  # most heads are short
             if len(head) == PEEK_BYTES:
                 head = stream.socket.recv(RECEIVE_BYTES, PEEK)
         except BlockingIOError:
             return False
         except OSError:
-            return True
-        if not head or len(head) == RECEIVE_BYTES:
+            return True  # the worker gets the same error
+        if not head or len(head) == RECEIVE_BYTES:  # the end of the connection, or a head that is too long
             return True
         size, stream.head_checked = self.conversations.requested_bytes(head, stream.head_checked)
         if size is None:

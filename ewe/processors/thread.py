@@ -50,7 +50,7 @@ class Thread(Processor):
     def serve(self, listener: Listener) -> None:
         """Start a thread for each connection; return once the listener is closed and every thread has ended."""
         while not listener.closed:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             if accepted is not None:
                 self.start(accepted)
         self.drain()

@@ -28,7 +28,7 @@ MAX_PROGRAMS = 1000  # files of one cgi-path whose first lines are read
 EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def asked_as(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
+def call_as_account(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
     """Call `question` as another account, and return its result. Without root, call it as the present account.
 
     Raises StartError if the account does not exist.
@@ -51,42 +51,42 @@ def asked_as(user: str | None, group: str | None, question: Callable[[], list[st
     return lines.split("\0") if lines else []
 
 
-def doubts(config: Config) -> list[str]:
+def closed_directory_warnings(config: Config) -> list[str]:
     """Return one line for each directory of the sites that this process may not read."""
     lines: list[str] = []
     for site_config in config.each_site():
-        lines += directory_doubts(site_config.documentroot, "every answer is 403", "documentroot")
-        lines += directory_doubts(site_config.cgi_path, "no program there runs", "cgi-path")
-        lines += directory_doubts(site_config.libcgi_path, "no library there is called", "libcgi-path")
+        lines += directory_warnings(site_config.documentroot, "every answer is 403", "documentroot")
+        lines += directory_warnings(site_config.cgi_path, "no program there runs", "cgi-path")
+        lines += directory_warnings(site_config.libcgi_path, "no library there is called", "libcgi-path")
     if config.reload or any(
         site_config.wsgi or site_config.asgi or site_config.mount for site_config in config.each_site()
     ):
-        lines += python_doubts()
+        lines += closed_python_warnings()
     return list(dict.fromkeys(lines))
 
 
-def python_doubts() -> list[str]:
+def closed_python_warnings() -> list[str]:
     """Return one line for each directory of Python, of ewe or of a package that this process may not read."""
     what = "an application cannot import more of Python and its packages after the start"
     lines = [
         line
         for each in (EWE, os.path.dirname(os.__file__), *sys.path)
-        for line in directory_doubts(each, what, "user")
+        for line in directory_warnings(each, what, "user")
     ]
     return list(dict.fromkeys(lines))
 
 
 def closed_python(user: str | None, group: str | None) -> list[str]:
-    """Return python_doubts() of the account that root will become; [] if the workers keep this process's account.
+    """Return closed_python_warnings() of the account that root will become; [] if the workers keep this account.
 
     Raises StartError if the account does not exist.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return []
-    return asked_as(user, group, python_doubts)
+    return call_as_account(user, group, closed_python_warnings)
 
 
-def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
+def log_rotation_warnings(config: Config, rotates_as_root: bool = False) -> list[str]:
     """Return one line for each log that this process could not open again after a rotation (USR1).
 
     rotates_as_root: an X-Switch process, which stays root, creates the new files before the workers open them.
@@ -122,7 +122,7 @@ def may_make_files(directory: str) -> bool:
     return not os.path.isdir(directory) or os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
 
 
-def program_doubts(config: Config) -> Iterator[str]:
+def program_warnings(config: Config) -> Iterator[str]:
     """Yield one line, with the reason, for each program of a cgi-path that this process could not start."""
     for path in dict.fromkeys(site_config.cgi_path for site_config in config.each_site()):
         try:
@@ -135,7 +135,7 @@ def program_doubts(config: Config) -> Iterator[str]:
                 yield f"{fault} (cgi-path)"
 
 
-def directory_doubts(path: str, effect: str, setting: str) -> list[str]:
+def directory_warnings(path: str, effect: str, setting: str) -> list[str]:
     """Return one line if this process may not read a directory: the closed directory, the effect and the remedy.
 
     effect: the consequence, as a part of the line. setting: the setting that names the directory.

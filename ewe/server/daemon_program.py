@@ -36,7 +36,7 @@ class DaemonProgram(KeptProgram):
     rereads = True
 
     def __init__(self, directory: str, config: Config) -> None:
-        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))
+        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))  # one process, and its socket
         self.address = f"unix:{self.path}"
         self.settings = os.path.join(directory, "databases.toml")
         names = ", ".join(parse_database(each)[0] for each in config.database)
@@ -76,8 +76,8 @@ def write_settings(config: Config, path: str) -> None:
     A connection string may contain a password, so only the workers' user may read the file and its directory.
     """
     lines = []
-    for each in config.database:
-        name, driver, source = parse_database(each)
+    for database in config.database:
+        name, driver, source = parse_database(database)
         source = os.path.abspath(source) if driver == "sqlite" else source
         lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"source = {quoted(source)}"]
     fresh = f"{path}.new"

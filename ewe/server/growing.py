@@ -1,7 +1,7 @@
 """Growing: when the supervisor looks at its workers, what it sees, and how many workers there should be.
 
-    a client waits in the backlog ─▶ the supervisor wakes ─▶ LOOK_S later: look() ─▶ growth.py: more workers
-    more workers than the least   ─▶ look() each second                           ─▶ growth.py: fewer workers
+    a client waits in the backlog ─▶ the supervisor wakes ─▶ LOOK_S later: plan_difference() ─▶ more workers
+    more workers than the least   ─▶ plan_difference() each second                           ─▶ fewer workers
 
 The supervisor watches the listening sockets together with its own pipes, but it accepts nothing. If a worker is
 idle, the worker accepts a new connection at once, and the supervisor mostly sleeps on: the kernel wakes both, and
@@ -54,18 +54,18 @@ class Seats:
         self.unused = range(1, SEATS - 1)  # numbers that no worker has had
         self.free: list[int] = []  # numbers whose workers have ended
 
-    def take(self) -> int:
+    def take_seat(self) -> int:
         """Return the number of a free seat, and clear it: its worker has not begun to serve."""
         if self.free:
             number = self.free.pop()
         elif self.unused:
             number, self.unused = self.unused[0], self.unused[1:]
         else:
-            number = SEATS - 1
+            number = SEATS - 1  # the workers without a seat share the last one
         self.map[number] = BUSY
         return number
 
-    def leave(self, number: int) -> None:
+    def free_seat(self, number: int) -> None:
         """Free the seat of a worker that has been reaped. Call it once for each worker."""
         if number != SEATS - 1:
             self.free.append(number)
@@ -74,7 +74,7 @@ class Seats:
         """Return whether the worker of a seat waits for a client."""
         return number != SEATS - 1 and self.map[number] == IDLE
 
-    def say_whether_more_start(self, more_start: bool) -> None:
+    def tell_whether_more_start(self, more_start: bool) -> None:
         """Tell the workers whether another worker starts if all are busy."""
         self.map[0] = more_start
 
@@ -110,16 +110,16 @@ class Growing:
         """Return the sockets that end the supervisor's wait when a client waits."""
         return self.sockets if self.span.grows and not self.has_seen_client else ()
 
-    def connected(self) -> None:
+    def plan_look(self) -> None:
         """Plan a look, since a client waits."""
         self.has_seen_client = True
         self.due_at = time.monotonic() + LOOK_S
 
-    def moment(self) -> float | None:
+    def next_look_at(self) -> float | None:
         """Return the time.monotonic() of the next look; None if there is none before a client waits."""
         return self.due_at if self.span.grows else None
 
-    def look(self, count: int, idle: int) -> int:
+    def plan_difference(self, count: int, idle: int) -> int:
         """Return how many workers to start, or, as a negative number, how many to end; plan the next look."""
         self.has_seen_client = bool(self.backlogs.poll(0))
         now = time.monotonic()
@@ -127,13 +127,13 @@ class Growing:
             self.waits_since = None
         elif self.waits_since is None:
             self.waits_since = now
-        difference = self.growth.look(now, count, idle, self.has_seen_client and idle == 0)
+        difference = self.growth.plan_difference(now, count, idle, self.has_seen_client and idle == 0)
         if self.has_seen_client:
             self.due_at = now + LOOK_S
         else:
             self.due_at = now + QUIET_LOOK_S if count + difference > self.span else None
         return difference
 
-    def helps(self) -> bool:
+    def waits_are_short(self) -> bool:
         """Return whether the clients that wait, if there are any, have not waited for long."""
         return self.waits_since is None or time.monotonic() - self.waits_since < HOLD_S

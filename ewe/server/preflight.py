@@ -15,12 +15,19 @@ from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
-from ewe.processors.base import find
-from ewe.server.access import asked_as, closed_python, doubts, log_doubts, program_doubts, python_doubts
+from ewe.processors.base import model_named
+from ewe.server.access import (
+    call_as_account,
+    closed_directory_warnings,
+    closed_python,
+    closed_python_warnings,
+    log_rotation_warnings,
+    program_warnings,
+)
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
-from ewe.server.run import addresses_of, apache_rules
+from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
@@ -32,10 +39,10 @@ if TYPE_CHECKING:
 def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
     failures: list[str] = [*failing_files(config), *missing_programs(config)]
-    notes = config.former_names()
+    notes = config.former_name_warnings()
     if reason := no_xswitch(config):
         failures.append(reason)
-    model = find(config.concurrency)
+    model = model_named(config.concurrency)
     has_xswitch = model.needs_xswitch  # then the workers become another user
     failures += lacking(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
@@ -61,7 +68,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         site = make_site(with_xswitch(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
-    notes += apache_rules(config)
+    notes += htaccess_warnings(config)
     for each in features(config):
         notes += each.notes(config) if each.notes is not None else ()
     try:
@@ -71,8 +78,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
             if closed_python(account, group):  # then root imports the applications
                 failures += unimportable(site)
             else:
-                failures += asked_as(account, group, lambda: unimportable(site))
-        notes += asked_as(account, group, lambda: doubts_of_workers(config))
+                failures += call_as_account(account, group, lambda: unimportable(site))
+        notes += call_as_account(account, group, lambda: warnings_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
@@ -88,17 +95,21 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
 
 def account_of_workers(config: Config) -> str | None:
     """Return the account that the workers become; None if they keep the command's account."""
-    if find(config.concurrency).needs_xswitch and os.geteuid() == 0:
+    if model_named(config.concurrency).needs_xswitch and os.geteuid() == 0:
         return config.user or "nobody"
     return config.user
 
 
-def doubts_of_workers(config: Config) -> list[str]:
+def warnings_of_workers(config: Config) -> list[str]:
     """Return one line for each file that this process's account may not read, and each program it cannot start."""
-    has_xswitch = find(config.concurrency).needs_xswitch
-    lines = [*doubts(config), *python_doubts(), *log_doubts(config, rotates_as_root=has_xswitch)]
+    has_xswitch = model_named(config.concurrency).needs_xswitch
+    lines = [
+        *closed_directory_warnings(config),
+        *closed_python_warnings(),
+        *log_rotation_warnings(config, rotates_as_root=has_xswitch),
+    ]
     if not has_xswitch:  # X-Switch would start programs as their owners
-        lines += program_doubts(config)
+        lines += program_warnings(config)
     return list(dict.fromkeys(lines))
 
 
@@ -113,7 +124,7 @@ def unimportable(site: Site) -> list[str]:
 
 def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
-    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
         return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
     return config
 

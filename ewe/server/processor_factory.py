@@ -17,7 +17,7 @@ from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
-from ewe.processors.base import Processor, find
+from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server import systemd
 from ewe.server.access import closed_python
@@ -58,17 +58,19 @@ class ProcessorFactory:
         self.reread = reread
         self.programs = programs
         self.xswitch_process = xswitch_process
-        self.model = find(config.concurrency)
+        self.model = model_named(config.concurrency)
         self.serves_in_one = False
-        self.supervised = True  # decided below; until then take() must not import applications
-        self.closed: list[str] = []  # python_doubts() of the workers' account
-        self.take(config)
+        self.supervised = (
+            True  # decided below; until then open_logs_and_build_site() must not import applications
+        )
+        self.closed: list[str] = []  # closed_python_warnings() of the workers' account
+        self.open_logs_and_build_site(config)
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
         # One processor now may be two at the next HUP.
         self.supervised |= self.model.supervised and isinstance(config.workers, CoreCount)
         # A LibCGI library can end its process. Under the fork model that is only a child of the server.
-        self.supervised |= config.concurrency != "fork" and may_end(config)
+        self.supervised |= config.concurrency != "fork" and request_may_end_process(config)
         self.serves_in_one = not self.supervised  # a supervisor only for the applications does not count
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
@@ -79,7 +81,7 @@ class ProcessorFactory:
                 self.supervised = True  # only a new process can import a new version
 
     def copy(self) -> ProcessorFactory:
-        """Return a copy, for restored() if new workers fail."""
+        """Return a copy, for undo_renewal() if new workers fail."""
         other = object.__new__(ProcessorFactory)
         other.__dict__.update(self.__dict__)
         return other
@@ -94,7 +96,7 @@ class ProcessorFactory:
         """Whether a worker has to import modules before it serves. The import may fail."""
         return self.config.reload or bool(self.applications)
 
-    def take(self, config: Config) -> None:
+    def open_logs_and_build_site(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
@@ -152,12 +154,12 @@ class ProcessorFactory:
             from ewe.server.sources import forget
 
             forget()
-            self.model = find(self.config.concurrency)
+            self.model = model_named(self.config.concurrency)
             self.site = self.site_of(self.config, imports=True)
             return
         self.import_now()
 
-    def restored(self, old: ProcessorFactory) -> None:
+    def undo_renewal(self, old: ProcessorFactory) -> None:
         """Undo renew(). old: the copy() made before it."""
         self.__dict__.update(old.__dict__)
         open_logs(self.config)
@@ -182,7 +184,7 @@ class ProcessorFactory:
         assert self.reread is not None
         systemd.notify("RELOADING=1")
         try:
-            self.take(self.with_fixed(self.reread()))
+            self.open_logs_and_build_site(self.with_fixed_settings(self.reread()))
         except Exception as reason:  # a faulty configuration must not end a running server
             logger.errors.error(f"the configuration cannot be used, the old one stays: {reason}")
             return False
@@ -214,7 +216,7 @@ class ProcessorFactory:
         if names:
             logger.errors.warning(f"a new version of {', '.join(names)} needs a restart: {why}")
 
-    def with_fixed(self, fresh: Config) -> Config:
+    def with_fixed_settings(self, fresh: Config) -> Config:
         """Return the new configuration, with the old values of those settings that only a restart can change."""
         fixed: tuple[str, ...] = FIXED if self.supervised else FIXED + FIXED_IN_ONE
         if self.serves_in_one:
@@ -270,8 +272,8 @@ def open_trace(path: str | None) -> None:
         trace_at(path)
     except OSError as reason:
         raise StartError(why_not(path, reason)) from None
-    if doubt := exposed(path):
-        logger.errors.warning(doubt)
+    if warning := exposed(path):
+        logger.errors.warning(warning)
 
 
 def listens(config: Config) -> set[str]:
@@ -314,7 +316,7 @@ def check_users(config: Config) -> None:
 
 def no_xswitch(config: Config) -> str:
     """Return the reason why this system cannot run the X-Switch that the model needs; "" if it can."""
-    if config.xswitch is not None or not find(config.concurrency).needs_xswitch:
+    if config.xswitch is not None or not model_named(config.concurrency).needs_xswitch:
         return ""
     return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
 
@@ -326,6 +328,6 @@ def limit_to_descriptors(processor: Processor) -> None:
         processor.connection_limit = min(processor.connection_limit, max(limit - RESERVED_DESCRIPTORS, 1))
 
 
-def may_end(config: Config) -> bool:
+def request_may_end_process(config: Config) -> bool:
     """Return whether a request may end the process that answers it."""
     return any(each.ends_processes is not None and each.ends_processes(config) for each in features(config))

@@ -226,14 +226,14 @@ class ProgramProcess:
         except OSError:
             return
         if data:
-            # Each StderrLog accepts a limited number of lines
+            # Each StderrLog accepts a limited number of lines: a new one for each LOG_WINDOW_S
             if time.monotonic() - self.counting_since > LOG_WINDOW_S:
                 self.errors.end()
                 self.errors = StderrLog(self.program.name)
                 self.counting_since = time.monotonic()
             self.errors.take(data)
             self.recent_output = (self.recent_output + data)[-RECENT_BYTES:]
-        elif self.reader >= 0:
+        elif self.reader >= 0:  # the end: no process has the pipe open any more
             os.close(self.reader)
             self.reader = -1
 
@@ -263,7 +263,7 @@ class Manager:
         """Run until the server has ended, then end all processes."""
         reader, writer = nonblocking_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends select()
         signal.signal(signal.SIGHUP, self.on_reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         while True:
@@ -272,14 +272,16 @@ class Manager:
             self.reap()
             self.start_due()
             self.end_due()
-            pipes = {each.reader: each for each in self.processes() if each.reader >= 0}
-            found = select.select([self.lifeline, reader, *pipes], [], [], self.seconds())[0]
-            if self.lifeline in found:
+            processes = {process.reader: process for process in self.processes() if process.reader >= 0}
+            ready, _, _ = select.select(
+                [self.lifeline, reader, *processes], [], [], self.seconds_to_next_action()
+            )
+            if self.lifeline in ready:  # its end: the server has ended
                 break
-            if reader in found:
+            if reader in ready:  # signals have arrived: the loop's next round handles them
                 os.read(reader, 4096)
-            for descriptor in pipes.keys() & set(found):
-                pipes[descriptor].read()
+            for descriptor in processes.keys() & set(ready):
+                processes[descriptor].read()
         self.end_all()
 
     def on_reload(self, number: int, frame: object) -> None:
@@ -290,7 +292,7 @@ class Manager:
         """Return all running processes."""
         return [*(each.process for each in self.slots if each.process is not None), *self.leaving]
 
-    def seconds(self) -> float | None:
+    def seconds_to_next_action(self) -> float | None:
         """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
         moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
         moments += [each.deadline for each in self.processes() if each.deadline]
@@ -335,7 +337,8 @@ class Manager:
             slot.process = None
             ended.close()
             code = ended.process.returncode
-            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{lacking(ended.recent_output)}"
+            hint = hint_about_package(ended.recent_output)
+            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
             self.replace(slot, what, ended.started_at)
 
     def restart(self) -> None:
@@ -376,7 +379,7 @@ class Manager:
             process.close()
 
 
-def lacking(output: bytes) -> str:
+def hint_about_package(output: bytes) -> str:
     """Return a hint about a missing package, from a program's last output; "" if the output names none."""
     match = MISSING.search(output)
     if match is None:

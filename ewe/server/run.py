@@ -22,15 +22,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import doubts as doubts_of_features
 from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner
-from ewe.processors.base import UnknownModel, find
+from ewe.processors.base import UnknownModel, model_named
 from ewe.server import systemd
-from ewe.server.access import asked_as, doubts, log_doubts
+from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
@@ -73,7 +73,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
     with started_programs(config, config.user) as programs:
@@ -85,14 +85,14 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
 def serve_alone(factory: ProcessorFactory) -> int:
     """Serve without an X-Switch; return the exit status. Raises StartError."""
     config = factory.config
-    with opened(factory) as sockets:
+    with listening_sockets(factory) as sockets:
         start_programs(factory)
         if config.user or config.group:
             load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
-        for doubt in (*doubts(config), *log_doubts(config)):
-            logger.errors.warning(doubt)
+        for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
+            logger.errors.warning(warning)
         warn_of_sources(config)
         warn_of_settings(config)
         return run(factory, sockets)
@@ -109,6 +109,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     if xswitch_process.user:
         load_all()
     try:
+        # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
         completed = xswitch_process.completed
         with started_programs(config, xswitch_process.user) as programs:
             if programs is not None:
@@ -119,14 +120,17 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
                 xswitch_process,
                 programs,
             )
-            with opened(factory) as sockets:
+            with listening_sockets(factory) as sockets:
                 start_programs(factory)
-                for doubt in asked_as(
+                for warning in call_as_account(
                     xswitch_process.user,
                     config.group,
-                    lambda: [*doubts(config), *log_doubts(config, rotates_as_root=True)],
+                    lambda: [
+                        *closed_directory_warnings(config),
+                        *log_rotation_warnings(config, rotates_as_root=True),
+                    ],
                 ):
-                    logger.errors.warning(doubt)
+                    logger.errors.warning(warning)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
@@ -188,13 +192,13 @@ def load_all() -> None:
 
 
 @contextmanager
-def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
+def listening_sockets(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
     """Open the listening sockets and write the pid file. At the end, remove the file and the sockets' paths.
 
     Raises StartError.
     """
     config = factory.config
-    descriptors.allow_all()
+    descriptors.raise_descriptor_limit()
     sockets = open_sockets(addresses_of(config), config.backlog, config.write_timeout)
     try:
         with pid_file(config.pid_file):
@@ -270,12 +274,18 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
-    """Run the model, in this process or in workers; return the exit status."""
+    """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.ignored
-    public = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
-    doubts_of_sites = (*doubts_of_features(factory.config, *public[:1]), *apache_rules(factory.config))
-    for doubt in (*factory.config.former_names(), *doubts_of_sites, *unused_sockets(factory.config)):
-        logger.errors.warning(doubt)
+    config = factory.config
+    public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
+    public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
+    for warning in (
+        *config.former_name_warnings(),
+        *warnings_of_features(config, public_url),
+        *htaccess_warnings(config),
+        *unused_sockets(config),
+    ):
+        logger.errors.warning(warning)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -299,14 +309,14 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     count = f", {workers} workers" if workers > 1 and "processes" not in description else ""
     # One write() only: print() writes the line end separately, and a reader of the log could see half a line.
     sys.stderr.write(
-        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{elsewhere(where)}"
+        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{other_urls_line(where)}"
     )
     sys.stderr.flush()
     if config.open and (shown := re.search(r"\bhttps?://\S+", where)):
         open_browser(shown[0].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
 
 
-def elsewhere(where: str) -> str:
+def other_urls_line(where: str) -> str:
     """Return the line with the URLs for this computer and for others; "" if ewe listens at one address."""
     found = re.search(r"(https?)://(0\.0\.0\.0|\[::\]):(\d+)/", where)
     if found is None:
@@ -350,7 +360,7 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
         return
     try:
-        file = locked(path)
+        file = open_locked(path)
     except OSError as reason:
         raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
     ours = os.getpid()
@@ -367,7 +377,7 @@ def pid_file(path: str | None) -> Iterator[None]:
         os.close(file)
 
 
-def locked(path: str) -> int:
+def open_locked(path: str) -> int:
     """Return a descriptor of a file, created if necessary, and locked. Raises OSError; StartError if it is locked.
 
     Child processes do not inherit this kind of lock, so workers and programs that end later do not keep the lock.
@@ -426,7 +436,7 @@ def warn_of_sources(config: Config) -> None:
         )
 
 
-def apache_rules(config: Config) -> Iterator[str]:
+def htaccess_warnings(config: Config) -> Iterator[str]:
     """Yield one line for each served directory that contains a file .htaccess, directly or one level below.
 
     Packages for Apache protect their sources and data with such files. ewe does not read them.

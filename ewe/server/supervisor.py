@@ -15,7 +15,7 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    change() ──▶ new workers start ──┬─ all serve ──────▶ settle(): the old ones retire
+    change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
                                      └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
@@ -58,8 +58,8 @@ from ewe.server.worker import (
     ignore_stops,
 )
 from ewe.server.worker_table import (
-    BEGINNING,
     COMING,
+    FIRST,
     RETIRING,
     SERVING,
     STARTING,
@@ -93,20 +93,20 @@ HURRY_S = 0.5  # after a change of sources, old workers keep idle connections op
 class Supervisor:
     """Keeps factory.workers processes running. Each has a slot, numbered from 0.
 
-    kept: the slots that have, or will have, a worker.
+    slots_in_use: the slots that have, or will have, a worker.
     """
 
     def __init__(self, factory: ProcessorFactory, sockets: list[socket.socket]) -> None:
         self.factory = factory
         self.sockets = sockets
-        self.kept = set(range(factory.workers))
+        self.slots_in_use = set(range(factory.workers))
         self.growing = Growing(sockets, factory.workers)
         self.workers: dict[int, WorkerProcess] = {}  # by process id
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
         self.generation = 1  # the newest generation that serves
         # During a change: a copy of the factory before it, and the slots then; otherwise None
         self.changed_from: ProcessorFactory | None = None
-        self.kept_before: set[int] = set()
+        self.slots_before_change: set[int] = set()
         self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
@@ -122,44 +122,45 @@ class Supervisor:
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
 
-        ready: called when the workers are started; if they import applications, when they serve. Raises StartError
-        if one of the first workers cannot serve.
+        ready: called when the workers have been started; if they import applications, when all of them serve.
+        Raises StartError if one of the first workers cannot serve.
         """
         # The kernel closes this process's end when the process dies, for any reason. Workers notice it, and finish.
         self.lifeline, self.lifeline_writer = os.pipe()
         self.wake, self.wake_writer = nonblocking_pipe()
+        # wait() reads this end only after select() has reported it. Only the writer, a signal, must never block.
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
-            signal.signal(number, self.note)
+            signal.signal(number, self.note_signal)
         signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-        orphans.adopt()
+        orphans.adopt_orphans()
         gc.collect()
         gc.freeze()  # workers share the memory of these objects as long as no garbage collector writes to it
         if self.factory.xswitch_process:
             self.start_xswitch()
-        for slot in sorted(self.kept):
-            self.start(slot, BEGINNING)
+        for slot in sorted(self.slots_in_use):
+            self.start(slot, FIRST)
         is_ready = not self.factory.imports_in_workers
         if is_ready:
             ready()
         while self.workers or not self.stopping:
-            if not is_ready and not self.stopping and not self.are_any(BEGINNING):
+            if not is_ready and not self.stopping and not self.has_worker_in(FIRST):
                 is_ready = True
                 ready()
             self.wait()
-            for noted in self.take_noted():
-                self.act(noted)
+            for noted in self.take_noted_signals():
+                self.handle_signal(noted)
             self.reap()
-            if self.is_complete() and not self.stopping:
-                self.settle()
-            self.look_at_sources()
+            if self.change_is_complete() and not self.stopping:
+                self.end_change()
+            self.reload_changed_sources()
             self.start_due()
-            self.look_at_workers()
+            self.grow_or_shrink()
             if self.stopping and all(each.slot == XSWITCH for each in self.workers.values()):
                 self.end_xswitch()
             if self.stopping and time.monotonic() > self.deadline:
-                self.tell(signal.SIGKILL)
+                self.signal_workers(signal.SIGKILL)
                 self.status = ABORTED
                 self.deadline += ABORT_TIMEOUT_S
         ignore_stops()
@@ -170,11 +171,11 @@ class Supervisor:
 
     # Signals
 
-    def note(self, number: int, frame: object) -> None:
+    def note_signal(self, number: int, frame: object) -> None:
         """Note a signal; run() acts on it."""
         self.noted.append(number)
 
-    def take_noted(self) -> list[int]:
+    def take_noted_signals(self) -> list[int]:
         """Return the signals to act on, a stop first.
 
         One reload answers several HUPs, and a stop does not wait for a reload, since starting all workers takes
@@ -194,13 +195,13 @@ class Supervisor:
         else:
             plans = [each.due_at for each in self.slots.values()]
             plans += [each.hurry_at for each in self.workers.values() if each.state is RETIRING]
-            plans += [self.growing.moment()] if self.may_look() else []
+            plans += [self.growing.next_look_at()] if self.may_change_count() else []
             moments = [when for when in plans if when is not None]
         if self.sources is not None and not self.stopping:
             moments.append(self.sources.due_at)
         seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
         if not self.noted:
-            clients = self.growing.watched() if self.may_look() else ()
+            clients = self.growing.watched() if self.may_change_count() else ()
             sources: list[int | socket.socket] = [self.wake, self.reports.reader, *clients]
             found = select(sources, [], [], seconds)[0]
             if self.wake in found:
@@ -208,20 +209,20 @@ class Supervisor:
             if self.reports.reader in found:
                 self.read_reports()
             if any(sock in found for sock in clients):
-                self.growing.connected()
+                self.growing.plan_look()
 
-    def act(self, number: int) -> None:
-        """Carry out one signal."""
+    def handle_signal(self, number: int) -> None:
+        """Do what a signal asks for: reopen the logs, reload, change the number of workers, or stop."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             if number == signal.SIGUSR1:
                 logger.reopen_logs()
-                self.tell_xswitch(number)
+                self.signal_xswitch(number)
             else:
                 logger.errors.tell(
-                    f"status: supervisor of {len(self.kept)} workers: {sorted(self.workers)},"
+                    f"status: supervisor of {len(self.slots_in_use)} workers: {sorted(self.workers)},"
                     f" {logger.lost_lines()} log lines lost"
                 )
-            self.tell(number)
+            self.signal_workers(number)
         elif number == signal.SIGHUP:
             self.reload()
         elif number in (signal.SIGTTIN, signal.SIGTTOU):
@@ -229,19 +230,19 @@ class Supervisor:
         elif number in STOPS:
             self.stop(number)
 
-    def tell(self, number: int) -> None:
+    def signal_workers(self, number: int) -> None:
         """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
         for each in self.workers.values():
             if each.slot != XSWITCH or number == signal.SIGKILL:
-                self.kill(each, number)
+                self.send_signal(each, number)
 
-    def tell_xswitch(self, number: int) -> None:
+    def signal_xswitch(self, number: int) -> None:
         """Send a signal to X-Switch, if there is one."""
         for each in self.workers.values():
             if each.slot == XSWITCH:
-                self.kill(each, number)
+                self.send_signal(each, number)
 
-    def kill(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, number: int) -> None:
         """Send a signal to a worker."""
         os.kill(worker.pid, number)  # the worker is not reaped yet, so no other process has its id
 
@@ -254,7 +255,7 @@ class Supervisor:
         self.stopping = True
         grace = 0.0 if at_once else self.factory.config.grace + ABORT_TIMEOUT_S
         self.deadline = time.monotonic() + ABORT_TIMEOUT_S + grace
-        self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
+        self.signal_workers(signal.SIGQUIT if at_once else signal.SIGTERM)
 
     def change_count(self, difference: int) -> None:
         """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
@@ -268,91 +269,93 @@ class Supervisor:
             return
         self.growing.span = span
         logger.errors.info(f"{span} workers from now on")
-        self.fit()
+        self.keep_within_span()
 
-    def fit(self) -> None:
+    def keep_within_span(self) -> None:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
-        self.add(int(span) - len(self.kept))
-        for slot in sorted(self.kept)[span.most :]:
+        self.add(int(span) - len(self.slots_in_use))
+        for slot in sorted(self.slots_in_use)[span.most :]:
             self.retire_slot(slot)
 
     def add(self, number: int) -> None:
-        """Start some workers, each in the first slot that is not kept. If the system refuses one, stop there."""
+        """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
         for _ in range(number):
-            slot = next(each for each in count() if each not in self.kept)
-            self.kept.add(slot)
+            slot = next(each for each in count() if each not in self.slots_in_use)
+            self.slots_in_use.add(slot)
             self.start(slot)
             if self.slots[slot].due_at is not None:  # this slot tries again, and no others beside it
                 return
 
     def retire_slot(self, slot: int) -> None:
         """Give up a slot, and retire its worker; during a change, both of its workers."""
-        self.kept.discard(slot)
+        self.slots_in_use.discard(slot)
         self.slots[slot].due_at = None
-        for each in self.in_slots():
+        for each in self.workers_in_slots():
             if each.slot == slot:
-                self.happen(each, Event.RETIRE)
+                self.handle_event(each, Event.RETIRE)
 
     # Growth
 
-    def may_look(self) -> bool:
+    def may_change_count(self) -> bool:
         """Return whether the number of workers may change now."""
         return not self.stopping and self.changed_from is None
 
     def is_restarting(self) -> bool:
         """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
-        return any(self.slots[slot].due_at is not None for slot in self.kept if slot in self.slots)
+        return any(self.slots[slot].due_at is not None for slot in self.slots_in_use if slot in self.slots)
 
     def idle_workers(self) -> list[WorkerProcess]:
         """Return the workers that wait for a client; none of them if a client has waited for long beside them."""
-        if not self.growing.helps():
+        if not self.growing.waits_are_short():
             return []
         is_idle = self.growing.seats.is_idle
-        return [each for each in self.in_slots() if each.state is SERVING and is_idle(each.seat)]
+        return [each for each in self.workers_in_slots() if each.state is SERVING and is_idle(each.seat)]
 
     def begun_workers(self, now: float) -> list[WorkerProcess]:
         """Return the workers of which no more is expected: they serve, or have not reported for START_S."""
-        return [each for each in self.in_slots() if each.state is SERVING or now - each.born >= START_S]
+        return [
+            each for each in self.workers_in_slots() if each.state is SERVING or now - each.born >= START_S
+        ]
 
-    def look_at_workers(self) -> None:
+    def grow_or_shrink(self) -> None:
         """If it is time, start more workers since all are busy, or retire some that were idle for long."""
         growing = self.growing
-        moment = growing.moment() if self.may_look() else None
+        moment = growing.next_look_at() if self.may_change_count() else None
         if moment is not None and moment <= time.monotonic():
             idle = self.idle_workers()
-            to_come = max(len(self.kept) - len(self.begun_workers(moment)), 0)
-            difference = growing.look(len(self.kept), len(idle) + to_come)
+            to_come = max(len(self.slots_in_use) - len(self.begun_workers(moment)), 0)
+            difference = growing.plan_difference(len(self.slots_in_use), len(idle) + to_come)
             self.add(difference)
             not_needed = sorted(idle, key=lambda each: -each.slot)[: max(-difference, 0)]
             for each in not_needed:
                 self.retire_slot(each.slot)
             if difference > 0 or not_needed:
                 why = "all were busy" if difference > 0 else f"{len(not_needed)} were idle"
-                logger.errors.info(f"{len(self.kept)} workers, since {why}")
-        growing.seats.say_whether_more_start(
-            self.may_look()
-            and len(self.kept) < growing.span.most
+                logger.errors.info(f"{len(self.slots_in_use)} workers, since {why}")
+        growing.seats.tell_whether_more_start(
+            self.may_change_count()
+            and len(self.slots_in_use) < growing.span.most
             and not self.is_restarting()
-            and growing.helps()
+            and growing.waits_are_short()
         )
 
     # Events of workers: the methods that worker_table.TABLE names, and their callers
 
-    def happen(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
+    def handle_event(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
         """Call the method that the table names for an event. code: the exit code, if the event is the end of the
         worker.
         """
-        getattr(self, worker.happen(event))(worker, code)
+        getattr(self, worker.apply_event(event))(worker, code)
 
-    def in_slots(self) -> list[WorkerProcess]:
+    def workers_in_slots(self) -> list[WorkerProcess]:
         """Return the workers that occupy a slot, sorted by process id: not X-Switch, and none that retires."""
         return sorted(
             (each for each in self.workers.values() if each.slot != XSWITCH and each.occupies_slot),
             key=lambda each: each.pid,
         )
 
-    def are_any(self, state: State) -> bool:
+    def has_worker_in(self, state: State) -> bool:
         """Return whether a worker is in a state."""
         return any(each.state is state for each in self.workers.values())
 
@@ -361,11 +364,11 @@ class Supervisor:
 
     def tell_to_retire(self, worker: WorkerProcess, code: int) -> None:
         """Tell a worker to end when its connections have ended; tell X-Switch to stop."""
-        self.kill(worker, signal.SIGTERM if worker.slot == XSWITCH else signal.SIGHUP)
+        self.send_signal(worker, signal.SIGTERM if worker.slot == XSWITCH else signal.SIGHUP)
 
     def tell_to_finish(self, worker: WorkerProcess, code: int) -> None:
         """Tell a worker that retires to close its idle connections."""
-        self.kill(worker, signal.SIGTERM)
+        self.send_signal(worker, signal.SIGTERM)
 
     def stop_unusable(self, worker: WorkerProcess, code: int) -> None:
         """Stop the server, since one of the first workers cannot serve; keep its reason."""
@@ -375,10 +378,11 @@ class Supervisor:
     def note_status(self, worker: WorkerProcess, code: int) -> None:
         """Note the exit status of a worker that has ended during the stop."""
         if worker.slot == XSWITCH and code == -signal.SIGTERM:
-            code = 0  # TERM came before X-Switch had its handlers, so it had no request
+            code = STOPPED  # TERM came before X-Switch had its handlers, so no request was aborted
         if code == UNUSABLE and worker.failure:
-            code = 0  # the worker's import failed during the stop, so it had no request
-        self.status = self.status or (ABORTED if code else STOPPED)
+            code = STOPPED  # the worker's import failed during the stop, so no request was aborted
+        if self.status == STOPPED and code != STOPPED:
+            self.status = ABORTED
 
     def replace(self, worker: WorkerProcess, code: int) -> None:
         """Plan a new worker for the slot of one that has ended. If workers die young there, the wait grows."""
@@ -400,21 +404,23 @@ class Supervisor:
         """HUP: read the configuration again, and start new workers with it."""
         if self.stopping:
             return
-        self.undo()
+        self.undo_change()
         before = self.factory.copy()
         if not self.factory.renew():
             return
-        self.tell_xswitch(signal.SIGHUP)
+        self.signal_xswitch(signal.SIGHUP)
         self.change(before)
 
-    def take_span(self, span: CountRange) -> None:
+    def use_span(self, span: CountRange) -> None:
         """Use other limits for the number of workers, if the configuration has changed them. Nothing starts yet."""
         self.growing.span = span
-        for slot in sorted(self.kept)[span.most :]:
-            self.kept.discard(slot)
+        for slot in sorted(self.slots_in_use)[span.most :]:
+            self.slots_in_use.discard(slot)
             self.slots[slot].due_at = None
-        missing = int(span) - len(self.kept)
-        self.kept.update(islice((slot for slot in count() if slot not in self.kept), max(missing, 0)))
+        missing = int(span) - len(self.slots_in_use)
+        self.slots_in_use.update(
+            islice((slot for slot in count() if slot not in self.slots_in_use), max(missing, 0))
+        )
 
     def change(self, before: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
@@ -422,33 +428,33 @@ class Supervisor:
         before: a copy of the factory before the change.
         """
         self.changed_from = before
-        self.kept_before = set(self.kept)
+        self.slots_before_change = set(self.slots_in_use)
         if self.factory.workers != before.workers:
-            self.take_span(self.factory.workers)
-        for slot in sorted(self.kept):
+            self.use_span(self.factory.workers)
+        for slot in sorted(self.slots_in_use):
             self.slots[slot].due_at = None
             self.start(slot)
         if self.is_restarting():
-            self.take_back("not all could be forked")
+            self.log_and_undo_change("not all could be forked")
 
-    def coming(self) -> list[WorkerProcess]:
+    def next_generation(self) -> list[WorkerProcess]:
         """Return the workers of the next generation."""
-        return [each for each in self.in_slots() if each.generation > self.generation]
+        return [each for each in self.workers_in_slots() if each.generation > self.generation]
 
-    def is_complete(self) -> bool:
+    def change_is_complete(self) -> bool:
         """Return whether a change is in progress and the next generation serves in every slot."""
         if self.changed_from is None:
             return False
-        serving = {each.slot for each in self.coming() if each.state is SERVING}
-        return serving.issuperset(self.kept) and not self.are_any(COMING)
+        serving = {each.slot for each in self.next_generation() if each.state is SERVING}
+        return serving.issuperset(self.slots_in_use) and not self.has_worker_in(COMING)
 
-    def settle(self) -> None:
+    def end_change(self) -> None:
         """End the change: retire the old workers, since the next generation serves."""
         self.generation += 1
         self.changed_from = None
-        for each in self.in_slots():
+        for each in self.workers_in_slots():
             if each.generation < self.generation:
-                self.happen(each, Event.RETIRE)
+                self.handle_event(each, Event.RETIRE)
                 if self.sources is not None:
                     # Otherwise a browser's open connection would get one more answer from the old version.
                     each.hurry_at = time.monotonic() + HURRY_S
@@ -458,28 +464,28 @@ class Supervisor:
 
     def give_up(self, worker: WorkerProcess, code: int) -> None:
         """Go on with the old workers, since a new one has ended before it could serve."""
-        self.take_back(worker.failure or f"{worker.name} (pid {worker.pid}) {how_ended(code)}")
+        self.log_and_undo_change(worker.failure or f"{worker.name} (pid {worker.pid}) {how_ended(code)}")
 
-    def take_back(self, reason: str) -> None:
+    def log_and_undo_change(self, reason: str) -> None:
         """Log why a change has failed, and undo it."""
-        old = [each for each in self.in_slots() if each.generation <= self.generation]
-        goes_on = "the old ones go on" if old else "no old one is left"
-        logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
-        self.undo()
+        old = [each for each in self.workers_in_slots() if each.generation <= self.generation]
+        old_workers = "the old ones go on" if old else "no old one is left"
+        logger.errors.error(f"the new workers cannot start, {old_workers}: {reason}")
+        self.undo_change()
 
-    def undo(self) -> None:
+    def undo_change(self) -> None:
         """If a change is in progress, retire its workers and restore the old configuration."""
         if self.changed_from is None:
             return
-        for each in self.coming():
-            self.happen(each, Event.RETIRE)
+        for each in self.next_generation():
+            self.handle_event(each, Event.RETIRE)
         if self.factory.workers != self.changed_from.workers:
             self.growing.span = self.changed_from.workers
-            self.kept = self.kept_before
-        self.factory.restored(self.changed_from)
+            self.slots_in_use = self.slots_before_change
+        self.factory.undo_renewal(self.changed_from)
         self.changed_from = None
-        occupied = {each.slot for each in self.in_slots()}
-        for slot in self.kept:
+        occupied = {each.slot for each in self.workers_in_slots()}
+        for slot in self.slots_in_use:
             self.slots[slot].due_at = None
             if slot not in occupied:  # an old worker has ended meanwhile
                 self.slots[slot].plan(LONGEST_S)
@@ -495,13 +501,13 @@ class Supervisor:
             elif word == "failed":
                 worker.failure = text
             elif word == "ready":
-                self.happen(worker, Event.READY)
+                self.handle_event(worker, Event.READY)
 
     # Sources (setting `reload`)
 
     def watch_sources(self) -> None:
         """Begin to watch the settings file, and the directories of the program, with the current directory."""
-        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt() knows that programs may run
+        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt_orphans() knows that programs may run
         from ewe.server.sources import Sources
 
         self.sources = Sources()
@@ -509,14 +515,14 @@ class Supervisor:
         for directory in sources_of_this_process():
             self.sources.add(directory)
 
-    def look_at_sources(self) -> None:
-        """Start new workers if a source file has changed."""
+    def reload_changed_sources(self) -> None:
+        """If source files have changed, log their names and begin a change to new workers."""
         if self.sources is None or self.stopping or not (changed := self.sources.report()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        self.undo()
+        self.undo_change()
         before = self.factory.copy()
         if self.factory.config.file not in changed or self.factory.renew():
             self.change(before)
@@ -549,7 +555,7 @@ class Supervisor:
         """Stop X-Switch, after the last worker has ended."""
         for each in self.workers.values():
             if each.state is SERVING:
-                self.happen(each, Event.RETIRE)
+                self.handle_event(each, Event.RETIRE)
 
     def start(self, slot: int, state: State = STARTING) -> None:
         """Start a worker in a slot. During a change, it belongs to the next generation."""
@@ -558,12 +564,12 @@ class Supervisor:
         generation = self.generation
         if self.changed_from is not None:
             generation, state = generation + 1, COMING
-        seat = self.growing.seats.take()
+        seat = self.growing.seats.take_seat()
         pid = self.fork(slot, seat)
         if pid > 0:
             self.workers[pid] = WorkerProcess(pid, slot, generation, state, seat)
         else:
-            self.growing.seats.leave(seat)
+            self.growing.seats.free_seat(seat)
 
     def fork(self, slot: int, seat: int) -> int:
         """Fork a worker; return its process id, or -1 if the fork fails. The child never returns."""
@@ -601,7 +607,7 @@ class Supervisor:
                 self.start(number)
         for each in list(self.workers.values()):
             if each.is_to_hurry(now) and not self.stopping:
-                self.happen(each, Event.HURRY)
+                self.handle_event(each, Event.HURRY)
 
     def reap(self) -> None:
         """Reap the workers that have ended, and act on their exit status."""
@@ -609,7 +615,7 @@ class Supervisor:
         for pid, raw in orphans.reap(self.workers):
             self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
-            self.growing.seats.leave(worker.seat)
+            self.growing.seats.free_seat(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
                 orphans.end(self.workers)
@@ -625,7 +631,7 @@ class Supervisor:
             event = Event.UNUSABLE  # the status alone is no proof: a library may have called exit(3)
         else:
             event = Event.DIED
-        self.happen(worker, event, code)
+        self.handle_event(worker, event, code)
 
     def is_old(self, worker: WorkerProcess) -> bool:
         """Return whether a change replaces this worker. No change replaces X-Switch."""

@@ -11,7 +11,7 @@ these retire. If a new worker cannot serve, the new ones retire instead.
 TABLE has a row for every event that can happen in a state: the next state, and the method of Supervisor
 (supervisor.py) to call. A pair without a row is a mistake in our own code: it raises IllegalEvent.
 
-    fork: a first worker      BEGINNING --+
+    fork: a first worker      FIRST --+
                                           | READY
     fork: in an empty slot    STARTING ---+---------> SERVING --+
                                           |             |       | RETIRE
@@ -22,7 +22,7 @@ TABLE has a row for every event that can happen in a state: the next state, and 
                                  | UNUSABLE, ...        | ...   | ...         | ...
                                  +---------> GONE <-----+-------+-------------+
 
-The picture leaves out that workers in BEGINNING, STARTING and COMING can retire, too. Four events end a worker:
+The picture leaves out that workers in FIRST, STARTING and COMING can retire, too. Four events end a worker:
 
     DIED        the worker ended unasked, or retired by itself (setting `retire`)
     UNUSABLE    the worker ended after its report that it cannot serve
@@ -31,7 +31,7 @@ The picture leaves out that workers in BEGINNING, STARTING and COMING can retire
 
 Three cases show how to read the table:
 
-    A first worker cannot import the application.    BEGINNING, UNUSABLE: GONE, stop_unusable(). The server stops.
+    A first worker cannot import the application.    FIRST, UNUSABLE: GONE, stop_unusable(). The server stops.
     After HUP, a new worker cannot import it.        COMING, UNUSABLE: GONE, give_up(). The old workers go on.
     A worker crashes during a change.                SERVING, SUPERSEDED: GONE, do_nothing(). A new one will come.
 
@@ -47,7 +47,7 @@ from enum import Enum
 class State(Enum):
     """The stages of a worker's life."""
 
-    BEGINNING = "one of the first; it has not reported yet, and the server may be waiting for that"
+    FIRST = "one of the first; it has not reported yet, and the server may be waiting for that"
     STARTING = "in the slot of one that has ended; it has not reported yet"
     COMING = "of a change; it has not reported yet, and those it is to replace serve on"
     SERVING = "it has reported that it serves"
@@ -68,16 +68,16 @@ class Event(Enum):
     AT_STOP = "it has ended while the server stops"
 
 
-BEGINNING, STARTING, COMING, SERVING, RETIRING, HURRIED, GONE = State
+FIRST, STARTING, COMING, SERVING, RETIRING, HURRIED, GONE = State
 
 # (state, event): (next state, method of Supervisor that is called)
 TABLE: dict[tuple[State, Event], tuple[State, str]] = {
-    (BEGINNING, Event.READY): (SERVING, "do_nothing"),
-    (BEGINNING, Event.RETIRE): (RETIRING, "tell_to_retire"),
-    (BEGINNING, Event.DIED): (GONE, "replace"),
-    (BEGINNING, Event.UNUSABLE): (GONE, "stop_unusable"),
-    (BEGINNING, Event.SUPERSEDED): (GONE, "do_nothing"),
-    (BEGINNING, Event.AT_STOP): (GONE, "note_status"),
+    (FIRST, Event.READY): (SERVING, "do_nothing"),
+    (FIRST, Event.RETIRE): (RETIRING, "tell_to_retire"),
+    (FIRST, Event.DIED): (GONE, "replace"),
+    (FIRST, Event.UNUSABLE): (GONE, "stop_unusable"),
+    (FIRST, Event.SUPERSEDED): (GONE, "do_nothing"),
+    (FIRST, Event.AT_STOP): (GONE, "note_status"),
     (STARTING, Event.READY): (SERVING, "do_nothing"),
     (STARTING, Event.RETIRE): (RETIRING, "tell_to_retire"),
     (STARTING, Event.DIED): (GONE, "replace"),
@@ -104,7 +104,7 @@ TABLE: dict[tuple[State, Event], tuple[State, str]] = {
     (HURRIED, Event.AT_STOP): (GONE, "note_status"),
 }
 
-OCCUPYING = (BEGINNING, STARTING, COMING, SERVING)  # the states in which a worker occupies its slot
+OCCUPYING = (FIRST, STARTING, COMING, SERVING)  # the states in which a worker occupies its slot
 XSWITCH = -1  # the slot of X-Switch, which the supervisor restarts like a worker
 
 
@@ -133,7 +133,7 @@ class WorkerProcess:
         self.failure = ""
         self.hurry_at: float | None = None
 
-    def happen(self, event: Event) -> str:
+    def apply_event(self, event: Event) -> str:
         """Apply the table's row for an event: change the state, and return the method to call."""
         try:
             self.state, method = TABLE[self.state, event]

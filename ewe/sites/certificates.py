@@ -42,7 +42,7 @@ class Certificates:
     """The TLS contexts of all sites. Sites with the same certificate share one."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str | None, ...], SSLContext] = {}
+        self.contexts: dict[tuple[str | None, ...], SSLContext] = {}
 
     def context_of(self, config: Config, table: SiteTable) -> SSLContext | None:
         """Return the context of a site; None if the site has no certificate. Raises ConfigError."""
@@ -51,12 +51,12 @@ class Certificates:
         from ewe.streams.tls import server_context
 
         key = (config.tls, config.tls_cert, config.tls_key)
-        if key not in self.known:
+        if key not in self.contexts:
             try:
-                self.known[key] = server_context(config.tls_cert, config.tls_key)
+                self.contexts[key] = server_context(config.tls_cert, config.tls_key)
             except ValueError as reason:
                 raise ConfigError(f"{table.origin}: {reason}") from None
-        return self.known[key]
+        return self.contexts[key]
 
     def context(self, made: Sequence[Built], hosts: VirtualHosts[Built]) -> SSLContext | None:
         """Return the context with which every handshake begins; None if no site has a certificate.
@@ -73,10 +73,10 @@ class Certificates:
                         f" {has.table.origin} at the same address has one: give both one, or different addresses"
                         " (listen)"
                     )
-        if not self.known:
+        if not self.contexts:
             return None
         first = next(site.tls for site in made if site.tls is not None)
-        if len(self.known) == 1:
+        if len(self.contexts) == 1:
             return first
         from ewe.streams.tls import by_name
 

@@ -176,8 +176,9 @@ class LocationBuilder:
         text, label = self.values["alias"], self.table.at("alias")
         template = Template(text, label, self.match.pattern)
         directory = text
-        if not template.constant:
-            directory = template.parts[0][0].rpartition("/")[0] or "/"
+        if not template.constant:  # the directory before the first variable
+            text_before, _ = template.parts[0]
+            directory = text_before.rpartition("/")[0] or "/"
         try:
             path, is_directory = true_path(directory)
         except OSError as reason:
@@ -185,7 +186,7 @@ class LocationBuilder:
         if not template.constant:
             rest = text[len(directory.rstrip("/")) :]
             self.template = Template(rest, label, self.match.pattern)
-        elif not is_directory:
+        elif not is_directory:  # one file
             if "gateway" not in self.values and os.access(path, os.X_OK):
                 raise ConfigError(
                     f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'

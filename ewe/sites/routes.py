@@ -73,7 +73,7 @@ class Offer:
             if request.path == "*":
                 return Response(204, (EVERY_METHOD,))
             return await self.static.respond(request, io) or error_page(404, "there is no such file")
-        return await self.site.elsewhere(reroute, io)
+        return await self.site.response_elsewhere(reroute, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines about the feature, or the file, that answers."""
@@ -187,7 +187,7 @@ class SiteRoutes:
         except Reroute as other:
             # The traceback's frames refer to this frame: a cycle that only the garbage collector could free.
             reroute = other.with_traceback(None)
-        return await self.elsewhere(reroute, io)
+        return await self.response_elsewhere(reroute, io)
 
     def find(self, path: str) -> Location:
         """Return the first location that covers a path. Raises HTTPError(414)."""
@@ -196,7 +196,7 @@ class SiteRoutes:
                 return location
         raise AssertionError("the last location covers every path")
 
-    async def elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
+    async def response_elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
         """Return the response for another path. bare: skip guards and filters. Raises HTTPError."""
         before = io.tried, io.variables
         try:
@@ -273,7 +273,7 @@ class Inside:
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response for the request's path. Raises HTTPError."""
-        return await self.routes.elsewhere(Reroute(request, io.variables), io, bare=True)
+        return await self.routes.response_elsewhere(Reroute(request, io.variables), io, bare=True)
 
 
 class Fails:

@@ -348,7 +348,7 @@ class Stream:
         """
         raise NotImplementedError
 
-    async def read_off(self) -> None:
+    async def drop_input(self) -> None:
         """Read and drop bytes, for LINGER_S and up to LINGER_BYTES."""
         self.set_deadline(LINGER_S)
         wanted = LINGER_BYTES

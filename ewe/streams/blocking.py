@@ -84,7 +84,7 @@ class BlockingStream(Stream):
 
     async def next_request(self, seconds: float) -> bytes:
         """Wait in recv(2); return the first bytes of the next request. Return b"" if none come within `seconds`, at
-        a stop, or if lets_go(). Raises Disconnected.
+        a stop, or if ends_for_waiting_client(). Raises Disconnected.
         """
         waited_s = 0.0
         # Set before `finishing` is read, since finish() sets `finishing` before it reads `idle`.
@@ -96,7 +96,7 @@ class BlockingStream(Stream):
                 except BlockingIOError:  # no bytes within tick_s
                     if (waited_s := waited_s + self.tick_s) >= seconds:
                         return counted_if_empty(self, self.arrived_before_stop())
-                    if self.lets_go():
+                    if self.ends_for_waiting_client():
                         break
                 except OSError:
                     raise Disconnected from None
@@ -104,7 +104,7 @@ class BlockingStream(Stream):
         finally:
             self.idle = False
 
-    def lets_go(self) -> bool:
+    def ends_for_waiting_client(self) -> bool:
         """Return whether an idle connection ends now, because another client waits for its worker."""
         return False
 
@@ -133,7 +133,7 @@ class BlockingStream(Stream):
             try:
                 if left < self.tick_s:
                     set_timeouts(self.socket, max(left, 0.001), None)  # to the kernel, 0 means no limit
-                return self.checked(self.socket.recv(limit))
+                return self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
                 continue
             except OSError:
@@ -142,7 +142,7 @@ class BlockingStream(Stream):
                 if left < self.tick_s:
                     self.restore_receive_timeout()
 
-    def checked(self, data: bytes) -> bytes:
+    def raise_if_aborted(self, data: bytes) -> bytes:
         """Return the bytes that recv() returned. Raises Disconnected if abort() ended it, not the client."""
         if not data and self.aborted:
             raise Disconnected
@@ -205,7 +205,7 @@ class BlockingStream(Stream):
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             return
-        await self.read_off()
+        await self.drop_input()
 
     def bound_to(self) -> str:
         """Return the local address of the connection's socket."""

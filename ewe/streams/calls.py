@@ -142,7 +142,10 @@ class ExecutorThreads:
                         raise
 
     def wake_more(self) -> None:
-        """Double the number of threads that are awake, if the first call has waited since the last wake_more()."""
+        """Double the number of threads that are awake, if the first call has waited since the last wake_more().
+
+        Plan the next wake_more(), unless no call waits or all threads are awake.
+        """
         self.watching = False
         try:
             first = self.waiting[0]
@@ -193,9 +196,9 @@ class ExecutorThreads:
         """Resume the conversations whose calls have ended."""
         self.drain_scheduled = False  # before the loop: a call that ends from now on schedules drain() again
         while self.ended_calls:
-            self.settle(self.ended_calls.popleft(), self.put)
+            self.resume_or_abandon(self.ended_calls.popleft(), self.put)
 
-    def settle(self, call: ExecutorCall, put: Callable[[ExecutorCall], None]) -> None:
+    def resume_or_abandon(self, call: ExecutorCall, put: Callable[[ExecutorCall], None]) -> None:
         """Resume the conversation of a call that has ended, or have `abandoned` called if the call was dropped."""
         if not call.dropped:
             if call.resume is not None:
@@ -217,9 +220,9 @@ class ExecutorThreads:
         for _ in range(self.count):
             self.thread_ends.get()  # a signal handler may call abort() meanwhile, which ends the wait
         while self.ended_calls:
-            self.settle(self.ended_calls.popleft(), self.clean_up)
+            self.resume_or_abandon(self.ended_calls.popleft(), self.clean_up)
 
     def clean_up(self, call: ExecutorCall) -> None:
         """Make a call in this thread, since the executor threads have ended."""
         call.run()
-        self.settle(call, self.clean_up)
+        self.resume_or_abandon(call, self.clean_up)

@@ -25,7 +25,7 @@ def limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def allow_all() -> None:
+def raise_descriptor_limit() -> None:
     """Raise the limit as far as the system allows. A connection needs one descriptor, an X-Switch engine three."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for more in (hard, max(soft, OPEN_MAX)):

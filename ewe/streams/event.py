@@ -267,7 +267,7 @@ class EventStream(Stream):
 
     async def turn(self) -> None:
         """Pause until the loop's next round. Every other connection that is ready comes first."""
-        self.loop.call_soon(self.happened, Want.TURN)
+        self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
 
     async def write_buffer_has_room(self) -> None:
@@ -312,7 +312,7 @@ class EventStream(Stream):
                     offset += sent
                     count -= sent
                 pace.check(max(sent, 0))
-                if count and watched < 0:
+                if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
                     except OSError:
@@ -354,7 +354,7 @@ class EventStream(Stream):
         """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
         Disconnected.
         """
-        self.loop.add_writer(target, self.happened, Want.ROOM)
+        self.loop.add_writer(target, self.resume_if_waiting_for, Want.ROOM)
         try:
             await self.wait(Want.ROOM, self.timeouts.write_timeout)
         finally:
@@ -383,9 +383,9 @@ class EventStream(Stream):
 
     def call_ended(self) -> None:
         """Resume the conversation, which waits for a call that has ended."""
-        self.happened(Want.CALL)
+        self.resume_if_waiting_for(Want.CALL)
 
-    def happened(self, want: Want) -> None:
+    def resume_if_waiting_for(self, want: Want) -> None:
         """Resume the conversation if it waits for this event."""
         if self.want is want:
             self.step()
@@ -398,7 +398,7 @@ class EventStream(Stream):
             self.transport.write_eof()
         except (OSError, RuntimeError):
             return
-        await self.read_off()
+        await self.drop_input()
 
     def bound_to(self) -> str:
         """Return the local address of the connection's socket."""
@@ -414,7 +414,7 @@ class EventStream(Stream):
         it was the client. Raises Timeout after `seconds`, Disconnected.
         """
         if not self.input_buffer and not self.client_ended:
-            await EventPoller(self).either(descriptor, seconds)
+            await EventPoller(self).either(descriptor, seconds)  # the loop fills input_buffer meanwhile
         return bool(self.input_buffer) or self.client_ended
 
     def wake_event(self) -> WakeEvent:
@@ -424,7 +424,7 @@ class EventStream(Stream):
     def finish(self) -> None:
         """Make the exchange in progress the last, and have the loop call end_idle(). Any thread may call this."""
         self.finishing = self.stopping = True
-        self.soon(self.end_idle)
+        self.call_soon(self.end_idle)
 
     def end_idle(self) -> None:
         """End the wait between two requests, unless bytes of a request have arrived.
@@ -438,19 +438,19 @@ class EventStream(Stream):
         elif unread(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(READ_ALL_S, self.end_idle)
         else:
-            self.happened(Want.BYTES)
+            self.resume_if_waiting_for(Want.BYTES)
 
     def abort(self) -> None:
         """Kill the programs, and have the loop drop the connection now. Any thread may call this."""
         self.aborted = self.finishing = self.stopping = self.lost = True
         self.kill_programs()
-        self.soon(self.transport.abort)
+        self.call_soon(self.transport.abort)
 
     def reset_at_close(self) -> None:
         """Make close() send a reset."""
         reset_at_close(self.transport.get_extra_info("socket"))
 
-    def soon(self, function: Callable[[], None]) -> None:
+    def call_soon(self, function: Callable[[], None]) -> None:
         """Have the loop call a function. Any thread may call this."""
         try:
             self.loop.call_soon_threadsafe(function)

@@ -39,7 +39,7 @@ class PausingStream(Protocol):
         """Count `size` bytes of work; after TURN_BYTES pause until the next round of the loop."""
         ...
 
-    def happened(self, want: Want) -> None:
+    def resume_if_waiting_for(self, want: Want) -> None:
         """Resume the conversation if it waits for this event."""
         ...
 
@@ -71,7 +71,7 @@ class EventPoller:
 
         def is_ready(descriptor: int) -> None:
             ready.append(descriptor)
-            stream.happened(Want.PROGRAM)
+            stream.resume_if_waiting_for(Want.PROGRAM)
 
         for descriptor in descriptors:
             loop.add_reader(descriptor, is_ready, descriptor)
@@ -177,7 +177,7 @@ class LoopWakeEvent:
     def set(self) -> None:
         """Resume the conversation in the loop's next round. Only the loop's thread may call this."""
         self.is_set = True
-        self.stream.loop.call_soon(self.stream.happened, Want.WAKE_EVENT)
+        self.stream.loop.call_soon(self.stream.resume_if_waiting_for, Want.WAKE_EVENT)
 
     async def wait(self, seconds: float) -> bool:
         """Pause until set() is called; return False after `seconds`. Raises Disconnected."""

@@ -384,7 +384,7 @@ class Listener:
             except OSError as reason:
                 if reason.errno in EXHAUSTED:
                     self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
-                    self.complain(reason)
+                    self.log_accept_failure(reason)
                 return
             if not ACCEPTED_BLOCK:
                 adopt_settings(sock, listening)
@@ -392,7 +392,7 @@ class Listener:
                 client = ("unix:", 0)
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
 
-    def complain(self, reason: OSError) -> None:
+    def log_accept_failure(self, reason: OSError) -> None:
         """Log that accept(2) fails, at most once in LOG_EVERY_S."""
         now = time.monotonic()
         if now >= self.complain_from:

@@ -100,13 +100,13 @@ class SameLoopChannel:
     def post(self, item: Any) -> None:
         """Give the conversation an item. If it waits in take(), it runs before post() returns."""
         self.items.append(item)
-        self.stream.happened(Want.PROGRAM)
+        self.stream.resume_if_waiting_for(Want.PROGRAM)
 
     def post_soon(self, item: Any) -> None:
         """Give the conversation an item. If it waits in take(), it runs in the loop's next round."""
         self.items.append(item)
         if len(self.items) == 1:
-            self.loop.call_soon(self.stream.happened, Want.PROGRAM)
+            self.loop.call_soon(self.stream.resume_if_waiting_for, Want.PROGRAM)
 
     async def take(self, seconds: float) -> Any:
         """Return the next item; pause until the coroutine has posted one.
@@ -257,27 +257,27 @@ class LoopThread:
         LoopThread.current = None
 
 
-async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
+async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
     """Wait until `event` is set. Return False if `seconds` pass, or `given_up` is raised, before that."""
     if event.is_set():
         return True
     task = asyncio.ensure_future(event.wait())
-    await settle(task, seconds, given_up)
+    await wait_for_task(task, seconds, given_up)
     task.cancel()
     return event.is_set()
 
 
-async def unless(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
+async def run_unless_given_up(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
     """Run a coroutine to its end; cancel it if `given_up` is raised first. Raises the coroutine's exceptions."""
     task = asyncio.ensure_future(work)
-    await settle(task, math.inf, given_up)
+    await wait_for_task(task, math.inf, given_up)
     if task.done():
         task.result()
     else:
         task.cancel()
 
 
-async def settle(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> None:
+async def wait_for_task(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> None:
     """Wait until a task has ended, `seconds` have passed, or `given_up` is raised."""
     loop = asyncio.get_running_loop()
     asked_to_stop = loop.create_future()

@@ -156,6 +156,7 @@ class PoolPoller(BlockingPoller):
         wait of the request was that short: parking costs more than such a wait.
         """
         descriptor = descriptors[0] if descriptors else writable
+        # One entry of epoll watches one descriptor.
         assert all(each == descriptor for each in descriptors) and writable in (-1, descriptor)
         expires = time.monotonic() + seconds
         if self.polls_first and descriptor >= 0:
@@ -185,10 +186,10 @@ class PoolPoller(BlockingPoller):
                 raise Disconnected
             if now >= expires:
                 return []
-            self.look_at_client()
+            self.raise_if_client_left()
 
-    def look_at_client(self) -> None:
-        """Find out whether the client has left, or has closed its sending side. Raises Disconnected."""
+    def raise_if_client_left(self) -> None:
+        """Raise Disconnected if the client has left. If it has closed its sending side, note the time."""
         client = self.client.fileno()
         if client < 0:
             raise Disconnected

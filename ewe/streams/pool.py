@@ -120,7 +120,7 @@ class PoolStream(BlockingStream):
             return await super().receive(limit)
         while True:
             try:
-                return self.checked(self.socket.recv(limit))
+                return self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
                 # Each byte of a slow client makes the main thread queue the conversation before it checks
                 # deadlines.
@@ -267,10 +267,10 @@ class PoolWakeEvent:
             except Timeout:
                 continue
             if not self.is_set:  # then an event of the client's socket has resumed the conversation
-                self.look_at_client()
+                self.raise_if_client_left()
         return True
 
-    def look_at_client(self) -> None:
+    def raise_if_client_left(self) -> None:
         """Check whether the client has left, or has only closed its sending side. Raises Disconnected."""
         if look_at(self.stream.socket.fileno(), self.client_ended_at is not None) == GONE:
             raise Disconnected

@@ -58,7 +58,8 @@ class SerialStream(BlockingStream):
         self.waited_before = False  # did a client wait at the last look?
         self.turn_ends = time.monotonic() + TURN_S
         super().__init__(accepted.socket, accepted.client, accepted.server, timeouts)
-        if accepted.client[1] == 0:  # an accepted Unix socket inherits no limit from its listening socket
+        _, port = accepted.client
+        if port == 0:  # an accepted Unix socket inherits no limit from its listening socket
             set_timeouts(accepted.socket, TICK_S, None)
 
     # The conversation reads `stopping` once in each exchange, before it sends the response.
@@ -79,11 +80,11 @@ class SerialStream(BlockingStream):
         self.ends_soon = value
 
     def others_still_wait(self) -> bool:
-        """Return whether a client waits now, and did at the last look."""
+        """Look whether a client waits now; return whether one waited at the last look, too."""
         before, self.waited_before = self.waited_before, self.others_wait()
         return before and self.waited_before
 
-    def lets_go(self) -> bool:
+    def ends_for_waiting_client(self) -> bool:
         """Return whether this idle connection ends now: it has had a request, and another client has waited at two
         looks.
         """

@@ -33,7 +33,7 @@ from ewe import logger
 from ewe.config.pem import fault_of_files, no_password
 from ewe.streams.base import RECEIVE_BYTES, Disconnected, Timeout
 from ewe.streams.over import StreamOver
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -128,8 +128,8 @@ class SecureStream(StreamOver):
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        own = below if below.connected is None else below.connected
-        self.tls.listens_at = own.server  # type: ignore[attr-defined]  # for by_name()
+        connected = below if below.connected is None else below.connected  # not what a proxy's headers say
+        self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
         self.encrypted = memoryview(b"")  # bytes from below that are not yet in `incoming`
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False
@@ -217,7 +217,7 @@ class SecureStream(StreamOver):
                 try:
                     data = await self.receive()
                 except Timeout:
-                    timed_out("head")
+                    count_timeout("head")
                     return b""
         return data
 
@@ -265,7 +265,7 @@ class SecureStream(StreamOver):
             count -= len(data)
             self.unsent = count
 
-    async def goodbye(self) -> None:
+    async def send_close_notify(self) -> None:
         """Send close_notify, so that the client knows that it has received all bytes (RFC 8446 section 6.1)."""
         if self.resets:
             return
@@ -280,7 +280,7 @@ class SecureStream(StreamOver):
 
     async def linger(self) -> None:
         """Send close_notify and close our side; then read and drop bytes, LINGER_S at most."""
-        await self.goodbye()
+        await self.send_close_notify()
         await self.below.linger()
 
     def reset_at_close(self) -> None:

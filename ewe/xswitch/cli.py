@@ -208,7 +208,7 @@ def serve(command: CommandLine) -> int:
         trace = trace_at(path) if path else None
     except OSError as reason:
         raise ConfigError(why_not(path, reason)) from None
-    descriptors.allow_all()
+    descriptors.raise_descriptor_limit()
     return Supervisor(command.settings, command.read, log, options.parent, log_file, trace).run()
 
 

@@ -431,7 +431,7 @@ def test_the_browser_reads_the_schema(browsed: DatabaseConnection) -> None:
     assert goods.key == ("id",) and goods.label == "name" and goods.columns["price"].is_number
     assert goods.columns["cents"].filled_by == "computed" and "nextval" in goods.columns["id"].filled_by
     assert goods.columns["name"].not_null and not goods.columns["at"].is_number
-    assert [(each.columns, each.other, each.others) for each in goods.foreign] == [
+    assert [(each.columns, each.other, each.other_columns) for each in goods.foreign] == [
         (("maker",), "makers", ("name",))
     ]
     assert schema.tables["stock"].key == ("good", "place") and schema.tables["cheap"].is_view
@@ -491,7 +491,7 @@ def test_the_browsers_other_statements_run(browsed: DatabaseConnection) -> None:
         )
     assert rows_of(browsed, statements.facet_of(schema, goods, View(), "maker"))[1][0] == ["Ivy", 2]
     assert rows_of(browsed, statements.row_of(schema, goods, [3]))[1][0][1] == "w_ol"
-    labels = statements.labels_of(schema, schema.tables["stock"].foreign[0], [1, 3])
+    labels = statements.statement_of_labels(schema, schema.tables["stock"].foreign[0], [1, 3])
     assert labels is not None and sorted(rows_of(browsed, labels)[1], key=str) == [[1, "wool"], [3, "w_ol"]]
     plan = rows_of(
         browsed,

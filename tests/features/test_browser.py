@@ -92,9 +92,13 @@ def test_a_schema_has_tables_keys_and_indexes(schema: Schema) -> None:
 
 def test_foreign_keys_lead_to_primary_keys_and_never_to_what_is_not_there(schema: Schema) -> None:
     (maker,) = schema.tables["goods"].foreign
-    assert (maker.other, maker.others) == ("makers", ("name",))
+    assert (maker.other, maker.other_columns) == ("makers", ("name",))
     (place,) = schema.tables["moves"].foreign
-    assert (place.columns, place.other, place.others) == (("good", "place"), "stock", ("good", "place"))
+    assert (place.columns, place.other, place.other_columns) == (
+        ("good", "place"),
+        "stock",
+        ("good", "place"),
+    )
     assert [each.table for each in schema.referring["goods"]] == ["stock"]
 
 
@@ -287,7 +291,7 @@ def test_a_row_is_found_by_its_key_and_has_a_name(database: DatabaseConnection, 
     ]
     assert run(database, statements.row_of(schema, schema.tables["notes"], [2]))[1] == [[2, "a", "second"]]
     (key,) = schema.tables["stock"].foreign
-    labels = statements.labels_of(schema, key, [1, 5])
+    labels = statements.statement_of_labels(schema, key, [1, 5])
     assert labels is not None and run(database, labels)[1] == [[1, "wool"], [5, ""]]
 
 

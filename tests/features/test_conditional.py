@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from support import web
 from support.server import WAYS_TO_WAIT, Start
 
-from ewe.http.conditional import outcome, range_applies, tags
+from ewe.http.conditional import range_applies, status_by_conditions, tags
 from ewe.http.dates import http_date
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request
@@ -155,7 +155,7 @@ def test_a_hostile_list_costs_little(unit: str, end: str) -> None:
     ],
 )
 def test_outcome(lines: tuple[str, ...], expected: int | None) -> None:
-    assert outcome(request(*lines), ETAG, MODIFIED) == expected
+    assert status_by_conditions(request(*lines), ETAG, MODIFIED) == expected
 
 
 # Each field: its line, and whether its condition holds; None where there is no (valid) field.
@@ -177,7 +177,7 @@ def test_the_order_in_all_combinations() -> None:
         lines += [f"If-Unmodified-Since: {unmodified}"] if unmodified else []
         lines += [f"If-Modified-Since: {since}"] if since else []
         lines = [line for line in lines if line]
-        assert outcome(request(*lines), ETAG, MODIFIED) == expected, lines
+        assert status_by_conditions(request(*lines), ETAG, MODIFIED) == expected, lines
 
 
 @pytest.mark.parametrize(

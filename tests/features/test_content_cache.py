@@ -21,7 +21,7 @@ from ewe.features.compression import Compression
 from ewe.features.content_cache import Cached
 from ewe.gateway import content_cache, content_copies
 from ewe.gateway.content_cache import SHARED_WAIT_S, ContentCache, RecordedBody
-from ewe.http.caching import NEUTRAL, directives, lifetime, seconds, selecting
+from ewe.http.caching import NEUTRAL, directives, fields_in_vary, lifetime, seconds
 from ewe.http.dates import http_date
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import FileResponse, Request, Response, Source
@@ -93,9 +93,9 @@ def test_lifetime(fields: dict[str, str], expected: int | None) -> None:
 
 
 def test_selecting() -> None:
-    assert selecting(Response(200, (("Vary", "b, A"), ("vary", "c,,")))) == ("a", "b", "c")
-    assert selecting(Response(200, (("Vary", "a, *"),))) is None
-    assert selecting(Response(200, (("Vary", ",".join("abcdefghi")),))) is None
+    assert fields_in_vary(Response(200, (("Vary", "b, A"), ("vary", "c,,")))) == ("a", "b", "c")
+    assert fields_in_vary(Response(200, (("Vary", "a, *"),))) is None
+    assert fields_in_vary(Response(200, (("Vary", ",".join("abcdefghi")),))) is None
 
 
 # One cache, one program, in memory

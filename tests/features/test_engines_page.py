@@ -23,7 +23,7 @@ from support.xswitch_client import HEAD, XSwitch, xswitch
 from ewe.config.messages import ConfigError
 from ewe.features import engines
 from ewe.features.engines import pages
-from ewe.features.engines.feature import ACTIONS, TOKEN_S, EnginesPage, done_of
+from ewe.features.engines.feature import ACTIONS, TOKEN_S, EnginesPage, action_done
 
 SETTINGS = """\
 [[site]]
@@ -94,7 +94,7 @@ def test_a_location_without_a_log_in_or_beside_users_pages_is_refused() -> None:
 
 def test_what_a_form_has_done_comes_from_numbers_alone() -> None:
     numbers = {"ended": "1", "ending": "0", "unknown": "2"}
-    assert done_of({"did": "drain", **numbers}) == ("drain", 1, 0, 2)
+    assert action_done({"did": "drain", **numbers}) == ("drain", 1, 0, 2)
     for wrong in (
         {"did": "<b>"},
         {"ended": "x"},
@@ -103,7 +103,7 @@ def test_what_a_form_has_done_comes_from_numbers_alone() -> None:
         {"unknown": ""},
         {"did": ""},
     ):
-        assert done_of({"did": "drain", **numbers, **wrong}) is None
+        assert action_done({"did": "drain", **numbers, **wrong}) is None
 
 
 def test_every_text_of_a_user_is_escaped() -> None:

@@ -15,7 +15,7 @@ from ewe.config.messages import ConfigError
 from ewe.features.base import Middleware
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
-from ewe.features.guards.client import who
+from ewe.features.guards.client import client_key
 from ewe.gateway import wsgi
 from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
 from ewe.http.messages import Request, Response, hides_authorization
@@ -101,8 +101,13 @@ def test_addresses(settings: dict[str, object], passes: tuple[str, ...], refused
 
 
 def test_who_is_counted_together() -> None:
-    assert who("2001:db8::1") == who("2001:db8::ffff:1") != who("2001:db8:0:1::1")
-    assert who("::ffff:192.0.2.1") == who("192.0.2.1") != who("192.0.2.2") != who("unix:")
+    assert client_key("2001:db8::1") == client_key("2001:db8::ffff:1") != client_key("2001:db8:0:1::1")
+    assert (
+        client_key("::ffff:192.0.2.1")
+        == client_key("192.0.2.1")
+        != client_key("192.0.2.2")
+        != client_key("unix:")
+    )
 
 
 def test_the_rate_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -435,12 +435,12 @@ def test_the_order_is_the_same_each_time(found: list[str], random: Random) -> No
     ],
 )  # fmt: skip
 def test_human_sizes(size: int, expected: str) -> None:
-    assert indexes.human(size) == expected
+    assert indexes.size_for_people(size) == expected
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_a_size_is_short(size: int) -> None:
-    assert re.fullmatch(r"(\d{1,3}|\d\.\d) (B|[KMGTPE]iB)", indexes.human(size))
+    assert re.fullmatch(r"(\d{1,3}|\d\.\d) (B|[KMGTPE]iB)", indexes.size_for_people(size))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from support import web
 from support.server import WAYS_TO_WAIT, Server
 
-from ewe.http.ranges import MAX_RANGES, wanted
+from ewe.http.ranges import MAX_RANGES, satisfiable_ranges
 
 WHOLE = None  # the field is ignored
 
@@ -74,13 +74,13 @@ WHOLE = None  # the field is ignored
     ],
 )
 def test_wanted(value: str, size: int, expected: list[tuple[int, int]] | None) -> None:
-    assert wanted(value, size) == expected
+    assert satisfiable_ranges(value, size) == expected
 
 
 def test_many_ranges_are_the_whole() -> None:
     far = [f"{100 * number}-{100 * number}" for number in range(MAX_RANGES + 1)]
-    assert wanted("bytes=" + ",".join(far), 1_000_000) is None
-    assert len(wanted("bytes=" + ",".join(far[1:]), 1_000_000) or ()) == MAX_RANGES
+    assert satisfiable_ranges("bytes=" + ",".join(far), 1_000_000) is None
+    assert len(satisfiable_ranges("bytes=" + ",".join(far[1:]), 1_000_000) or ()) == MAX_RANGES
 
 
 @pytest.mark.parametrize("unit", [" ,", ", ", ",\t ,", "0-0 ,", "-", "0", "1-2, ", "0-"])
@@ -88,7 +88,7 @@ def test_many_ranges_are_the_whole() -> None:
 def test_a_hostile_field_costs_little(unit: str, end: str) -> None:
     value = "bytes=0-0" + unit * (16000 // len(unit)) + end
     began = time.process_time()
-    wanted(value, 1000)
+    satisfiable_ranges(value, 1000)
     assert time.process_time() - began < 1
 
 
@@ -111,7 +111,7 @@ def test_parts_are_those_bytes(specs: list[tuple[int | None, int | None]], size:
         else:
             slices.append(content[first:] if last is None else content[first : last + 1])
     shown = ["-".join("" if end is None else str(end) for end in spec) for spec in specs]
-    found = wanted("bytes=" + ",".join(shown), size)
+    found = satisfiable_ranges("bytes=" + ",".join(shown), size)
     expected = [each for each in slices if each]
     if found is None and not size:
         assert any(first is None and last for first, last in specs)  # a suffix of nothing: the whole, 200
@@ -126,7 +126,7 @@ def test_parts_are_those_bytes(specs: list[tuple[int | None, int | None]], size:
 @given(some.text(some.sampled_from("bytes=-,0123456789 \t")), some.integers(0, 10**6))
 def test_no_part_leaves_the_file(text: str, size: int) -> None:
     for value in (text, "bytes=" + text):
-        for offset, count in wanted(value, size) or ():
+        for offset, count in satisfiable_ranges(value, size) or ():
             assert offset >= 0 and count > 0 and offset + count <= size
 
 

@@ -1066,13 +1066,13 @@ def test_without_a_descriptor_for_the_cache(public: Path, monkeypatch: pytest.Mo
 
 def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older kernels stamp files every 4 ms: a file that changes twice in that time looks as if it had not."""
-    precise: Callable[[os.stat_result], tuple[int, ...]] = static.identity
+    precise: Callable[[os.stat_result], tuple[int, ...]] = static.file_version
 
     def coarse(about: os.stat_result) -> tuple[int, ...]:
         modified, changed, *rest = precise(about)
         return (modified // 10**7, changed // 10**7, *rest)
 
-    monkeypatch.setattr(static, "identity", coarse)
+    monkeypatch.setattr(static, "file_version", coarse)
     file = public / "file.txt"
     seen = 0
     for _ in range(20):

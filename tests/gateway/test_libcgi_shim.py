@@ -129,4 +129,4 @@ def test_the_shim_is_built_once_for_each_source(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.needs("gcc")
 def test_the_command_builds_it(tmp_path: Path) -> None:
     done = run_command(tmp_path, "--build-libcgi", seconds=120)
-    assert done.returncode == 0 and str(build.shim()) in done.stdout
+    assert done.returncode == 0 and str(build.shim_file()) in done.stdout

@@ -17,7 +17,7 @@ def test_one_after_the_other() -> None:
     most: list[int] = []
 
     def compute(number: int) -> None:
-        with shared.taken():
+        with shared.one_at_a_time():
             inside.append(number)
             most.append(len(inside))
             time.sleep(0.001)  # the other threads run
@@ -33,7 +33,7 @@ def test_one_after_the_other() -> None:
 
 def test_a_turn_ends_with_an_exception() -> None:
     shared = Turns()
-    with pytest.raises(ZeroDivisionError), shared.taken():
+    with pytest.raises(ZeroDivisionError), shared.one_at_a_time():
         raise ZeroDivisionError
     assert not shared.lock.locked()
 
@@ -41,8 +41,8 @@ def test_a_turn_ends_with_an_exception() -> None:
 def test_who_hangs_does_not_hold_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TURN_TIMEOUT_S", 0.01)
     shared = Turns()
-    with shared.taken():
-        with shared.taken():
+    with shared.one_at_a_time():
+        with shared.one_at_a_time():
             pass
         assert shared.lock.locked()  # it is still the first one's
     assert not shared.lock.locked()

@@ -187,7 +187,7 @@ def check_lab(words: list[str], directory: Path) -> None:
     ewe_lab.cli.ids(ewe_lab.cli.of_documents(ids, CATALOG), list(CATALOG))
     for name in getattr(options, "models", None) or ():
         if ":" not in name:
-            base.find(name)
+            base.model_named(name)
 
 
 def check_grade(words: list[str], directory: Path) -> None:

@@ -49,7 +49,11 @@ def read(data: bytes, size: int, method: str = "GET") -> tuple[ResponseReader[Re
 def test_a_response_is_read_to_its_end(method: str, data: bytes, body: bytes, size: int) -> None:
     reader, found = read(data, size, method)
     assert found == body and reader.head is not None and not reader.buffer
-    assert reader.finished is reader.delimited is (b"\r\n\r\nabcde" not in data or b"Content-Length" in data)
+    assert (
+        reader.finished
+        is reader.ends_before_close
+        is (b"\r\n\r\nabcde" not in data or b"Content-Length" in data)
+    )
     reader.end()
     assert reader.finished
 
@@ -106,6 +110,6 @@ def test_the_proxy_knows_whether_all_has_arrived() -> None:
     ):
         reader = reader_of()
         reader.buffer = data
-        assert reader.read_head() is not None and reader.has_all() is expected
+        assert reader.read_head() is not None and reader.seems_complete() is expected
         reader.buffer = reader.buffer[:-1]
-        assert not reader.has_all()
+        assert not reader.seems_complete()

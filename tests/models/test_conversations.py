@@ -30,8 +30,8 @@ def conversations(config: Config | None = None, **facts: Any) -> Conversations:
     [
         (False, False, "converse", BUSY, False),
         (True, False, "converse_securely", b"", True),
-        (False, True, "converse_announced", BUSY, False),
-        (True, True, "converse_announced", b"", True),
+        (False, True, "converse_behind_proxy", BUSY, False),
+        (True, True, "converse_behind_proxy", b"", True),
     ],
 )
 def test_the_settings_say_what_stands_before_http(

@@ -65,7 +65,7 @@ def workers(server: Server, model: str) -> int:
 
 def test_each_step_of_the_growth_is_twice_the_last() -> None:
     growth, count, steps = Growth(CountRange(8, 200), 0.0), 8, []
-    while step := growth.look(0.0, count, 0, True):
+    while step := growth.plan_difference(0.0, count, 0, True):
         steps.append(step)
         count += step
     assert steps == [1, 2, 4, 8, 16, *5 * [MAX_STEP], 1]
@@ -74,54 +74,54 @@ def test_each_step_of_the_growth_is_twice_the_last() -> None:
 
 def test_growth_begins_again_with_one() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
-    assert [growth.look(0.0, 2, 0, True), growth.look(0.0, 3, 0, True)] == [1, 2]
-    assert growth.look(WINDOW_S, 5, 2, False) == 0
-    assert growth.look(WINDOW_S, 5, 0, True) == 1
+    assert [growth.plan_difference(0.0, 2, 0, True), growth.plan_difference(0.0, 3, 0, True)] == [1, 2]
+    assert growth.plan_difference(WINDOW_S, 5, 2, False) == 0
+    assert growth.plan_difference(WINDOW_S, 5, 0, True) == 1
 
 
 def test_workers_end_that_were_idle_for_a_whole_window() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
-    assert growth.look(1.0, 10, 8, False) == 0
-    assert growth.look(2.0, 10, 5, False) == 0  # so 5 were never needed
-    assert growth.look(3.0, 10, 9, False) == 0
-    assert growth.look(WINDOW_S, 10, 9, False) == -4  # all of them but the spare one
-    assert growth.look(2 * WINDOW_S, 6, 6, False) == -4  # and never fewer than the least
+    assert growth.plan_difference(1.0, 10, 8, False) == 0
+    assert growth.plan_difference(2.0, 10, 5, False) == 0  # so 5 were never needed
+    assert growth.plan_difference(3.0, 10, 9, False) == 0
+    assert growth.plan_difference(WINDOW_S, 10, 9, False) == -4  # all of them but the spare one
+    assert growth.plan_difference(2 * WINDOW_S, 6, 6, False) == -4  # and never fewer than the least
 
 
 def test_no_worker_ends_in_the_window_in_which_the_number_grew() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
-    assert growth.look(5.0, 2, 0, True) == 1
-    assert growth.look(5.0 + WINDOW_S, 3, 3, False) == 0
-    assert growth.look(5.0 + 2 * WINDOW_S, 3, 3, False) == -1
+    assert growth.plan_difference(5.0, 2, 0, True) == 1
+    assert growth.plan_difference(5.0 + WINDOW_S, 3, 3, False) == 0
+    assert growth.plan_difference(5.0 + 2 * WINDOW_S, 3, 3, False) == -1
 
 
 def test_a_growth_begins_another_window() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
-    assert growth.look(WINDOW_S - 1, 2, 0, True) == 1
-    assert growth.look(WINDOW_S, 3, 3, False) == 0  # the first window would end here
-    assert growth.look(2 * WINDOW_S, 3, 3, False) == 0
-    assert growth.look(3 * WINDOW_S, 3, 3, False) == -1
+    assert growth.plan_difference(WINDOW_S - 1, 2, 0, True) == 1
+    assert growth.plan_difference(WINDOW_S, 3, 3, False) == 0  # the first window would end here
+    assert growth.plan_difference(2 * WINDOW_S, 3, 3, False) == 0
+    assert growth.plan_difference(3 * WINDOW_S, 3, 3, False) == -1
 
 
 def test_a_window_begins_with_the_idle_workers_of_its_first_look() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
-    assert growth.look(WINDOW_S, 10, 1, False) == 0
-    assert growth.look(2 * WINDOW_S, 10, 9, False) == 0
-    assert growth.look(3 * WINDOW_S, 10, 9, False) == -8
+    assert growth.plan_difference(WINDOW_S, 10, 1, False) == 0
+    assert growth.plan_difference(2 * WINDOW_S, 10, 9, False) == 0
+    assert growth.plan_difference(3 * WINDOW_S, 10, 9, False) == -8
 
 
 def test_growth_goes_on_after_the_most_was_not_enough() -> None:
     growth = Growth(CountRange(2, 5), 0.0)
-    assert growth.look(0.0, 5, 0, True) == 0
-    assert growth.look(0.0, 4, 0, True) == 1
-    assert growth.look(WINDOW_S, 5, 3, False) == 0
+    assert growth.plan_difference(0.0, 5, 0, True) == 0
+    assert growth.plan_difference(0.0, 4, 0, True) == 1
+    assert growth.plan_difference(WINDOW_S, 5, 3, False) == 0
 
 
 def test_other_limits_hold_at_once() -> None:
     growth = Growth(CountRange(2, 50), 0.0)
     growth.span = CountRange(4, 6)
-    assert growth.look(0.0, 2, 2, False) == 2
-    assert growth.look(0.0, 9, 0, True) == -3
+    assert growth.plan_difference(0.0, 2, 2, False) == 2
+    assert growth.plan_difference(0.0, 9, 0, True) == -3
 
 
 def test_a_look_reads_the_limits_once() -> None:
@@ -139,15 +139,19 @@ def test_a_look_reads_the_limits_once() -> None:
     for readings in range(1, 6):
         growth = Signalled(CountRange(2, 50), 0.0)
         growth.spans = [*readings * [CountRange(2, 50)], CountRange(2, 4)]
-        assert growth.look(0.0, 10, 0, True) == 1
+        assert growth.plan_difference(0.0, 10, 0, True) == 1
         growth.spans = [CountRange(2, 50)]
-        assert growth.look(0.0, 11, 0, True) == 2
+        assert growth.plan_difference(0.0, 11, 0, True) == 2
 
 
 @pytest.mark.parametrize("fixed", [1, 8])
 def test_a_fixed_number_never_changes(fixed: int) -> None:
     growth = Growth(CountRange(fixed), 0.0)
-    assert growth.look(0.0, fixed, 0, True) == growth.look(9 * WINDOW_S, fixed, fixed, False) == 0
+    assert (
+        growth.plan_difference(0.0, fixed, 0, True)
+        == growth.plan_difference(9 * WINDOW_S, fixed, fixed, False)
+        == 0
+    )
 
 
 def test_a_span_is_the_number_that_it_begins_with() -> None:

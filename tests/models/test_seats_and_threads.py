@@ -23,16 +23,18 @@ from ewe.server.growing import HOLD_S, QUIET_LOOK_S, SEATS, Growing, Seats
 
 def test_a_seat_is_reused_and_cleared() -> None:
     seats = Seats()
-    first, second = seats.take(), seats.take()
+    first, second = seats.take_seat(), seats.take_seat()
     seats.map[first] = seats.map[second] = IDLE
-    seats.leave(first)
+    seats.free_seat(first)
     assert seats.is_idle(second)
-    assert seats.take() == first and not seats.is_idle(first)  # the last worker has left its byte as idle
+    assert seats.take_seat() == first and not seats.is_idle(
+        first
+    )  # the last worker has left its byte as idle
 
 
 def test_without_a_free_seat_a_worker_counts_as_busy() -> None:
     seats = Seats()
-    numbers = [seats.take() for _ in range(SEATS)]
+    numbers = [seats.take_seat() for _ in range(SEATS)]
     assert numbers[-2:] == [SEATS - 1] * 2 and len(set(numbers)) == SEATS - 1 and 0 not in numbers
     seats.map[SEATS - 1] = IDLE
     assert not seats.is_idle(SEATS - 1)
@@ -49,28 +51,30 @@ def listening() -> Iterator[socket.socket]:
 
 def test_only_a_client_that_waits_makes_workers_starve(listening: socket.socket) -> None:
     growing = Growing([listening], CountRange(2, 9))
-    assert growing.look(2, 0) == 0 and growing.due_at is None
+    assert growing.plan_difference(2, 0) == 0 and growing.due_at is None
     with socket.create_connection(listening.getsockname()):
-        assert growing.look(2, 1) == 0 and growing.due_at is not None
-        assert growing.look(2, 0) == 1
+        assert growing.plan_difference(2, 1) == 0 and growing.due_at is not None
+        assert growing.plan_difference(2, 0) == 1
         assert growing.watched() == ()  # until the next look
         assert growing.waits_since is not None
         growing.waits_since -= HOLD_S
-        assert not growing.helps()
+        assert not growing.waits_are_short()
         listening.accept()[0].close()
-    assert growing.look(3, 0) == 0 and growing.helps() and growing.watched() == [listening]
+    assert (
+        growing.plan_difference(3, 0) == 0 and growing.waits_are_short() and growing.watched() == [listening]
+    )
 
 
 def test_the_supervisor_sleeps_at_the_least_number(listening: socket.socket) -> None:
     growing = Growing([listening], CountRange(2, 9))
-    growing.look(3, 3)
+    growing.plan_difference(3, 3)
     assert growing.due_at is not None and growing.due_at <= time.monotonic() + QUIET_LOOK_S
-    growing.look(2, 2)
+    growing.plan_difference(2, 2)
     assert growing.due_at is None
     growing.span = CountRange(1, 9)
     assert growing.due_at is not None  # two are above the new least
     growing.span = CountRange(2)
-    assert growing.moment() is None and growing.watched() == ()
+    assert growing.next_look_at() is None and growing.watched() == ()
 
 
 # The pool's threads
@@ -110,18 +114,18 @@ def test_a_pool_grows_only_if_its_threads_took_less_than_waited(refused: list[bo
     for _ in range(6):
         threads.waiting.put(None)
     threads.each(is_busy=True)
-    threads.look(1.0)
+    threads.adjust_threads(1.0)
     assert threads.count == 2  # nothing is known of the time before
     threads.each(is_busy=True, took=3)  # all six, and six others wait now
-    threads.look(2.0)
+    threads.adjust_threads(2.0)
     assert threads.count == 2
     threads.each(is_busy=True, took=2)
-    threads.look(3.0)
+    threads.adjust_threads(3.0)
     assert threads.count == 3 and threads.numbers == [3]
     threads.each(is_busy=True, took=0)
-    threads.look(3.0 + LOOK_S / 2)
+    threads.adjust_threads(3.0 + LOOK_S / 2)
     assert threads.count == 3  # too early
-    threads.look(3.0 + 2 * LOOK_S)
+    threads.adjust_threads(3.0 + 2 * LOOK_S)
     assert threads.count == 5
 
 
@@ -130,8 +134,8 @@ def test_a_pool_with_an_idle_thread_does_not_grow(refused: list[bool]) -> None:
     threads.waiting.put(None)
     threads.each(is_busy=True)
     next(iter(threads.threads)).is_busy = False
-    threads.look(1.0)
-    threads.look(2.0)
+    threads.adjust_threads(1.0)
+    threads.adjust_threads(2.0)
     assert threads.count == 2
 
 
@@ -143,15 +147,15 @@ def test_a_refused_thread_is_told_once_and_tried_again_later(
     threads = Threads(2, 9)
     threads.waiting.put(None)
     threads.each(is_busy=True)
-    threads.look(1.0)
+    threads.adjust_threads(1.0)
     refused.append(True)
-    threads.look(2.0)
+    threads.adjust_threads(2.0)
     assert threads.count == len(threads.threads) == 2 and len(lines) == 1
     assert "2 threads go on" in lines[0] and "poolthreads" in lines[0]
     refused.clear()
-    threads.look(2.0 + REFUSED_S / 2)
+    threads.adjust_threads(2.0 + REFUSED_S / 2)
     assert threads.count == 2
-    threads.look(2.0 + REFUSED_S)
+    threads.adjust_threads(2.0 + REFUSED_S)
     assert threads.count > 2
 
 
@@ -160,7 +164,7 @@ def test_idle_threads_are_ordered_to_end_once(refused: list[bool]) -> None:
     threads.growth.begin_window(0.0)
     threads.add(4)
     for number in range(1, 4):
-        threads.look(number * WINDOW_S)
+        threads.adjust_threads(number * WINDOW_S)
     assert threads.count == 2 and threads.waiting.qsize() == 4
     assert threads.numbers == [2]
 

@@ -221,7 +221,7 @@ def test_a_stop_between_a_childs_end_and_its_removal() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     parent.children = {child: "127.0.0.1"}
-    parent.tell(signal.SIGTERM)
+    parent.signal_children(signal.SIGTERM)
     assert child in parent.children  # reap(), which has read the status, removes it
 
 
@@ -257,8 +257,8 @@ def test_a_stop_waits_for_no_reload_and_many_reloads_are_one() -> None:
     hup, usr1, ttin = signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN
     supervisor.noted = []
     for number in (hup, usr1, ttin, hup, usr1, hup, ttin, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
-        supervisor.note(number, None)
-    found = supervisor.take_noted()
+        supervisor.note_signal(number, None)
+    found = supervisor.take_noted_signals()
     assert found[:3] == [signal.SIGTERM, signal.SIGINT, signal.SIGINT]
     assert found[3:5] == [ttin, ttin] and sorted(found[5:]) == [hup, usr1]
-    assert supervisor.take_noted() == []
+    assert supervisor.take_noted_signals() == []

@@ -175,7 +175,7 @@ def test_a_registry_may_suggest_a_model_by_itself(
     def find(name: str) -> type:
         raise UnknownModel(f'{name} is no model; did you mean "fork"?')
 
-    monkeypatch.setattr(sys.modules["ewe.processors.base"], "find", find)
+    monkeypatch.setattr(sys.modules["ewe.processors.base"], "model_named", find)
     assert complaint(capsys, "--model=frok") == 'frok is no model; did you mean "fork"? (command line)'
 
 

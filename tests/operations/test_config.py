@@ -358,13 +358,13 @@ fastcgi-patience = "3s"
     )
     config = load()
     assert config.fastcgi_queue_timeout == 1 and config.each_site()[0].fastcgi_queue_timeout == 2
-    assert config.former_names() == [
+    assert config.former_name_warnings() == [
         f"ewe.toml line {line}: fastcgi-patience is now called fastcgi-queue-timeout" for line in (1, 3, 7)
     ]
     config = load(EWE_FASTCGI_PATIENCE="4s")
     assert config.fastcgi_queue_timeout == 4
-    assert "EWE_FASTCGI_PATIENCE: fastcgi-patience is now called" in "".join(config.former_names())
-    assert load(("fastcgi-queue-timeout", "5s"), file=os.devnull).former_names() == []
+    assert "EWE_FASTCGI_PATIENCE: fastcgi-patience is now called" in "".join(config.former_name_warnings())
+    assert load(("fastcgi-queue-timeout", "5s"), file=os.devnull).former_name_warnings() == []
 
 
 def test_variables() -> None:

@@ -18,7 +18,7 @@ from ewe.config.cores import usable_cores
 from ewe.config.count_range import CoreCount, CountRange
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
-from ewe.processors.base import find
+from ewe.processors.base import model_named
 
 MANY = 64  # processors of the machine of a test
 
@@ -125,7 +125,7 @@ def test_each_way_to_count_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_which_models_have_a_process_a_core(model: str, expected: CountRange) -> None:
-    found = find(model).range_of_workers(Config(workers=CoreCount(3)))
+    found = model_named(model).range_of_workers(Config(workers=CoreCount(3)))
     assert found == expected and not isinstance(found, CoreCount), "TTIN makes another number of it"
 
 

@@ -12,7 +12,7 @@ from support import web
 from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
-from ewe.server.program_manager import lacking
+from ewe.server.program_manager import hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -147,11 +147,11 @@ def test_what_a_program_lacks() -> None:
     perl = (
         b"Can't locate FCGI.pm in @INC (you may need to install the FCGI module) (@INC contains: /etc/perl)\n"
     )
-    assert lacking(perl) == ": the Perl module FCGI is missing; install it (Debian: libfcgi-perl)"
-    assert lacking(b"ModuleNotFoundError: No module named 'flup'\n") == (
+    assert hint_about_package(perl) == ": the Perl module FCGI is missing; install it (Debian: libfcgi-perl)"
+    assert hint_about_package(b"ModuleNotFoundError: No module named 'flup'\n") == (
         ": the Python module flup is missing; install it"
     )
-    assert lacking(b"exit") == ""
+    assert hint_about_package(b"exit") == ""
 
 
 @pytest.mark.needs("php-cgi")

@@ -11,7 +11,7 @@ import pytest
 from support import web
 from support.server import MODELS, Server, Start, wait_until, write_program
 
-from ewe.config.feature_table import doubts
+from ewe.config.feature_table import start_warnings
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.sites import make_site
@@ -214,6 +214,8 @@ def test_warnings_about_tables_in_one_line(tmp_path: Path) -> None:
         'site = [{ location = [{ prefix = "/in", auth = { realm = "x", file = "htpasswd" } },'
         ' { prefix = "/dav", webdav = true }] }]\n'
     )
-    auth, webdav = doubts(Config.load(file=str(tmp_path / "ewe.toml"), environ={}), "http://192.0.2.1/")
+    auth, webdav = start_warnings(
+        Config.load(file=str(tmp_path / "ewe.toml"), environ={}), "http://192.0.2.1/"
+    )
     assert "ewe.toml: auth asks for passwords without TLS at http://192.0.2.1/" in auth
     assert "everybody may write and delete files below /dav" in webdav

@@ -16,7 +16,7 @@ from support.server import Start, wait_until, write_program
 
 from ewe import short_line
 from ewe.http.dates import http_date
-from ewe.server.run import elsewhere, network_address
+from ewe.server.run import network_address, other_urls_line
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"\d\d:\d\d:\d\d  \x1b\[(\d+)m(\d+)\x1b\[0m +[\d.]+ [KMG]?B +[\d.]+ m?s  (.+)")
@@ -85,11 +85,11 @@ def test_the_log_of_a_terminal(tmp_path: Path, model: str) -> None:
 def test_addresses_for_other_computers() -> None:
     here = network_address()
     assert re.fullmatch(r"(\d+\.){3}\d+|", here)
-    said = elsewhere("http://0.0.0.0:8080/ unix:/run/x")
+    said = other_urls_line("http://0.0.0.0:8080/ unix:/run/x")
     assert said.startswith("ewe: on this computer http://127.0.0.1:8080/")
     assert said.endswith(f"on the network http://{here}:8080/\n" if here else "8080/\n")
-    assert elsewhere("https://[::]:4/").startswith("ewe: on this computer https://[::1]:4/")
-    assert elsewhere("http://127.0.0.1:8080/") == elsewhere("http://192.0.2.1:80/") == ""
+    assert other_urls_line("https://[::]:4/").startswith("ewe: on this computer https://[::1]:4/")
+    assert other_urls_line("http://127.0.0.1:8080/") == other_urls_line("http://192.0.2.1:80/") == ""
 
 
 @pytest.mark.starts_processes

@@ -14,7 +14,7 @@ from support.server import Server, Start, wait_until
 from test_trace import GET, LAST, Event, by_connection, check_order, events
 
 from ewe.config.settings import Config
-from ewe.processors.base import find
+from ewe.processors.base import model_named
 from ewe.server.trace import traced
 from ewe.sites import make_site
 from ewe.streams.base import Stream
@@ -155,7 +155,7 @@ def test_a_request_is_a_few_writes(
     (tmp_path / "index.html").write_text("hello")
     path = tmp_path / "trace"
     config = Config(documentroot=tmp_path, trace=str(path))
-    model = traced(find("serial"), str(path))
+    model = traced(model_named("serial"), str(path))
     processor = model(make_site(config), config)
     counted: list[bytes] = []
     append = Trace.append
@@ -177,7 +177,7 @@ def test_a_short_connection_is_four_writes(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "index.html").write_text("hello")
     path = tmp_path / "trace"
     config = Config(documentroot=tmp_path, trace=str(path))
-    processor = traced(find("serial"), str(path))(make_site(config), config)
+    processor = traced(model_named("serial"), str(path))(make_site(config), config)
     writes: list[bytes] = []
     append = Trace.append
     monkeypatch.setattr(Trace, "append", lambda trace, lines: append(trace, lines) or writes.append(lines))

@@ -48,7 +48,7 @@ class Factory:
         self.workers = self.next_workers or self.workers
         return self.usable
 
-    def restored(self, old: Factory) -> None:
+    def undo_renewal(self, old: Factory) -> None:
         self.version, self.workers = old.version, old.workers
 
     def report_applications(self) -> None:
@@ -56,7 +56,7 @@ class Factory:
 
 
 class Rehearsal(Supervisor):
-    """A supervisor whose workers are numbers: fork() and kill() note what they would do."""
+    """A supervisor whose workers are numbers: fork() and send_signal() note what they would do."""
 
     def __init__(self, begins: int = 2) -> None:
         self.made: Any = Factory()
@@ -64,9 +64,9 @@ class Rehearsal(Supervisor):
         self.numbers = itertools.count(101)
         self.sent: list[tuple[int, int]] = []
         self.may_fork = True
-        self.kept = set(range(begins))
+        self.slots_in_use = set(range(begins))
         for slot in range(begins):
-            self.start(slot, State.BEGINNING)
+            self.start(slot, State.FIRST)
 
     def fork(self, slot: int, seat: int) -> int:
         if not self.may_fork:
@@ -78,7 +78,7 @@ class Rehearsal(Supervisor):
         pid = next(self.numbers)
         self.workers[pid] = WorkerProcess(pid, X, self.generation, State.SERVING)
 
-    def kill(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, number: int) -> None:
         assert self.workers[worker.pid] is worker, "a signal to a process that is reaped"
         self.sent.append((worker.pid, number))
 
@@ -86,15 +86,15 @@ class Rehearsal(Supervisor):
 
     def serves(self, *pids: int) -> None:
         for pid in pids:
-            self.happen(self.workers[pid], Event.READY)
-        if self.is_complete():
-            self.settle()
+            self.handle_event(self.workers[pid], Event.READY)
+        if self.change_is_complete():
+            self.end_change()
 
     def ends(self, pid: int, code: int, failure: str = "") -> None:
         self.workers[pid].failure = failure
         self.ended(self.workers.pop(pid), code)
-        if self.is_complete() and not self.stopping:
-            self.settle()
+        if self.change_is_complete() and not self.stopping:
+            self.end_change()
 
     def passes(self) -> None:
         """Let the time come in which every planned start is due."""
@@ -138,17 +138,17 @@ def serving(supervisor: Rehearsal) -> Rehearsal:
 def test_every_pair_has_a_row_or_is_illegal(state: State, event: Event) -> None:
     worker = WorkerProcess(1, 0, 1, state)
     if (state, event) in TABLE:
-        method = worker.happen(event)
+        method = worker.apply_event(event)
         assert callable(getattr(Supervisor, method))
         assert worker.state is TABLE[state, event][0]
     else:
         with pytest.raises(IllegalEvent, match=f"{event.name} in state {state.name}"):
-            worker.happen(event)
+            worker.apply_event(event)
         assert worker.state is state
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached = {State.BEGINNING, State.STARTING, State.COMING}  # a fork
+    reached = {State.FIRST, State.STARTING, State.COMING}  # a fork
     for _ in State:
         reached |= {after for (before, _), (after, _) in TABLE.items() if before in reached}
     assert reached == set(State)
@@ -161,10 +161,10 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_first_workers_begin_and_serve(supervisor: Rehearsal) -> None:
-    assert supervisor.are_any(State.BEGINNING)
+    assert supervisor.has_worker_in(State.FIRST)
     supervisor.serves(101, 102)
     assert supervisor.states() == {101: "SERVING", 102: "SERVING"}
-    assert not supervisor.are_any(State.BEGINNING) and not supervisor.sent
+    assert not supervisor.has_worker_in(State.FIRST) and not supervisor.sent
 
 
 def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal) -> None:
@@ -343,7 +343,7 @@ def test_a_place_more_and_a_place_less(serving: Rehearsal) -> None:
     serving.change_count(-1)
     serving.change_count(-1)
     serving.change_count(-1)
-    assert serving.kept == {0} and serving.sent == [(103, HUP), (102, HUP)]
+    assert serving.slots_in_use == {0} and serving.sent == [(103, HUP), (102, HUP)]
     serving.ends(102, STOPPED)
     assert not serving.planned()
 
@@ -352,18 +352,18 @@ def grown(supervisor: Rehearsal, least: int, most: int, monkeypatch: pytest.Monk
     """Give a supervisor a range; return the list of its next decisions."""
     decisions: list[int] = []
     supervisor.growing.span = CountRange(least, most)
-    monkeypatch.setattr(supervisor.growing, "moment", lambda: 0.0)
-    monkeypatch.setattr(supervisor.growing, "look", lambda count, idle: decisions.pop(0))
+    monkeypatch.setattr(supervisor.growing, "next_look_at", lambda: 0.0)
+    monkeypatch.setattr(supervisor.growing, "plan_difference", lambda count, idle: decisions.pop(0))
     return decisions
 
 
 def test_growth_fills_the_first_free_places(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [1, 2]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.states()[103] == "STARTING" and serving.workers[103].slot == 2
-    serving.look_at_workers()
-    assert serving.kept == {0, 1, 2, 3, 4} and not serving.sent
+    serving.grow_or_shrink()
+    assert serving.slots_in_use == {0, 1, 2, 3, 4} and not serving.sent
 
 
 def test_idle_workers_retire_and_their_places_are_free_again(
@@ -372,32 +372,34 @@ def test_idle_workers_retire_and_their_places_are_free_again(
     decisions = grown(serving, 1, 9, monkeypatch)
     serving.growing.seats.map[serving.workers[101].seat] = 1  # 101 is idle, 102 is not
     decisions += [-1, 1]
-    serving.look_at_workers()
-    assert serving.sent == [(101, HUP)] and serving.kept == {1}
+    serving.grow_or_shrink()
+    assert serving.sent == [(101, HUP)] and serving.slots_in_use == {1}
     serving.ends(101, STOPPED)
     assert not serving.planned()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert serving.workers[103].slot == 0
 
 
 def test_a_busy_worker_never_retires(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = grown(serving, 1, 9, monkeypatch)
     decisions += [-1]
-    serving.look_at_workers()
-    assert not serving.sent and serving.kept == {0, 1}
+    serving.grow_or_shrink()
+    assert not serving.sent and serving.slots_in_use == {0, 1}
 
 
 def test_a_worker_that_is_to_come_counts_as_idle(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     grown(serving, 2, 9, monkeypatch)
-    monkeypatch.setattr(serving.growing, "look", lambda count, idle: seen.append((count, idle)) or 0)
-    serving.look_at_workers()
+    monkeypatch.setattr(
+        serving.growing, "plan_difference", lambda count, idle: seen.append((count, idle)) or 0
+    )
+    serving.grow_or_shrink()
     serving.ends(101, CRASH)  # its place waits for the next start
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     serving.passes()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     serving.serves(103)
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert seen == [(2, 0), (2, 1), (2, 1), (2, 0)]
 
 
@@ -407,7 +409,7 @@ def test_nobody_looks_during_a_change_or_a_stop(
 ) -> None:
     grown(serving, 2, 9, monkeypatch)
     serving.reload() if happens == "reload" else serving.stop(TERM)
-    serving.look_at_workers()  # a decision would raise IndexError
+    serving.grow_or_shrink()  # a decision would raise IndexError
     assert not serving.growing.seats.map[0]
 
 
@@ -417,12 +419,12 @@ def test_growth_stops_at_the_first_fork_that_is_refused(
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [4, 4]
     serving.may_fork = False
-    serving.look_at_workers()
-    assert serving.kept == {0, 1, 2} and serving.planned() == [2]
+    serving.grow_or_shrink()
+    assert serving.slots_in_use == {0, 1, 2} and serving.planned() == [2]
     serving.may_fork = True
     serving.passes()
-    serving.look_at_workers()
-    assert serving.kept == set(range(7)) and not serving.planned()
+    serving.grow_or_shrink()
+    assert serving.slots_in_use == set(range(7)) and not serving.planned()
 
 
 def test_one_line_tells_of_many_forks_that_are_refused(
@@ -454,7 +456,7 @@ def test_a_worker_that_hangs_at_its_start_does_not_count(
 ) -> None:
     decisions = grown(serving, 2, 9, monkeypatch)
     decisions += [1]
-    serving.look_at_workers()  # a third one starts
+    serving.grow_or_shrink()  # a third one starts
     now = time.monotonic()
     assert [each.pid for each in serving.begun_workers(now)] == [101, 102]
     assert [each.pid for each in serving.begun_workers(now + START_S)] == [101, 102, 103]
@@ -466,8 +468,8 @@ def test_the_log_counts_the_workers_that_retire(
     decisions = grown(serving, 1, 9, monkeypatch)
     decisions += [-3, -3]
     serving.growing.seats.map[serving.workers[101].seat] = 1
-    serving.look_at_workers()
-    serving.look_at_workers()  # no other is idle
+    serving.grow_or_shrink()
+    serving.grow_or_shrink()  # no other is idle
     assert log == ["1 workers, since 1 were idle"]
 
 
@@ -477,17 +479,17 @@ def test_workers_let_go_of_their_clients_where_no_more_may_start(
     decisions = grown(serving, 2, 3, monkeypatch)
     decisions += [0, 1, -1, 0]
     may_start = serving.growing.seats.map
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]  # three are the most
     serving.serves(103)
     serving.growing.seats.map[serving.workers[103].seat] = 1
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
     serving.may_fork = False
     serving.ends(101, CRASH)
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]  # one has died, and the system may refuse the next
 
 
@@ -495,10 +497,10 @@ def test_workers_let_go_of_their_clients_if_growth_does_not_help_soon(serving: R
     serving.growing.span = CountRange(2, 9)
     may_start = serving.growing.seats.map
     serving.growing.waits_since = time.monotonic()
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert may_start[0]
     serving.growing.waits_since -= HOLD_S
-    serving.look_at_workers()
+    serving.grow_or_shrink()
     assert not may_start[0]
 
 
@@ -514,7 +516,7 @@ def test_a_change_to_other_limits(serving: Rehearsal) -> None:
     serving.made.next_workers = CountRange(1)
     serving.reload()
     serving.serves(106)
-    assert serving.sent[2:] == [(103, HUP), (104, HUP), (105, HUP)] and serving.kept == {0}
+    assert serving.sent[2:] == [(103, HUP), (104, HUP), (105, HUP)] and serving.slots_in_use == {0}
 
 
 def test_other_limits_are_taken_back_with_a_change_that_fails(serving: Rehearsal) -> None:
@@ -522,7 +524,7 @@ def test_other_limits_are_taken_back_with_a_change_that_fails(serving: Rehearsal
     serving.reload()
     serving.ends(102, CRASH)
     serving.ends(103, CRASH)
-    assert serving.kept == {0, 1} and serving.growing.span == CountRange(2)
+    assert serving.slots_in_use == {0, 1} and serving.growing.span == CountRange(2)
     assert serving.planned() == [1]  # and 101 goes on
     serving.passes()
     assert serving.states() == {101: "SERVING", 104: "STARTING"}

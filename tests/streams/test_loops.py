@@ -12,7 +12,7 @@ import pytest
 
 from ewe.streams import loops
 from ewe.streams.flag import Flag
-from ewe.streams.loops import LoopThread, unless, until
+from ewe.streams.loops import LoopThread, run_unless_given_up, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ async def waiting(flag: Flag) -> None:
 def test_an_event_and_a_flag_end_a_wait() -> None:
     async def go(end: str) -> bool:
         event, flag = asyncio.Event(), Flag()
-        wait = asyncio.ensure_future(until(event, 3600, flag))
+        wait = asyncio.ensure_future(wait_until(event, 3600, flag))
         await waiting(flag)
         if end == "event":
             event.set()
@@ -55,10 +55,10 @@ def test_the_end_of_time_and_what_was_there_before() -> None:
     async def go() -> None:
         event, raised = asyncio.Event(), Flag()
         raised.set()
-        assert await until(event, 0, Flag()) is False
-        assert await until(event, 3600, raised) is False
+        assert await wait_until(event, 0, Flag()) is False
+        assert await wait_until(event, 3600, raised) is False
         event.set()
-        assert await until(event, 0, Flag()) is True
+        assert await wait_until(event, 0, Flag()) is True
 
     asyncio.run(go())
 
@@ -80,7 +80,7 @@ def test_a_signal_ends_what_the_main_thread_waits_for(
 
     before = signal.signal(signal.SIGUSR1, lambda *_: flag.set())
     try:
-        thread.run(unless(never(), flag))
+        thread.run(run_unless_given_up(never(), flag))
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert cancelled.wait(30)

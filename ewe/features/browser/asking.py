@@ -17,7 +17,7 @@ from ewe.bounded import TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.browser.pages import Facet, Known, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
-from ewe.features.browser.statements import BoundStatement, count_of, counts_of, facet_of, labels_of
+from ewe.features.browser.statements import BoundStatement, count_of, counts_of, facet_of, statement_of_labels
 from ewe.features.browser.urls import View
 from ewe.features.databases.asking import Databases, ResultSource, from_json
 
@@ -123,8 +123,8 @@ class Asking:
         known = self.counts.get(key, NOT_COUNTED)
         if known != NOT_COUNTED:
             return known
-        found = await self.optional(database, statement, io, 1, COUNT_S)
-        count = int(str(found[0][0])) if found else None
+        rows = await self.rows_or_none(database, statement, io, max_rows=1, seconds=COUNT_S)
+        count = int(str(rows[0][0])) if rows else None  # the only column of the only row
         self.counts[key] = count
         return count
 
@@ -133,9 +133,9 @@ class Asking:
         tables = [table for table in schema.tables.values() if not table.is_view][:MAX_TABLES]
         counts: dict[str, int] = {}
         if tables:
-            found = await self.optional(database, counts_of(tables), io, 1, COUNT_S)
-            if found:
-                counts = {table.name: int(str(count)) for table, count in zip(tables, found[0], strict=True)}
+            rows = await self.rows_or_none(database, counts_of(tables), io, max_rows=1, seconds=COUNT_S)
+            if rows:  # the only row has a column for each table
+                counts = {table.name: int(str(count)) for table, count in zip(tables, rows[0], strict=True)}
         return Known(database, schema, counts)
 
     async def facet(
@@ -143,7 +143,7 @@ class Asking:
     ) -> Facet:
         """Return the most frequent values of a column, among the rows that the filters of `view` select."""
         statement = facet_of(schema, table, view, column)
-        found = await self.optional(database, statement, io, 100, FACET_S)
+        found = await self.rows_or_none(database, statement, io, 100, FACET_S)
         values = None if found is None else [(value, int(str(count))) for value, count in found]
         return Facet(column, values)
 
@@ -158,17 +158,17 @@ class Asking:
         labels: dict[str, dict[Value, str]] = {}
         for key, values in found:
             different = [value for value in dict.fromkeys(values) if value is not None]
-            statement = labels_of(schema, key, different)
+            statement = statement_of_labels(schema, key, different)
             if statement is None:
                 continue
-            rows = await self.optional(database, statement, io, len(different), FACET_S) or []
+            rows = await self.rows_or_none(database, statement, io, len(different), FACET_S) or []
             labels[key.columns[0]] = {value: str(label) for value, label in rows if label is not None}
         return labels
 
-    async def optional(
+    async def rows_or_none(
         self, database: str, statement: BoundStatement, io: Stream, max_rows: int, seconds: float
     ) -> list[list[Value]] | None:
-        """Return at most `max_rows` rows that are not essential for a page.
+        """Return at most `max_rows` rows, without which a page can do.
 
         None if they take longer than `seconds`, or if the database refuses the statement.
         """

@@ -27,7 +27,7 @@ from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
 from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected
-from ewe.http.conditional import outcome
+from ewe.http.conditional import status_by_conditions
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -120,10 +120,10 @@ class Browser:
             raise HTTPError(404, "A file has the name of a table or a query, and .csv or .json.")
         if len(parts) == 1:
             if last:
-                self.known(names[0])
+                self.checked_name(names[0])
                 return moved(f"{self.base}{urls.encode_name(names[0])}/")
             return self.reply(request, await self.databases(io))
-        database = self.known(names[0])
+        database = self.checked_name(names[0])
         trail = PageTrail(self.base, database)
         if suffix and suffix not in EXPORTS:
             raise HTTPError(404, f"There is no “.{suffix}” of this: only .csv and .json.")
@@ -139,7 +139,7 @@ class Browser:
             return await self.row(request, trail, names[1], last, suffix, io)
         raise HTTPError(404, "The address has too many parts.")
 
-    def known(self, name: str) -> str:
+    def checked_name(self, name: str) -> str:
         """Return the name of a database that is open for browsing. Raises HTTPError."""
         if name not in self.names:
             raise HTTPError(404, f"There is no database “{name[:60]}” here.")
@@ -155,7 +155,7 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and outcome(request, etag, None) == 304:
+        if request.conditional and status_by_conditions(request, etag, None) == 304:
             return Response(304, fields)
         return Response(200, fields, body)
 
@@ -233,23 +233,21 @@ class Browser:
         asking, database = self.asking, trail.database
         statement = statements.rows_of(schema, table, view)
         rows = await asking.rows(database, statement, io, view.size)
-        if view.before:
+        if view.before:  # the page before a row is read backwards from this row
             rows.rows.reverse()
         total = await asking.count(database, schema, table, view, io)
         facets = [await asking.facet(database, schema, table, view, name, io) for name in view.facets]
-        wanted = []
+        values_by_key = []  # the values, in the rows and in the facets, whose labels the page shows
         for key in table.foreign:
-            if len(key.columns) == 1 and key.columns[0] in rows.columns:
-                at = rows.columns.index(key.columns[0])
+            column = key.columns[0]
+            if len(key.columns) == 1 and column in rows.columns:
+                at = rows.columns.index(column)
                 values = [row[at] for row in rows.rows]
                 values += [
-                    value
-                    for each in facets
-                    if each.column == key.columns[0]
-                    for value, _ in each.values or ()
+                    value for facet in facets if facet.column == column for value, _ in facet.values or ()
                 ]
-                wanted.append((key, values))
-        labels = await asking.labels(database, schema, wanted, io)
+                values_by_key.append((key, values))
+        labels = await asking.labels(database, schema, values_by_key, io)
         editable = (database, table.name) in self.editable and not table.is_view
         return TableListing(
             schema, table, view, rows, total, facets, labels, statement, editable, self.editor
@@ -400,7 +398,7 @@ class Browser:
             raise HTTPError(404, f"There are no forms for the table {name} (browser-edit).")
         if action == "insert":
             return await self.insert(request, trail, schema, table, io)
-        key = key_of(table, request.query)
+        key = key_in_query(table, request.query)
         statement = statements.row_of(schema, table, key)
         try:
             if suffix:
@@ -416,7 +414,7 @@ class Browser:
             return self.reply(
                 request, await self.row_text(trail, schema, table, rows, statement, editable, io)
             )
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))
+        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
         change = self.edit if action == "edit" else self.delete
         return await change(request, trail, schema, table, key, row, io)
 
@@ -431,19 +429,19 @@ class Browser:
         io: Stream,
     ) -> str:
         """Return the page of one row, with the rows that refer to it."""
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))
+        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
         referring: list[tuple[Any, int | None]] = []
-        for each in schema.referring.get(table.name, ()):
-            values = [row.get(name) for name in each.others]
-            if None in values:
+        for key in schema.referring.get(table.name, ()):
+            values = [row.get(name) for name in key.other_columns]
+            if None in values:  # no row refers to NULL
                 continue
-            view = View()
-            for column, value in zip(each.columns, values, strict=True):
+            view = View()  # the rows that refer to this one
+            for column, value in zip(key.columns, values, strict=True):
                 view = view.filtered(column, "eq", pages.plain(value))
-            count = await self.asking.count(trail.database, schema, schema.tables[each.table], view, io)
-            referring.append((each, count))
-        wanted = [(each, [row[each.columns[0]]]) for each in table.foreign if len(each.columns) == 1]
-        labels = await self.asking.labels(trail.database, schema, wanted, io)
+            count = await self.asking.count(trail.database, schema, schema.tables[key.table], view, io)
+            referring.append((key, count))
+        values_by_key = [(key, [row[key.columns[0]]]) for key in table.foreign if len(key.columns) == 1]
+        labels = await self.asking.labels(trail.database, schema, values_by_key, io)
         return pages.row_page(
             trail, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
         )
@@ -454,19 +452,19 @@ class Browser:
         """Show the form for a new row, or insert the row that the form has sent."""
         if request.method != "POST":
             return self.reply(request, pages.edit_page(trail, table, None))
-        given = await form_of(request)
+        sent = await form_of(request)
         values: dict[str, str | None] = {}
         for column in table.columns.values():
-            text = given.get("v." + column.name)
+            text = sent.get("v." + column.name)
             # For an empty field the database chooses the value, unless the column can only contain text
             if text is not None and (text or (column.not_null and not column.filled_by and not column.key)):
                 values[column.name] = text
         statement = statements.insert_of(schema, table, values)
 
-        def again(words: str) -> str:
-            return pages.edit_page(trail, table, None, words, given)
+        def form_with_problem(words: str) -> str:
+            return pages.edit_page(trail, table, None, words, sent)
 
-        return await self.change(trail, statement, trail.of_table(), again, io)
+        return await self.change(trail, statement, trail.of_table(), form_with_problem, io)
 
     async def edit(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -496,10 +494,10 @@ class Browser:
         ]
         statement = statements.update_of(schema, table, key, changed)
 
-        def again(words: str) -> str:
+        def form_with_problem(words: str) -> str:
             return pages.edit_page(trail, table, row, words, given)
 
-        return await self.change(trail, statement, trail.of_row(table.name, after), again, io)
+        return await self.change(trail, statement, trail.of_row(table.name, after), form_with_problem, io)
 
     async def delete(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -510,10 +508,12 @@ class Browser:
             return self.reply(request, pages.delete_page(trail, table, row))
         await form_of(request)
 
-        def again(words: str) -> str:
+        def page_with_problem(words: str) -> str:
             return pages.delete_page(trail, table, row, words)
 
-        return await self.change(trail, statements.delete_of(schema, table, key), trail.of_table(), again, io)
+        return await self.change(
+            trail, statements.delete_of(schema, table, key), trail.of_table(), page_with_problem, io
+        )
 
     async def change(
         self,
@@ -548,7 +548,7 @@ def see_other(target: str) -> Response:
     return Response(303, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
-def key_of(table: Table, query: str | None) -> list[Value]:
+def key_in_query(table: Table, query: str | None) -> list[Value]:
     """Return the key of a row in a query. Raises BadRequest, HTTPError."""
     if not table.key:
         raise HTTPError(404, f"The rows of {table.name} have no key, so a row has no page.")

@@ -17,6 +17,7 @@ from ewe.features.browser.urls import OPERATORS, View, cursor_text, encode_name,
 from ewe.http.error_pages import html_document, html_escape
 
 MAX_CELL_CHARS = 300  # characters of a value on a page of rows
+MAX_LINE_CHARS = 60  # characters of a value that a form shows in a field of one line
 ONE_LINE_CHARS = 40  # characters that are kept on one line
 # Invisible characters, and characters that change the direction of the text, are replaced by visible ones
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
@@ -126,15 +127,16 @@ class Known(NamedTuple):
     counts: dict[str, int]
 
 
-def databases_page(trail: PageTrail, known: Iterable[Known]) -> str:
+def databases_page(trail: PageTrail, databases: Iterable[Known]) -> str:
     """Return the page of all databases."""
     cards = []
-    for each in known:
-        where = PageTrail(trail.base, each.name)
-        about = "The database does not answer." if each.schema is None else tables_in_words(each.schema)
-        title = "" if each.schema is None else each.schema.dialect.title
+    for database in databases:
+        where = PageTrail(trail.base, database.name)
+        schema = database.schema
+        about = "The database does not answer." if schema is None else tables_in_words(schema)
+        title = "" if schema is None else schema.dialect.title
         cards.append(
-            f'<li><h2><a href="{html_escape(where.of_database())}">{shown(each.name)}</a>'
+            f'<li><h2><a href="{html_escape(where.of_database())}">{shown(database.name)}</a>'
             f"<small>{title}</small></h2><p>{about}"
         )
     body = ["<h1>Databases</h1>"]
@@ -465,10 +467,10 @@ def formatter(trail: PageTrail, listing: TableListing, name: str) -> Callable[[V
 def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Sequence[Value]) -> str:
     """Return the URL of the row that a foreign key leads to."""
     other = schema.tables[key.other]
-    if key.others == other.key:
+    if key.other_columns == other.key:
         return trail.of_row(other.name, values)
     view = View()
-    for name, value in zip(key.others, values, strict=True):
+    for name, value in zip(key.other_columns, values, strict=True):
         view = view.filtered(name, "eq", plain(value))
     return trail.of_table(other.name) + view.query()
 
@@ -502,11 +504,11 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
-            there = key.others[key.columns.index(column.name)]
+            other_column = key.other_columns[key.columns.index(column.name)]
             url = html_escape(trail.of_table(key.other))
-            keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(there)}')
+            keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(other_column)}')
     cells = (shown(column.name), shown(column.type), shown(", ".join(facts)), "<br>".join(keys))
-    return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
+    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -681,7 +683,7 @@ def row_page(
         body += ["<h2>Rows that lead here</h2>", '<ul class="cards">']
         for each, count in referring:
             view = View()
-            for here, there in zip(each.columns, each.others, strict=True):
+            for here, there in zip(each.columns, each.other_columns, strict=True):
                 view = view.filtered(here, "eq", plain(row[there]))
             url = html_escape(trail.of_table(each.table) + view.query())
             by = shown(", ".join(each.columns))
@@ -753,7 +755,7 @@ def field_of(column: Column, value: Value, is_edit: bool, given: dict[str, str] 
     name = html_escape(column.name)
     text = (given or {}).get("v." + column.name, plain(value))
     is_null = ("null." + column.name) in given if given is not None else is_edit and value is None
-    if len(text) > 60 or "\n" in text:
+    if len(text) > MAX_LINE_CHARS or "\n" in text:
         lines = min(4 + text.count("\n"), 20)
         field = f'<textarea name="v.{name}" id="f-{name}" rows="{lines}">\n{html_escape(text)}</textarea>'
     else:

@@ -3,7 +3,7 @@
 SQLite has its catalogue in sqlite_schema and in functions such as pragma_table_xinfo(); PostgreSQL has
 information_schema and pg_catalog. Each statement below returns rows of one form:
 
-    column   table, kind, column, type, not null, position in the primary key, origin of the value
+    column   table, kind, column, type, not null, position in the primary key, origin of the value, WITHOUT ROWID
     key      table, number, column, other table, other column
 
 The other modules therefore treat both databases in the same way. `Dialect` contains the remaining differences.
@@ -126,12 +126,12 @@ class Column(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """Columns of a table that refer to a row of another table by the values of its columns."""
+    """Columns of a table that refer to a row of another table: `other` by the values of its `other_columns`."""
 
     table: str
     columns: tuple[str, ...]
     other: str
-    others: tuple[str, ...]
+    other_columns: tuple[str, ...]
 
 
 class Table(NamedTuple):
@@ -178,25 +178,34 @@ def schema_of(
     dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
 ) -> Schema:
     """Return the schema, from the rows of a dialect's two statements."""
-    kinds: dict[str, tuple[str, bool]] = {}
-    found: dict[str, dict[str, Column]] = {}
+    kinds: dict[str, tuple[str, bool]] = {}  # table -> its kind, and whether it is WITHOUT ROWID
+    columns_of: dict[str, dict[str, Column]] = {}  # table -> name -> column
     for table, kind, name, type_, not_null, key, filled_by, without_row_id in columns:
         column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled_by or ""))
-        found.setdefault(str(table), {})[column.name] = column
+        columns_of.setdefault(str(table), {})[column.name] = column
         kinds[str(table)] = (str(kind), bool(without_row_id))
-    foreign = foreign_keys(keys, found)
-    sql = {name: kind for name, (kind, _) in kinds.items() if kind not in ("table", "view", "virtual")}
+    foreign = foreign_keys(keys, columns_of)
+    # The kind of a virtual table is its definition, a CREATE statement.
+    virtual = {name: kind for name, (kind, _) in kinds.items() if kind not in ("table", "view", "virtual")}
     tables = {}
-    for name, own in found.items():
+    for name, table_columns in columns_of.items():
         kind, without_row_id = kinds[name]
-        primary = key_of(own, dialect is SQLITE and kind != "view" and not without_row_id)
-        search = name if name in sql and is_index(sql[name]) else index_over(name, sql)
+        has_row_id = dialect is SQLITE and kind != "view" and not without_row_id
+        primary = primary_key_of(table_columns, has_row_id)
+        is_index = name in virtual and is_full_text_index(virtual[name])
+        search = name if is_index else full_text_index_of(name, virtual)
         tables[name] = Table(
-            name, kind == "view", own, primary, tuple(foreign.get(name, ())), search, sql.get(name, "")
+            name,
+            is_view=kind == "view",
+            columns=table_columns,
+            key=primary,
+            foreign=tuple(foreign.get(name, ())),
+            search=search,
+            sql=virtual.get(name, ""),
         )
     referring: dict[str, list[ForeignKey]] = {}
-    for each in (each for own in foreign.values() for each in own):
-        referring.setdefault(each.other, []).append(each)
+    for foreign_key in (foreign_key for keys_of_table in foreign.values() for foreign_key in keys_of_table):
+        referring.setdefault(foreign_key.other, []).append(foreign_key)
     return Schema(dialect, tables, referring)
 
 
@@ -204,6 +213,7 @@ def foreign_keys(
     rows: Iterable[Sequence[Value]], tables: dict[str, dict[str, Column]]
 ) -> dict[str, list[ForeignKey]]:
     """Return the foreign keys of each table. A key that refers to a missing table is left out."""
+    # (table, number of the key, other table) -> the pairs of a column and the column of the other table
     pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for table, number, column, other, other_column in rows:
         name = next((each for each in tables if each.lower() == str(other).lower()), "")
@@ -214,14 +224,14 @@ def foreign_keys(
     for (table, _, other), columns in pairs.items():
         there = tuple(to for _, to in columns)
         if "" in there:  # REFERENCES other, without columns, means its primary key
-            there = key_of(tables[other], False)
+            there = primary_key_of(tables[other], False)
         here = tuple(column for column, _ in columns)
         if len(here) == len(there):
             found.setdefault(table, []).append(ForeignKey(table, here, other, there))
     return found
 
 
-def key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
+def primary_key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
     """Return the columns that identify a row: the primary key, else SQLite's row id, else none."""
     primary = sorted((column.key, name) for name, column in columns.items() if column.key)
     if primary:
@@ -231,17 +241,17 @@ def key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
     return (free,) if has_row_id and free else ()
 
 
-def is_index(sql: str) -> bool:
+def is_full_text_index(sql: str) -> bool:
     """Return whether a virtual table is a full-text index."""
     return any(f"using {kind}" in " ".join(sql.lower().split()) for kind in ("fts5", "fts4", "fts3"))
 
 
-def index_over(table: str, virtual: dict[str, str]) -> str:
+def full_text_index_of(table: str, virtual: dict[str, str]) -> str:
     """Return the full-text index over this table; "" if there is none."""
     for name, sql in virtual.items():
         text = "".join(sql.lower().split())
         quoted = (f"content={mark}{table.lower()}{mark}" for mark in ("'", '"', ""))
-        if is_index(sql) and any(each + end in text for each in quoted for end in (",", ")")):
+        if is_full_text_index(sql) and any(each + end in text for each in quoted for end in (",", ")")):
             return name
     return ""
 

@@ -91,15 +91,18 @@ def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement
     )
 
 
-def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
-    """Return the statement for the labels of the rows to which a foreign key refers; None if there are none."""
+def statement_of_labels(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
+    """Return the statement that reads the labels of the rows to which a foreign key refers; None if there are none.
+
+    A label is the value of a column such as `name` or `title`. The key has one column, with these values.
+    """
     other = schema.tables[key.other]
     if not other.label or not values:
         return None
     parameters = {f"v{number}": value for number, value in enumerate(values)}
     names = ", ".join(f":{name}" for name in parameters)
-    there = quote(key.others[0])
-    sql = f"SELECT {there}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {there} IN ({names})"
+    referenced = quote(key.other_columns[0])
+    sql = f"SELECT {referenced}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {referenced} IN ({names})"
     return BoundStatement(sql, parameters)
 
 
@@ -174,32 +177,36 @@ def where(conditions: Sequence[str]) -> list[str]:
 def conditions_of(schema: Schema, table: Table, view: View, parameters: dict[str, Value]) -> list[str]:
     """Return the conditions of a view's filters and its search; add their parameters."""
     conditions = [
-        condition(schema, table, each, f"p{number}", parameters) for number, each in enumerate(view.filters)
+        condition(schema, table, one_filter, f"p{number}", parameters)
+        for number, one_filter in enumerate(view.filters)
     ]
     if view.search:
         conditions.append(search(schema, table, view.search, parameters))
     return conditions
 
 
-def condition(schema: Schema, table: Table, one: Filter, name: str, parameters: dict[str, Value]) -> str:
+def condition(
+    schema: Schema, table: Table, one_filter: Filter, name: str, parameters: dict[str, Value]
+) -> str:
     """Return the condition of a filter; add its parameters. name: the beginning of their names."""
-    column = quote(one.column)
-    if one.op in ("null", "notnull"):
-        return f"{column} IS {'NOT ' if one.op == 'notnull' else ''}NULL"
-    if one.op == "in":
-        values = [part.strip() for part in one.value.split(",")]
+    column = quote(one_filter.column)
+    if one_filter.op in ("null", "notnull"):
+        return f"{column} IS {'NOT ' if one_filter.op == 'notnull' else ''}NULL"
+    if one_filter.op == "in":
+        values = [part.strip() for part in one_filter.value.split(",")]
         names = [f"{name}_{number}" for number in range(len(values))]
         parameters.update(
-            (each, bound(schema, table, one.column, value)) for each, value in zip(names, values, strict=True)
+            (parameter, bound(schema, table, one_filter.column, value))
+            for parameter, value in zip(names, values, strict=True)
         )
-        return f"{column} IN ({', '.join(':' + each for each in names)})"
-    if one.op in COMPARISONS:
-        parameters[name] = bound(schema, table, one.column, one.value)
-        return f"{column} {COMPARISONS[one.op]} :{name}"
-    pattern = like_escaped(one.value)
-    before, after = {"begins": ("", "%"), "ends": ("%", "")}.get(one.op, ("%", "%"))
+        return f"{column} IN ({', '.join(':' + parameter for parameter in names)})"
+    if one_filter.op in COMPARISONS:
+        parameters[name] = bound(schema, table, one_filter.column, one_filter.value)
+        return f"{column} {COMPARISONS[one_filter.op]} :{name}"
+    pattern = like_escaped(one_filter.value)
+    before, after = {"begins": ("", "%"), "ends": ("%", "")}.get(one_filter.op, ("%", "%"))
     parameters[name] = before + pattern + after
-    return like(schema, column, name, negated=one.op == "lacks")
+    return like(schema, column, name, negated=one_filter.op == "lacks")
 
 
 def search(schema: Schema, table: Table, text: str, parameters: dict[str, Value]) -> str:
@@ -272,15 +279,20 @@ def beyond(
     backwards: bool,
     parameters: dict[str, Value],
 ) -> str:
-    """Return the condition for the rows after a cursor, a position in the order; add its parameters."""
+    """Return the condition for the rows after a cursor, a position in the order; add its parameters.
+
+    cursor: the values of the sorted column, if there is one, and of the key. backwards: for the rows before it. The
+    module's docstring says why NULLs are separate cases.
+    """
     names = ([view.sort] if view.sort else []) + list(table.key)
-    known = dict(zip(names, cursor, strict=True))
-    names = list(ordered_by(table, view))
+    values = dict(zip(names, cursor, strict=True))
+    names = list(ordered_by(table, view))  # each column once, although the sorted column may be in the key
     ascending = view.descending == backwards
     sign = ">" if ascending else "<"
-    parameters |= {f"a{at}": known[name] for at, name in enumerate(names) if at or known[name] is not None}
+    # Only the sorted column, which comes first, may be NULL. It then has no parameter.
+    parameters |= {f"a{at}": values[name] for at, name in enumerate(names) if at or values[name] is not None}
 
-    def pairs(start: int) -> str:
+    def columns_after_cursor(start: int) -> str:
         left = ", ".join(map(quote, names[start:]))
         right = ", ".join(f":a{at}" for at in range(start, len(names)))
         return f"({left}) {sign} ({right})" if len(names) - start > 1 else f"{left} {sign} {right}"
@@ -288,13 +300,14 @@ def beyond(
     column = table.columns.get(names[0])
     first = quote(names[0])
     if not view.sort or (column is not None and column.not_null):
-        return pairs(0)
+        return columns_after_cursor(0)
     nulls_come_first = ascending == schema.dialect.nulls_first
-    if known[names[0]] is not None:
-        return pairs(0) if nulls_come_first else f"({pairs(0)} OR {first} IS NULL)"
+    if values[names[0]] is not None:
+        after = columns_after_cursor(0)
+        return after if nulls_come_first else f"({after} OR {first} IS NULL)"
     if len(names) == 1:  # the sorted column is the key
         return f"{first} IS NOT NULL" if nulls_come_first else "1 = 0"
-    rest = f"{first} IS NULL AND {pairs(1)}"
+    rest = f"{first} IS NULL AND {columns_after_cursor(1)}"  # without the sorted column
     return f"(({rest}) OR {first} IS NOT NULL)" if nulls_come_first else f"({rest})"
 
 

@@ -116,10 +116,10 @@ class View:
 
     def parameters(self) -> Iterator[tuple[str, str]]:
         """Yield the parameters of a query that asks for this view."""
-        for each in self.filters:
-            yield "column", each.column
-            yield "op", each.op
-            yield "value", each.value
+        for one_filter in self.filters:
+            yield "column", one_filter.column
+            yield "op", one_filter.op
+            yield "value", one_filter.value
         if self.search:
             yield "search", self.search
         if self.sort:

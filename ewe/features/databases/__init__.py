@@ -39,14 +39,14 @@ def needs(config: Config) -> Iterator[str]:
     """Yield the reasons why the server cannot start: Linux, a database's file or its driver is missing."""
     if not starts_daemon(config):
         return
-    if reason := needs_linux("the database daemon (database)", command="ewe --host 0.0.0.0 4000"):
+    if reason := needs_linux("the database daemon (database)", in_container="ewe --host 0.0.0.0 4000"):
         yield reason
         return
     for name, driver, source in map(parse_database, config.database):
         if driver != "sqlite":
             if find_spec("psycopg") is None:
                 yield f"database {name}: PostgreSQL needs psycopg: pip install 'ewe-server[database]'"
-        elif source and not os.path.isfile(source):
+        elif source and not os.path.isfile(source):  # `source` is "" if only the daemon knows the file
             yield f"database {name}: there is no file {source!r} (database)"
         elif source and not os.access(source, os.R_OK):
             yield f"database {name}: cannot read {source!r}; change its mode or its owner (database)"

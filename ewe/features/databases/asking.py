@@ -42,7 +42,7 @@ from ewe.gateway.connections import RETRY, Connections
 from ewe.http.messages import Source
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
-from ewe.timeouts import timed_out
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -187,7 +187,7 @@ class ResultSource(Source):
                 if data is not None:
                     self.feed(data)
         except Timeout:
-            timed_out("upstream")
+            count_timeout("upstream")
             raise DatabaseError(
                 "TIMEOUT", f"the daemon takes nothing for {self.silence_timeout_s:g} s"
             ) from None
@@ -226,7 +226,7 @@ class ResultSource(Source):
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
         except Timeout:
-            timed_out("upstream")
+            count_timeout("upstream")
             raise DatabaseError("TIMEOUT", f"the daemon is silent for {self.silence_timeout_s:g} s") from None
         except OSError as reason:
             raise ConnectionError(reason.strerror) from None

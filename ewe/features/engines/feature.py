@@ -111,11 +111,11 @@ class EnginesPage:
         return await self.show(name, visitor, request, io)
 
     async def show(self, name: str, visitor: bytes, request: Request, io: Stream) -> Response:
-        """Return the page of engines ("") or of messages ("log")."""
+        """Return a page. name: "" for the page of engines, "log" for the page of messages."""
         query = fields_of(request.query or "")
         user = query.get("user", "")
-        more = {b"XSWITCH_ACTION": b"log" if name else b"list", b"XSWITCH_USER": user.encode()}
-        found = await self.ask(visitor, more, request, io)
+        parameters = {b"XSWITCH_ACTION": b"log" if name else b"list", b"XSWITCH_USER": user.encode()}
+        answer = await self.ask(visitor, parameters, request, io)
         view = pages.EnginesView(
             self.base,
             visitor.decode("utf-8", "replace"),
@@ -123,7 +123,11 @@ class EnginesPage:
             self.token(visitor),
             user,
         )
-        text = pages.log_page(view, found["log"]) if name else pages.engines_page(view, found, done_of(query))
+        if name:
+            text = pages.log_page(view, answer["log"])
+        else:
+            # After a form, the redirect's query tells the action that was done.
+            text = pages.engines_page(view, answer, action_done(query))
         return Response(200, HTML, text.encode("utf-8", "replace"))
 
     async def act(self, name: str, visitor: bytes, request: Request, io: Stream) -> Response:
@@ -201,8 +205,11 @@ def fields_of(text: str) -> dict[str, str]:
         raise HTTPError(400, f"engines: more than {MAX_FIELDS} fields, or one that is not UTF-8") from None
 
 
-def done_of(query: dict[str, str]) -> tuple[str, int, int, int] | None:
-    """Return the action that has just been done, and how many engines have ended, are ending, and are unknown."""
+def action_done(query: dict[str, str]) -> tuple[str, int, int, int] | None:
+    """Return the action that has just been done, and how many engines have ended, are ending, and are unknown.
+
+    None if the query of the page tells of no action.
+    """
     counts = [query.get(key, "") for key in ("ended", "ending", "unknown")]
     if query.get("did") not in ACTIONS or not all(
         text.isascii() and text.isdigit() and len(text) < 5 for text in counts

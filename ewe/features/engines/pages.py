@@ -91,7 +91,7 @@ class EnginesView(NamedTuple):
 
 
 def engines_page(view: EnginesView, found: dict[str, Any], done: tuple[str, int, int, int] | None) -> str:
-    """Return the page of engines. found: the answer of X-Switch to `list`. done: see feature.done_of()."""
+    """Return the page of engines. found: the answer of X-Switch to `list`. done: see feature.action_done()."""
     by_user: dict[str, list[dict[str, Any]]] = {user: [] for user in found["limits"]}
     for engine in found["engines"]:
         by_user.setdefault(engine["user"], []).append(engine)
@@ -99,7 +99,7 @@ def engines_page(view: EnginesView, found: dict[str, Any], done: tuple[str, int,
         section(view, user, engines, found["limits"].get(user, {}), found["waiting"].get(user, 0))
         for user, engines in by_user.items()
     ]
-    body = [heading(view, "Engines"), said(done)]
+    body = [heading(view, "Engines"), message_of(done)]
     body += sections or ["<p>No engine runs. The next request to a script starts one."]
     if view.shows_all_users():
         body.append(summary(found))
@@ -140,8 +140,8 @@ def heading(view: EnginesView, title: str) -> str:
     )
 
 
-def said(done: tuple[str, int, int, int] | None) -> str:
-    """Return the message about the last form, "" without one. done: see feature.done_of()."""
+def message_of(done: tuple[str, int, int, int] | None) -> str:
+    """Return the message about the last form, "" without one. done: see feature.action_done()."""
     if done is None:
         return ""
     name, ended, ending, unknown = done

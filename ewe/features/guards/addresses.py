@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 def _network(raw: object) -> str:
-    """Return an address or a network of the settings `allow` and `deny`. Raises ValueError."""
+    """Return an address or a network of the settings `allow` and `deny`, as it was written.
+
+    Raises ValueError, or Reason: a ValueError whose text tells the user the remedy.
+    """
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
     if raw == "all":
@@ -40,7 +43,7 @@ def _network(raw: object) -> str:
         Networks([raw])
     except ValueError:
         try:
-            # The address has bits of a host.
+            # Bits after the prefix are set, as in 192.0.2.7/24. With strict=False, ip_network() clears them.
             network = ip_network(raw, strict=False)
         except ValueError:
             raise ValueError(raw) from None

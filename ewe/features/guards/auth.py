@@ -46,7 +46,7 @@ from ewe.config.setting_types import WAIT, Kind, duration, list_of, matching
 from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware, respond_with
 from ewe.features.declaration import Feature, StepKey
-from ewe.features.guards.client import client_of, who
+from ewe.features.guards.client import client_key, client_of
 from ewe.features.guards.request_rate import too_many
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.error_pages import error_page
@@ -143,15 +143,17 @@ class Auth(Middleware):
             )
         name, password = credentials
         io.user = name.decode("utf-8", "replace")
-        client = who(client_of(request, io))
+        client = client_key(client_of(request, io))
         if wait := self.client_failures.wait(b"client" + client):
             raise too_many(wait, "too many failed log-ins of this client (auth)")
-        if not await self.right(request, io, client, name, password):
+        if not await self.is_right(request, io, client, name, password):
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
         user_variables = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
         return await respond_with(io.variables | user_variables, self.inner, request, io)
 
-    async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
+    async def is_right(
+        self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes
+    ) -> bool:
         """Return whether the password is right. Raises HTTPError, as respond()."""
         from ewe.features.guards.htpasswd import MAX_PASSWORD_BYTES, Htpasswd, check
 
@@ -209,7 +211,7 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     return name, password
 
 
-def doubts(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public: str) -> Iterator[str]:
     """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
     for site in config.sites if public else ():
         own = config.taking(site.given)
@@ -227,6 +229,6 @@ MEANING = "who may: a log-in with name and password"
 FEATURE = Feature(
     "auth",
     keys={"auth": StepKey(AUTH, MEANING, Auth.from_table)},
-    doubts=doubts,
+    start_warnings=start_warnings,
     late=("ewe.features.guards.auth_command", "ewe.features.guards.htpasswd"),
 )

@@ -48,25 +48,26 @@ class PasswordCommand:
             b"REQUEST_METHOD": request.method.encode("latin-1"),
             b"REQUEST_URI": request.target.encode("latin-1"),
         }
-        what = f"auth: {self.command[0]}"
-        script = Script(self.command[0], what, "")
-        output, given = os.pipe()
+        file = self.command[0]
+        label = f"auth: {file}"
+        script = Script(file=file, name=label, path_info="")
+        reader, writer = os.pipe()  # the program's standard input
         try:
             # A head is shorter than the 64 KB that a pipe takes at once, so this never waits.
-            os.write(given, b"%b\n%b\n" % (name, password))
+            os.write(writer, b"%b\n%b\n" % (name, password))
         finally:
-            os.close(given)
+            os.close(writer)
         try:
-            program = programs.start(io, self.command, environment, "/", output, script, self.timeout)
+            program = programs.start(io, self.command, environment, "/", reader, script, self.timeout)
         except OSError as reason:
-            raise HTTPError(500, f"{what}: {reason.strerror}") from None
+            raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
-            os.close(output)
-        late = HTTPError(504, f"{what}: took longer than {self.timeout:g} s (timeout)")
-        until = time.monotonic() + self.timeout
+            os.close(reader)
+        late = HTTPError(504, f"{label}: took longer than {self.timeout:g} s (timeout)")
+        deadline = time.monotonic() + self.timeout
         try:
-            while await program.receive():
-                if time.monotonic() > until:
+            while await program.receive():  # its output is dropped
+                if time.monotonic() > deadline:
                     raise late
         except HTTPError as error:
             raise late if error.status == 504 else error from None
@@ -74,5 +75,5 @@ class PasswordCommand:
             if program.status is None:
                 program.end()
         if program.status not in (RIGHT, WRONG):
-            raise HTTPError(500, f"{what}: {program.how_it_ended()}; 0 means right, 1 means wrong")
+            raise HTTPError(500, f"{label}: {program.how_it_ended()}; 0 means right, 1 means wrong")
         return program.status == RIGHT

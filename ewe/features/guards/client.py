@@ -22,7 +22,7 @@ def client_of(request: Request, io: Stream) -> str:
 
 
 @lru_cache(maxsize=1024)
-def who(address: str) -> bytes:
+def client_key(address: str) -> bytes:
     """Return the key by which a client is counted: the IPv4 address, or the /64 network of an IPv6 address.
 
     A household or a rented machine has at least a /64 (RFC 6177). A client could otherwise send each request from

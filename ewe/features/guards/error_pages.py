@@ -66,14 +66,14 @@ class ErrorPages(Middleware):
             status = page.status
             logger.errors.warning(f"page {path} of {response.status}: its answer is {status} (error-pages)")
             return response
-        kept = [field for field in response.fields if field[0].lower() not in OF_PAGE]
-        own = [field for field in page.fields if field[0].lower() not in OF_FILE]
+        of_response = [field for field in response.fields if field[0].lower() not in OF_PAGE]
+        of_page = [field for field in page.fields if field[0].lower() not in OF_FILE]
         cause = response.cause
         await response.close()
         if isinstance(page.body, bytes):  # perhaps of a cache: never changed
-            return Response(response.status, (*own, *kept), page.body, cause=cause)
+            return Response(response.status, (*of_page, *of_response), page.body, cause=cause)
         page.status, page.reason, page.cause = response.status, response.reason, cause
-        page.fields = (*own, *kept)
+        page.fields = (*of_page, *of_response)
         return page
 
 

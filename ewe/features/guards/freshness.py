@@ -91,7 +91,7 @@ class Expires(Middleware):
             from ewe.http.media_types import content_type
 
             kind = content_type(request.path.rpartition("/")[2])
-        kind = (kind or "").partition(";")[0].strip().lower()
+        kind = (kind or "").partition(";")[0].strip().lower()  # without parameters such as charset
         for each in (kind, kind.partition("/")[0] + "/*", "default"):
             if each in self.lifetimes:
                 return self.lifetimes[each]

@@ -43,6 +43,9 @@ MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
 MAX_PASSWORD_BYTES = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
 MAX_BCRYPT_COST = 15  # of bcrypt: about three seconds
 MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
+DEFAULT_ROUNDS = 5000  # of SHA-crypt, if the hash does not say how many
+# About how many steps of bcrypt, and rounds of SHA-crypt, a processor makes in a millisecond
+BCRYPT_STEPS_IN_MS, ROUNDS_IN_MS = 16, 500
 INSTALL = "needs the libraries libpass and bcrypt: pip install 'ewe-server[auth]'"
 BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
 SHA_CRYPT = re.compile(r"\$([56])\$(?:rounds=([1-9][0-9]{0,8})\$)?[./A-Za-z0-9]{0,16}\$([./A-Za-z0-9]+)")
@@ -81,14 +84,14 @@ def cost_of(text: str) -> float:
         cost = int(match[1])
         if not 4 <= cost <= MAX_BCRYPT_COST:
             raise BadLine(f"its cost is {cost}; ewe takes 4 to {MAX_BCRYPT_COST} (htpasswd -B -C 12)")
-        return 2.0**cost / 16
+        return 2.0**cost / BCRYPT_STEPS_IN_MS
     if match := SHA_CRYPT.fullmatch(text):
-        rounds = int(match[2] or 5000)
+        rounds = int(match[2] or DEFAULT_ROUNDS)
         if len(match[3]) != DIGITS[match[1]]:
             raise BadLine("its hash is not complete")
         if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
             raise BadLine(f"its hash has {rounds} rounds; ewe takes {MIN_ROUNDS} to {MAX_ROUNDS}")
-        return rounds / 500
+        return rounds / ROUNDS_IN_MS
     if APR1.fullmatch(text):
         return 1.0
     if SHA1.fullmatch(text):
@@ -167,7 +170,7 @@ class Htpasswd:
             raise ValueError(f"{path} line {number}: {reason}")
 
         try:
-            self.identity, data = self.load()
+            self.file_version, data = self.load()
         except OSError as reason:
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
@@ -184,7 +187,7 @@ class Htpasswd:
             data = os.pread(file.fileno(), self.bounds.size + 1, 0)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
-        return identity(about), data
+        return file_version(about), data
 
     def use(self, users: dict[bytes, PasswordEntry]) -> None:
         """Use these users from now on."""
@@ -197,17 +200,17 @@ class Htpasswd:
         if now - self.looked_at < CHECK_EVERY_S:
             return
         try:
-            if identity(os.stat(self.path)) != self.identity:
-                self.identity, data = self.load()
+            if file_version(os.stat(self.path)) != self.file_version:
+                self.file_version, data = self.load()
                 self.complaints = 0
-                self.use(read(data, self.complain, self.bounds.cost))
+                self.use(read(data, self.log_bad_line, self.bounds.cost))
         except OSError as reason:
             raise HTTPError(
                 500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
             ) from None
         self.looked_at = now
 
-    def complain(self, number: int, reason: str) -> None:
+    def log_bad_line(self, number: int, reason: str) -> None:
         """Write to the error log that a line cannot be used; of many lines only the first MAX_COMPLAINTS."""
         self.complaints += 1
         if self.complaints > MAX_COMPLAINTS:
@@ -224,6 +227,6 @@ class Htpasswd:
         return (user.hash, True) if user is not None else (self.decoy, False)
 
 
-def identity(about: os.stat_result) -> tuple[int, ...]:
+def file_version(about: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when its contents change."""
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)

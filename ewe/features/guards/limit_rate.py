@@ -28,7 +28,7 @@ from ewe.config.setting_types import SIZE, Kind
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
 from ewe.http.messages import Region, Response, Source, body_size
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Timeout
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LimitRate(Middleware):
         response = await self.inner.respond(request, io)
         if response is None:
             return None
-        if request.method == "HEAD" or response.status in BODILESS or response.length == 0:
+        if request.method == "HEAD" or response.status in BODILESS_STATUSES or response.length == 0:
             return response
         # One piece of Paced: nothing would wait.
         if isinstance(response.body, bytes) and len(response.body) <= self.rate // 4:
@@ -106,11 +106,11 @@ class Paced(Source):
         while self.update_due() < wanted:
             await pause(self.io, min((wanted - self.due_bytes) / self.rate, MAX_PAUSE_S))
         count = min(len(self.ahead), int(self.due_bytes), MAX_PIECE_BYTES)
-        found, self.ahead = bytes(self.ahead[:count]), self.ahead[count:]
+        piece, self.ahead = bytes(self.ahead[:count]), self.ahead[count:]
         self.due_bytes -= count
         self.sent_bytes += count
         self.handed_at = time.monotonic()
-        return found
+        return piece
 
     def update_due(self) -> float:
         """Add the bytes that have become due since the last call; return how many may be sent now.

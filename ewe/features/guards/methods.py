@@ -57,7 +57,8 @@ class Methods(Middleware):
             return await self.inner.respond(request, io)
         if request.method not in METHODS:
             raise HTTPError(501, f"method {request.method!r} (methods)")
-        raise HTTPError(405, f"{request.method} is not among {self.allow[1]} (methods)", (self.allow,))
+        _, names = self.allow  # the field Allow
+        raise HTTPError(405, f"{request.method} is not among {names} (methods)", (self.allow,))
 
 
 MEANING = "the methods that are allowed; others are 405"

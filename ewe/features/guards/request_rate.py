@@ -21,7 +21,7 @@ from ewe.config.setting_types import number
 from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
-from ewe.features.guards.client import client_of, who
+from ewe.features.guards.client import client_key, client_of
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.status import HTTPError
 
@@ -62,7 +62,7 @@ class RequestRate(Middleware):
         A request counts once, also if a rewrite leads it to a location with the same rate.
         """
         if self.rate not in io.counted:
-            wait = self.rate.take(who(client_of(request, io)))
+            wait = self.rate.take(client_key(client_of(request, io)))
             if wait:
                 raise too_many(wait, f"more than {self.description} (requests-per-second)")
             io.counted = (*io.counted, self.rate)

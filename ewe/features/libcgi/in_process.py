@@ -229,13 +229,14 @@ def reason_unusable(config: Config) -> str:
     """
     if not holds_libraries(config.libcgi_path):
         return ""
-    if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
+    # Off Linux, the reason ends with a command that runs ewe in a container.
+    if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
         return f"{reason} (libcgi-path)"
     from ewe.features.libcgi.libraries import AS_ROOT_MESSAGE
     from ewe.features.libcgi.shim import NOT_BUILT_MESSAGE
-    from ewe.libcgi.build import shim
+    from ewe.libcgi.build import shim_file
 
-    if not shim().exists():
+    if not shim_file().exists():
         return f"{NOT_BUILT_MESSAGE} (libcgi-path)"
     if os.geteuid() == 0 and config.user is None:
         return AS_ROOT_MESSAGE

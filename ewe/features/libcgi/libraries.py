@@ -59,17 +59,17 @@ class Library:
     """A loaded library.
 
     handle: of libcgi_load() (core.h). name: of the file. fresh_until: the monotonic time after which the file is
-    checked again. identity: see identity().
+    checked again. file_version: see the function.
     """
 
-    __slots__ = ("fresh_until", "handle", "identity", "name", "shim")
+    __slots__ = ("file_version", "fresh_until", "handle", "name", "shim")
 
     def __init__(self, shim: Shim, handle: int, name: str, file_status: os.stat_result) -> None:
         """file_status: of the file when it was loaded."""
         self.shim = shim
         self.handle = handle
         self.name = name
-        self.identity = identity(file_status)
+        self.file_version = file_version(file_status)
         self.fresh_until = monotonic() + FILE_CHECK_S
 
     def __del__(self) -> None:
@@ -83,7 +83,7 @@ class Library:
         return info
 
 
-def identity(file_status: os.stat_result) -> tuple[int, ...]:
+def file_version(file_status: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when the file changes."""
     return (file_status.st_mtime_ns, file_status.st_ctime_ns, file_status.st_size, file_status.st_ino)
 
@@ -109,14 +109,16 @@ def append(descriptor: int, data: bytes) -> None:
 class LibraryState:
     """The state of one file: its library while that is loaded, and the times of its faults."""
 
-    __slots__ = ("failure", "fault_times", "identity", "kept_out_until", "library", "lock")
+    __slots__ = ("failure", "fault_times", "file_version", "kept_out_until", "library", "lock")
 
     def __init__(self) -> None:
         self.lock = allocate_lock()  # held while the library is loaded
         self.library: Library | None = None
         self.fault_times: list[float] = []  # time.monotonic() of the last faults
         self.kept_out_until = 0.0  # monotonic time before which the library is not loaded
-        self.identity: tuple[int, ...] = ()  # identity() of the file that faulted, or could not be loaded
+        self.file_version: tuple[
+            int, ...
+        ] = ()  # file_version() of the file that faulted, or could not be loaded
         self.failure = ""  # the reason why it could not be loaded
 
 
@@ -181,7 +183,8 @@ class Libraries:
                 output = self.output(
                     file, library, slot, self.with_body(library, slot, request_block, connection_block, body)
                 )
-            # None: the fault of another call has unloaded the library meanwhile. Load it, and call it again.
+            # `output` is None if the fault of another call has unloaded the library meanwhile: load it, and call
+            # it again.
             for _ in range(MAX_LOADS):
                 if output is not None:
                     return output
@@ -290,10 +293,10 @@ class Libraries:
                 with self.lock:
                     self.states_by_file.pop(file, None)
                 raise HTTPError(404, f"{file}: {reason.strerror}") from None
-            if loaded is not None and loaded.identity == identity(file_status):
+            if loaded is not None and loaded.file_version == file_version(file_status):
                 loaded.fresh_until = now + FILE_CHECK_S
                 return loaded
-            if state.identity != identity(file_status):
+            if state.file_version != file_version(file_status):
                 state.fault_times.clear()
                 state.failure, state.kept_out_until = "", 0.0
             elif now < state.kept_out_until:
@@ -326,11 +329,11 @@ class Libraries:
     def count_fault(self, state: LibraryState, file_status: os.stat_result | None) -> None:
         """Count a fault of a file. After MAX_FAULTS faults within FAULT_WINDOW_S, the library is kept out.
 
-        file_status: of the file that could not be loaded; None if the caller has set state.identity.
+        file_status: of the file that could not be loaded; None if the caller has set state.file_version.
         """
         now = monotonic()
         if file_status is not None:
-            state.identity = identity(file_status)
+            state.file_version = file_version(file_status)
         state.fault_times = [*(each for each in state.fault_times if now - each < FAULT_WINDOW_S), now][
             -MAX_FAULTS:
         ]
@@ -345,7 +348,7 @@ class Libraries:
         with state.lock:
             if state.library is library:
                 state.library = None
-            state.identity = library.identity
+            state.file_version = library.file_version
             self.count_fault(state, None)
 
     def drop_unloaded(self, file: str, library: Library) -> None:
@@ -361,7 +364,7 @@ class Libraries:
         state = self.states_by_file.get(file)
         if state is not None and (library := state.library) is not None:
             library.shim.retire(library.handle)
-            self.note_fault(file, library)
+            self.note_fault(file, library)  # the next call loads the library again
 
 
 # ---------------------------------------------------------------------------------------------------------

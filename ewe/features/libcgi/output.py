@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ewe.bounded import BoundedDict
 from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head, response
 from ewe.http.messages import Request, Response
-from ewe.http.status import BODILESS
+from ewe.http.status import BODILESS_STATUSES
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
@@ -58,8 +58,8 @@ class LibrarySource(GatewaySource):
 
     async def receive(self) -> bytes:
         """Return the next piece of the output, from memory or from its temporary file; b"" at the end."""
-        if self.left_over:
-            return self.take_left_over()
+        if self.body_start:
+            return self.take_body_start()
         output = self.output
         if output.file < 0:
             data, output.data = output.data, b""
@@ -114,13 +114,15 @@ class Answers:
         if answer.body is not source:
             output.close()
         elif source.length is None and not source.raw and request.method != "HEAD":
-            source.length = answer.length = output.size - source.offset + len(source.left_over)
+            source.length = answer.length = output.size - source.offset + len(source.body_start)
         return answer
 
     def make_plain_response(
         self, request: Request, script: Script, output: bytes | tuple[bytes, bytes]
     ) -> Response | None:
         """Return the response for an ordinary document, and cache it; None if the output needs the whole parser.
+
+        output: head and body in one piece, or as a pair if the body is long.
 
         Raises HTTPError(502) for a malformed head.
         """
@@ -136,7 +138,7 @@ class Answers:
         if raw_head[:1] == b"\n" or raw_head[:2] == b"\r\n":
             return None
         head = parse_head(raw_head, script.name, self.limits)
-        if head.target is not None or head.status == 205 or head.status in BODILESS:
+        if head.target is not None or head.status == 205 or head.status in BODILESS_STATUSES:
             return None
         if head.length is not None and head.length != len(body):
             return None
@@ -144,6 +146,6 @@ class Answers:
         answer.encoded()  # makes the head's bytes once, for all uses of the response
         if isinstance(output, bytes):
             self.responses[output] = answer
-        elif len(raw_head) <= MAX_CACHED_BYTES:
+        elif len(raw_head) <= MAX_CACHED_BYTES:  # the body is long: only the head is cached
             self.responses_by_head[raw_head, len(body)] = answer.with_body(b"")
         return answer

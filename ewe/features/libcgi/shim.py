@@ -83,11 +83,11 @@ class Shim:
 
     def __init__(self) -> None:
         """Load the shim, and declare the C types of its functions to ctypes. Raises NotBuilt."""
-        if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
+        if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
             raise NotBuilt(reason)
         try:
             # `preloaded`: loaded while ewe was root, since the workers may not be able to read its directory.
-            path = build.preloaded or build.shim()
+            path = build.preloaded or build.shim_file()
         except OSError:  # this process may not read ewe's directory
             raise NotBuilt(NOT_BUILT_MESSAGE) from None
         if path != build.preloaded and not path.exists():
@@ -100,12 +100,14 @@ class Shim:
         pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
         library.libcgi_interpreter.argtypes = [pointer, pointer]
         # A call by PyDLL keeps the interpreter's lock. The shim releases the lock if the call takes long.
-        held = ctypes.PyDLL(str(path), handle=library._handle)
+        with_lock = ctypes.PyDLL(str(path), handle=library._handle)
         python = ctypes.pythonapi
         library.libcgi_interpreter(
             ctypes.cast(python.PyEval_SaveThread, pointer), ctypes.cast(python.PyEval_RestoreThread, pointer)
         )
-        self.quick = declare(held.libcgi_quick_held, ctypes.c_long, pointer, pointer, text, text, pointer)
+        self.quick = declare(
+            with_lock.libcgi_quick_held, ctypes.c_long, pointer, pointer, text, text, pointer
+        )
         self.load = declare(library.libcgi_load, pointer, text, text, number, text, size, pointer)
         self.release = declare(library.libcgi_release, None, pointer)
         self.retire = declare(library.libcgi_retire, None, pointer)

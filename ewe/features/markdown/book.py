@@ -29,7 +29,7 @@ from ewe.bounded import BoundedDict
 from ewe.features.indexes import text as shown
 from ewe.features.markdown.convert import ABSOLUTE, decoded
 from ewe.features.markdown.outline import Heading, outline
-from ewe.features.static import hidden, identity
+from ewe.features.static import file_version, hidden
 from ewe.gateway.turns import Turns
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -47,7 +47,7 @@ MAX_DEPTH = 8  # directories between a page and its contents
 MAX_BOOKS = 50  # books in memory
 CHECK_S = 1.0  # seconds until a book is checked for changes
 MIN_WAIT_RATIO = 100  # after a check of t seconds, the next one waits at least MIN_WAIT_RATIO * t
-TURNS = Turns()
+BOOK_TURNS = Turns()
 CONTENTS = ("README.md", "index.md")
 
 
@@ -55,7 +55,7 @@ class Chapter(NamedTuple):
     """A page of a book. path: of its URL. title: not escaped. headings: of all levels, the title among them."""
 
     path: str
-    identity: tuple[int, ...]
+    file_version: tuple[int, ...]
     modified: int
     title: str
     headings: list[Heading]
@@ -77,7 +77,7 @@ class Book:
         self.is_cut = is_cut
         self.contents = order[0]
         self.modified = max(modified, *(page.modified for page in pages.values()))
-        self.version = hash((is_cut, *order, *((page.path, page.identity) for page in pages.values())))
+        self.version = hash((is_cut, *order, *((page.path, page.file_version) for page in pages.values())))
         self.positions = {path: at for at, path in enumerate(order)}
 
     def neighbours(self, path: str) -> tuple[Chapter | None, Chapter | None]:
@@ -98,7 +98,7 @@ class Books:
         self.static = static
         self.zone = zone
         # (directory, zone) -> (the monotonic() of the next check, the book)
-        self.known: BoundedDict[tuple[str, object], tuple[float, Book | None]] = BoundedDict(MAX_BOOKS)
+        self.cached: BoundedDict[tuple[str, object], tuple[float, Book | None]] = BoundedDict(MAX_BOOKS)
 
     def book_of(self, path: str) -> Book | None:
         """Return the book of a page: that of its directory, or of one above that links the page.
@@ -117,25 +117,29 @@ class Books:
         return None
 
     def book(self, directory: str, zone: object) -> Book | None:
-        """Return the book of a directory; None if the directory is none."""
+        """Return the book of a directory, from the cache if possible; None if the directory is no book."""
         key = (directory, zone)
-        known = self.known.get(key)
-        if known is None:
-            with TURNS.taken():
-                known = self.known.get(key)
-                return known[1] if known is not None else self.read(key, None)
-        expires, book = known
-        if expires > (now := time.monotonic()):
+        cached = self.cached.get(key)
+        if cached is None:
+            with BOOK_TURNS.one_at_a_time():
+                cached = self.cached.get(key)  # another thread may have read the book meanwhile
+                if cached is None:
+                    return self.read_and_cache(key, None)
+        check_at, book = cached
+        if check_at > (now := time.monotonic()):
             return book
-        self.known[key] = now + CHECK_S, book  # requests that come during the check get the book as it was
-        return self.read(key, book)
+        self.cached[key] = now + CHECK_S, book  # requests that come during the check get the book as it was
+        return self.read_and_cache(key, book)
 
-    def read(self, key: tuple[str, object], before: Book | None) -> Book | None:
-        """Read the book of a directory from the disk. before: the one at the last reading."""
+    def read_and_cache(self, key: tuple[str, object], before: Book | None) -> Book | None:
+        """Read the book of a directory from the disk, cache it, and return it. before: the one at the last reading.
+
+        None, for a directory that is no book, is cached as well.
+        """
         began = time.monotonic()
         book = BookReader(self, *key, before).book()
         took = time.monotonic() - began
-        self.known[key] = began + max(CHECK_S, MIN_WAIT_RATIO * took), book
+        self.cached[key] = began + max(CHECK_S, MIN_WAIT_RATIO * took), book
         return book
 
 
@@ -211,7 +215,7 @@ class BookReader:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 return None
-            if (known := self.before.get(path)) is not None and known.identity == identity(about):
+            if (known := self.before.get(path)) is not None and known.file_version == file_version(about):
                 self.bytes += min(about.st_size, MAX_FILE_BYTES)
                 return known
             source = os.read(descriptor, MAX_FILE_BYTES) if about.st_size <= MAX_FILE_BYTES else b""
@@ -223,7 +227,7 @@ class BookReader:
         found = outline(source.decode("utf-8", "replace"))
         title = found.title or shown(path.rpartition("/")[2])
         links = found.links if path.endswith(CONTENTS) else []
-        return Chapter(path, identity(about), about.st_mtime_ns // 10**9, title, found.headings, links)
+        return Chapter(path, file_version(about), about.st_mtime_ns // 10**9, title, found.headings, links)
 
 
 def inside(top: str, directory: str, link: str) -> str:

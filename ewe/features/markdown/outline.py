@@ -103,7 +103,8 @@ def plain(text: str) -> str:
 
 def targets(line: str) -> list[str]:
     """Return the targets of the links in a line."""
-    reference = REFERENCE.match(line)
+    reference = REFERENCE.match(line)  # [name]: target
     if reference is not None:
         return [reference[1]]
-    return [inside or bare for inside, bare in INLINE_LINK.findall(CODE.sub("", line))]
+    # [text](<target>) or [text](target); links in `code` do not count
+    return [in_brackets or bare for in_brackets, bare in INLINE_LINK.findall(CODE.sub("", line))]

@@ -28,7 +28,7 @@ from ewe.features.markdown.book import CHECK_S, MAX_FILE_BYTES, Book, Books
 from ewe.features.markdown.convert import Converted, convert
 from ewe.features.markdown.print import printed
 from ewe.features.markdown.search import query_of, results
-from ewe.features.static import File, Static, hidden, identity
+from ewe.features.static import File, Static, file_version, hidden
 from ewe.gateway.turns import Turns
 from ewe.http import conditional
 from ewe.http.dates import http_date
@@ -47,7 +47,7 @@ MAX_PAGES = 200  # pages in memory
 MAX_DIRECTORIES = 1_000  # directories in memory, with the contents of their books
 MAX_DOCUMENTS = 4  # books in memory, each as one document
 DOCUMENT_S = 10.0  # CPU time for the pages of one document that are not in the cache
-TURNS, DOCUMENT_TURNS = Turns(), Turns()
+PAGE_TURNS, DOCUMENT_TURNS = Turns(), Turns()
 KIND = "text/html; charset=utf-8"
 
 
@@ -98,7 +98,7 @@ class MarkdownPages:
         if hidden(path) or (opened := self.open(path)) is None:
             return None
         about, page, source = opened
-        if query is not None and (made := await io.call(self.extra, path, query)) is not None:
+        if query is not None and (made := await io.call(self.search_or_print_page, path, query)) is not None:
             etag = f'"{zlib.crc32(made):x}-{len(made):x}"'
             return answer(request, response_with(made, etag), etag, None)
         if page is None or page.check_at <= time.monotonic():
@@ -124,41 +124,41 @@ class MarkdownPages:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
                 return None
-            page = self.kept.get((path, identity(about)))
+            page = self.kept.get((path, file_version(about)))
             return about, page, os.read(descriptor, MAX_FILE_BYTES) if page is None else b""
         finally:
             os.close(descriptor)
 
     def renewed(self, path: str, about: os.stat_result, page: CachedPage | None, source: bytes) -> CachedPage:
-        """Return the page of a file, with the navigation of today. May take seconds.
+        """Return the page of a file, assembled again if the book of its navigation has changed. May take seconds.
 
         page: the one in the cache. source: the bytes of the file, if the cache has none.
         """
         if page is None:
-            page = self.converted(path, about, source)
+            page = self.convert_file(path, about, source)
         page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
         if page.text is not None and page.body is not None:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
             if version != page.version:
-                self.put_together(page, path, book)
+                self.assembled(page, path, book)
                 page.version = version
         return page
 
-    def converted(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
+    def convert_file(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
         """Convert the text of a file; return its page, which is not put together yet.
 
         Many clients may ask for a new page at once: one thread converts it, and the others get it from the cache.
         """
-        name, key = os.path.basename(path), (path, identity(about))
-        with TURNS.taken():
+        name, key = os.path.basename(path), (path, file_version(about))
+        with PAGE_TURNS.one_at_a_time():
             if (page := self.kept.get(key)) is None:
                 text = source.decode("utf-8", "replace")
                 made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
                 page = self.kept[key] = CachedPage(File(path, about, KIND, "", False), made)
         return page
 
-    def put_together(self, page: CachedPage, path: str, book: Book | None) -> None:
+    def assembled(self, page: CachedPage, path: str, book: Book | None) -> None:
         """Make the whole page from its parts."""
         assert page.text is not None and page.body is not None
         name = os.path.basename(path)
@@ -186,7 +186,7 @@ class MarkdownPages:
 
     # The search, and the document with all pages
 
-    def extra(self, path: str, query: str) -> bytes | None:
+    def search_or_print_page(self, path: str, query: str) -> bytes | None:
         """Return the page for ?q= (results of the search), or for ?print of the contents (the whole book).
 
         Return None for another query, and for a path outside of all books. The document of ?print may take
@@ -204,7 +204,7 @@ class MarkdownPages:
         if path != book.contents:
             return None
         key = (path, book.version)
-        with DOCUMENT_TURNS.taken():
+        with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
                 made = printed(book, self.language_of(path), self.bodies()).encode("utf-8", "replace")
                 self.documents[key] = made
@@ -223,7 +223,7 @@ class MarkdownPages:
                 return None
             about, page, source = opened
             if page is None and time.thread_time() < ends:
-                page = self.converted(path, about, source)
+                page = self.convert_file(path, about, source)
             return page.body if page is not None else None
 
         return body_of
@@ -236,15 +236,17 @@ class Contents:
         self.static = static
         self.books = books
         # The path of a directory -> the path of its contents; "" for a directory that is no book
-        self.known: TimedCache[str, str] = TimedCache(MAX_DIRECTORIES, CHECK_S)
+        self.contents_by_directory: TimedCache[str, str] = TimedCache(MAX_DIRECTORIES, CHECK_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the redirect; None for other paths, and for a query, such as that of a sorted listing."""
         if not request.path.endswith("/") or not self.may_be_book(request):
             return None
-        contents = self.known.get(request.path, None)
+        contents = self.contents_by_directory.get(request.path, None)
         if contents is None:
-            contents = self.known[request.path] = await io.call(self.contents_of, request.path)
+            contents = self.contents_by_directory[request.path] = await io.call(
+                self.contents_of, request.path
+            )
         if not contents:
             return None
         target = percent_encode(contents)
@@ -287,7 +289,7 @@ def answer(request: Request, response: Response, etag: str, modified: float | No
     """
     if not request.conditional:
         return response  # with the encoded header of the last time
-    status = conditional.outcome(request, etag, modified)
+    status = conditional.status_by_conditions(request, etag, modified)
     if status == 412:
         return error_page(412, "the condition does not hold")
     return Response(304, response.fields[1:]) if status == 304 else response

@@ -36,9 +36,11 @@ def query_of(query: str) -> str | None:
 def results(book: Book, query: str, here: str) -> str:
     """Return the page of results. here: the path of the page that is asked."""
     words = query.casefold().split()[:MAX_WORDS]
-    found = [each for each in (found_in(page, words) for page in book.pages.values()) if each is not None]
-    found.sort(key=lambda each: not each[1])  # pages whose title has all words come first
-    items = "".join(item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
+    found = [
+        match for match in (match_in_page(page, words) for page in book.pages.values()) if match is not None
+    ]
+    found.sort(key=lambda match: not match[1])  # pages whose title has all words come first
+    items = "".join(result_item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
     count = f"{len(found) or 'No'} page{'' if len(found) == 1 else 's'}"
     summary = f"<p>{count} with <b>{html_escape(query)}</b> in the title or a heading."
     if len(found) > MAX_RESULTS:
@@ -49,20 +51,22 @@ def results(book: Book, query: str, here: str) -> str:
     return bare(body, f"Search: {html_escape(query)}", header_of(book, here, query))
 
 
-def found_in(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
-    """Return a page, whether its title has all words, and the headings that have; None if nothing has."""
+def match_in_page(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
+    """Return a page, whether its title has all words, and the headings with the words that the title lacks.
+
+    If the title has all words, return the headings that have all words, too. None: the page does not match.
+    """
     title = page.title.casefold()
     missing = [word for word in words if word not in title]
     headings = []
-    for each in page.headings:
-        words_of = each.text.casefold()
-        # With all words in the title, any heading would do.
-        if all(word in words_of for word in missing or words) and each.text != page.title:
-            headings.append(each)
+    for heading in page.headings:
+        text = heading.text.casefold()
+        if all(word in text for word in missing or words) and heading.text != page.title:
+            headings.append(heading)
     return (page, not missing, headings) if words and (headings or not missing) else None
 
 
-def item(page: Chapter, headings: list[Heading], here: str) -> str:
+def result_item(page: Chapter, headings: list[Heading], here: str) -> str:
     """Return one result."""
     link = relative(page.path, here)
     shown = "".join(

@@ -44,7 +44,7 @@ def answer(location: LocationPlan) -> Handler:
     )
 
 
-def doubts(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public: str) -> Iterator[str]:
     """Yield a line for each location where everybody may write."""
     for site in config.sites:
         for location in site.locations:
@@ -56,4 +56,6 @@ def doubts(config: Config, public: str) -> Iterator[str]:
                 )
 
 
-FEATURE = Feature("webdav", answer=answer, doubts=doubts, late=("ewe.features.webdav.feature",))
+FEATURE = Feature(
+    "webdav", answer=answer, start_warnings=start_warnings, late=("ewe.features.webdav.feature",)
+)

@@ -241,10 +241,11 @@ def transfer(
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
-    """Rename the target of a COPY or MOVE to a hidden name, if it or the source is a directory; return the name.
+    """Rename the target of a COPY or MOVE to a hidden name; return that name.
 
-    rename(2) cannot replace a directory that has members. If ewe deleted the target first, it would be lost if the
-    rename then fails: the source may be gone, or be in another file system. Raises HTTPError, OSError.
+    The caller does this if the target or the source is a directory, because rename(2) cannot replace a directory
+    that has members. If ewe deleted the target first and the rename then failed, the target would be lost. The
+    rename fails if the source is gone, or is in another file system. Raises HTTPError, OSError.
     """
     if destination.is_directory:
         check_members(tree, destination, destination.path, destination.real)

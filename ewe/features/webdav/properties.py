@@ -60,7 +60,7 @@ class Document:
             parser.Parse(data, True)
         except (expat.ExpatError, ValueError, LookupError) as reason:
             raise HTTPError(400, f"webdav: the body is no XML: {reason}") from None
-        finally:
+        finally:  # parser and document refer to each other: without this, only the garbage collector frees them
             parser.StartElementHandler = parser.EndElementHandler = None
             parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = None
 

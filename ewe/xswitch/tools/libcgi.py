@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ewe.config.linux import needs_linux
 from ewe.config.messages import Failure
-from ewe.libcgi.build import DIRECTORY, HASH_DIGITS, SOURCES, TARGET, BuildError, compile_c, shim
+from ewe.libcgi.build import DIRECTORY, HASH_DIGITS, SOURCES, TARGET, BuildError, compile_c, shim_file
 from ewe.libcgi.build import build as build_shim
 from ewe.xswitch.engine_kinds import LIBCGI_PROGRAM
 
@@ -23,7 +23,7 @@ def build_all() -> str:
 
     Raises Failure: not on Linux, or a BuildError.
     """
-    if reason := needs_linux("LibCGI", command="ewe --host 0.0.0.0 4000"):
+    if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
         raise Failure(reason)
     return f"built: {build_shim()}\nbuilt: {build()}\n"
 
@@ -53,5 +53,5 @@ def build() -> str:
 
 def file_of_version() -> Path:
     """Return the path of an empty file that exists if the host was built from the current source."""
-    digest = hashlib.sha256(shim().name.encode() + HOST.read_bytes())
+    digest = hashlib.sha256(shim_file().name.encode() + HOST.read_bytes())
     return TARGET / f"host-{digest.hexdigest()[:HASH_DIGITS]}"

@@ -305,7 +305,7 @@ def conversation() -> ModuleType:
     module.__dict__.update(
         BUSY=b"HTTP/1.1 503\r\n\r\n",
         converse=converse,
-        converse_announced=converse,
+        converse_behind_proxy=converse,
         converse_securely=converse,
     )
     return module

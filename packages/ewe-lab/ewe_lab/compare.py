@@ -45,7 +45,7 @@ def tested_ewe(text: str) -> ServerUnderTest:
     try:
         name, *options = shlex.split(text)
         model = base.SYNONYMS.get(name, name)
-        base.find(model)
+        base.model_named(model)
     except base.UnknownModel as reason:
         near = "" if "did you mean" in str(reason) else nearest(text.split()[0], base.names())
         raise CommandError(f"{reason}{near}") from None

@@ -309,7 +309,7 @@ def missing(tested: ServerUnderTest) -> str:
     from ewe.processors import base
 
     try:
-        base.find(tested.model)
+        base.model_named(tested.model)
     except base.UnknownModel as reason:
         return f"{tested.name}: {reason}"
     if "uvloop" in tested.options and find_spec("uvloop") is None:

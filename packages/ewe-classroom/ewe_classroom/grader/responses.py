@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ewe.http.limits import RequestLimits
 from ewe.http.response_reader import ResponseReader
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?\r?\n")
 HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -45,7 +45,9 @@ class Response:
     def keeps_open(self) -> bool:
         """Return whether the server promised to read another request on this connection."""
         wish = (self.fields.get("Connection") or "").lower()
-        if "close" in wish or (self.length is None and not self.chunked and self.status not in BODILESS):
+        if "close" in wish or (
+            self.length is None and not self.chunked and self.status not in BODILESS_STATUSES
+        ):
             return False
         return self.version == "1.1" or "keep-alive" in wish
 

@@ -107,7 +107,7 @@ def libcgi_lacks() -> str:
         return "this ewe has no LibCGI"
     from ewe.libcgi import build
 
-    return "" if build.shim().exists() else NOT_BUILT
+    return "" if build.shim_file().exists() else NOT_BUILT
 
 
 @contextmanager

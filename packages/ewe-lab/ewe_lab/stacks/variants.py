@@ -132,9 +132,9 @@ class LazyFork(Fork):
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
-        orphans.adopt()
+        orphans.adopt_orphans()
         while not listener.closed:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             self.reap()
             if accepted is not None:
                 self.start(accepted)
@@ -148,7 +148,7 @@ class PidfdFork(Fork):
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        orphans.adopt()
+        orphans.adopt_orphans()
         while not listener.closed or self.children:
             accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
             for descriptor in ended:

@@ -14,7 +14,7 @@ from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config
-from ewe.processors.base import UnknownModel, find
+from ewe.processors.base import UnknownModel, model_named
 
 FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
 MOST_MODELS = 4
@@ -37,7 +37,7 @@ class ModelChoice(NamedTuple):
     @property
     def name(self) -> str:
         """The model's name, such as "pool"."""
-        return find(self.model).name if ":" in self.model else self.model
+        return model_named(self.model).name if ":" in self.model else self.model
 
     @property
     def label(self) -> str:
@@ -141,7 +141,7 @@ def options(text: str, words: list[str]) -> dict[str, str]:
 def checked(model: str, values: dict[str, str]) -> ModelChoice:
     """Return a choice of an existing model with valid values. Raises ConfigError."""
     try:
-        name = find(model).name
+        name = model_named(model).name
     except UnknownModel as reason:
         raise ConfigError(str(reason)) from None
     Config(**{key.replace("-", "_"): value for key, value in values.items()})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.settings import Config
 from ewe.server.processor_factory import ProcessorFactory
-from ewe.server.run import open_browser, opened
+from ewe.server.run import listening_sockets, open_browser
 from ewe.server.worker import Worker
 from ewe_watch.live.director import Director
 from ewe_watch.live.page import WatchPage
@@ -83,7 +83,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     WatchPage.director, WatchPage.chooser = director, SceneChooser(director, scene)
     WatchPage.token = secrets.token_urlsafe(16)
     factory = ProcessorFactory(config)
-    with opened(factory) as sockets:
+    with listening_sockets(factory) as sockets:
         url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
 
         def ready() -> None:
