@@ -27,16 +27,15 @@ from ewe.processors.prefork import Prefork
 from ewe_lab import options as types
 from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.foreign import OtherProgramsWatch
-from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
-from ewe_lab.bench.processes import LabError, end_children, missing, process_tree, two_cores
+from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
+from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
-from ewe_lab.lab_bench import CellJob, LabBench, adapted_load
-from ewe_lab.lab_bench import missing as missing_here
-from ewe_lab.stacks.machine import machine
+from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, why_server_is_missing
+from ewe_lab.stacks.machine import machine_facts
 
 WARM_UP_S = 0.5  # seconds, not counted
 OVERHEAD_S = 1.0  # seconds to start, probe and stop a server; used in estimates
@@ -45,19 +44,22 @@ POOL_THREADS = int(Config.poolthreads.default)  # as with parking = never
 REFERENCE = "nginx"  # the server with which all models are compared
 TESTED_SERVERS = (
     ServerUnderTest(REFERENCE, REFERENCE),
-    ServerUnderTest("serial", model="serial", most=1),
-    ServerUnderTest("fork", model="fork", most=256),
+    ServerUnderTest("serial", model="serial", max_connections=1),
+    ServerUnderTest("fork", model="fork", max_connections=256),
     ServerUnderTest(
-        "prefork", model="prefork", options=("--workers", str(PREFORK_WORKERS)), most=PREFORK_WORKERS
+        "prefork",
+        model="prefork",
+        options=("--workers", str(PREFORK_WORKERS)),
+        max_connections=PREFORK_WORKERS,
     ),
-    ServerUnderTest("thread", model="thread", most=1000),
+    ServerUnderTest("thread", model="thread", max_connections=1000),
     ServerUnderTest("pool-always", model="pool", options=("--parking", "always")),
     ServerUnderTest("pool-idle", model="pool", options=("--parking", "idle")),
     ServerUnderTest(
         "pool-never",
         model="pool",
         options=("--parking", "never", "--poolthreads", str(POOL_THREADS)),
-        most=POOL_THREADS,
+        max_connections=POOL_THREADS,
     ),
     ServerUnderTest("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
     ServerUnderTest("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),
@@ -172,11 +174,11 @@ def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnd
     if models:
         found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
         for each in found:
-            if each.name in models and (lacking := missing_here(each)):
+            if each.name in models and (lacking := why_server_is_missing(each)):
                 raise LabError(lacking)
     else:
         found = [each for each in TESTED_SERVERS if each.model or not quick]
-    installed = [each for each in found if each.name != REFERENCE and not missing_here(each)]
+    installed = [each for each in found if each.name != REFERENCE and not why_server_is_missing(each)]
     return [TESTED_SERVERS[0], *installed]
 
 
@@ -257,7 +259,7 @@ def run(lab: LabBench) -> Iterator[Cell]:
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
     ]
     rows = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
-    yield from lab.measure_all(jobs_of(lab, rows, lab.seconds(*MEASUREMENT_S)))
+    yield from lab.fill_cells_in_turns(jobs_of(lab, rows, lab.quick_or_full(*MEASUREMENT_S)))
 
 
 def check(table: ExperimentTable) -> Finding:
@@ -488,17 +490,21 @@ def arguments() -> CommandParser:
         action="store_true",
         help="measure 1 KB with keep-alive and without a log only: about a minute",
     )
-    add("--models", type=types.words, default=[], metavar="LIST",
+    add("--models", type=types.split_words, default=[], metavar="LIST",
         help="models, with commas; nginx is always measured")  # fmt: skip
     add(
         "--sizes",
-        type=types.sizes,
+        type=types.read_sizes,
         metavar="LIST",
         help="sizes of the file, with commas [64,1k,16k,128k; 1k with --quick]",
     )
-    add("--seconds", type=types.between(0.1, 600), help="the length of one measurement [2; 1 with --quick]")
-    add("--repeats", type=types.count(1, 99), default=3, metavar="N", help="measure N times [3]")
-    add("--connections", type=types.count(1, 1000), default=CONNECTIONS, metavar="N",
+    add(
+        "--seconds",
+        type=types.number_type(0.1, 600),
+        help="the length of one measurement [2; 1 with --quick]",
+    )
+    add("--repeats", type=types.whole_number_type(1, 99), default=3, metavar="N", help="measure N times [3]")
+    add("--connections", type=types.whole_number_type(1, 1000), default=CONNECTIONS, metavar="N",
         help="simultaneous connections [32; fewer where a server allows fewer]")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every sample to a file as well")
     return parser
@@ -518,7 +524,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
     quiet = not sys.stderr.isatty()
     watch = OtherProgramsWatch(two_cores())
     status = 0
-    heed_interrupts()
+    raise_on_first_interrupt()
     try:
         with (
             watch,
@@ -526,8 +532,8 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
             LabBench(progress, repeats=repeats) as lab,
         ):
             jobs = jobs_of(lab, rows, seconds)
-            progress.begin(estimated_s(len(rows), seconds, repeats))
-            for _ in lab.measure_all(jobs):
+            progress.begin_table(estimated_s(len(rows), seconds, repeats))
+            for _ in lab.fill_cells_in_turns(jobs):
                 pass
     except KeyboardInterrupt:
         print("Interrupted: the results until then follow.\n")
@@ -535,7 +541,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
     finally:
         ignore_interrupts()
         end_children(but=before)
-    watched = ExperimentTable("speed", foreign=watch.share(), cores=len(watch.cores))
+    watched = ExperimentTable("speed", foreign=watch.foreign_share(), cores=len(watch.cores))
     return status or int(any(row.failure for row in rows)), other_programs_clause(watched)
 
 
@@ -551,12 +557,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.json.touch()  # a file that cannot be written fails now, not after ten minutes
     except (LabError, OSError) as reason:
         parser.error(str(reason))
-    if lacking := missing(("wrk", REFERENCE)):
+    if lacking := missing_programs_text(("wrk", REFERENCE)):
         print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
         return 1
     rows = rows_to_fill(tested_servers, settings(sizes, options.quick), options.connections)
     kinds = [each.kind for each in tested_servers if not each.model]
-    known = machine(kinds)
+    known = machine_facts(kinds)
     about = {name: known[name] for name in (*FACT_NAMES, *kinds)}
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
     duration = estimated_s(len(rows), seconds, options.repeats)

@@ -181,7 +181,7 @@ def test_the_share_of_others_is_what_the_family_did_not_use(monkeypatch: pytest.
     watch.take_reading(first=True)
     now[0] = 10.0
     watch.take_reading()
-    assert watch.share() == pytest.approx(0.7)
+    assert watch.foreign_share() == pytest.approx(0.7)
 
 
 @pytest.mark.starts_processes
@@ -189,5 +189,5 @@ def test_a_childs_time_is_ours_after_its_end() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     with OtherProgramsWatch(range(os.cpu_count() or 1)) as watch:
         subprocess.run([sys.executable, "-c", burn], check=True)
-    assert watch.ours >= 0.45
-    assert watch.all >= 0.45  # seconds of the cores
+    assert watch.lab_s >= 0.45
+    assert watch.busy_s >= 0.45  # seconds of the cores

@@ -26,7 +26,7 @@ from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage, load
 from ewe_lab.load.histogram import Histogram
-from ewe_lab.load.merged import merged, packed
+from ewe_lab.load.merged import merge_counts, pack_counts
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
 from ewe_lab.machines import session, workers
@@ -224,8 +224,8 @@ def recorded(seed: int, count: int) -> Recorder:
 
 def test_percentiles_are_those_of_all_workers_together() -> None:
     """One worker has the fast answers, and few; a mean of percentiles would be far off."""
-    parts = json.loads(json.dumps([packed(recorded(1, 50)), packed(recorded(1000, 950))]))
-    sample = merged(parts, scheduled=False).sample("locust")
+    parts = json.loads(json.dumps([pack_counts(recorded(1, 50)), pack_counts(recorded(1000, 950))]))
+    sample = merge_counts(parts, scheduled=False).sample("locust")
     whole = Histogram()
     for times in (range(1, 51), range(1000, 1950)):
         for milliseconds in times:
@@ -237,9 +237,9 @@ def test_percentiles_are_those_of_all_workers_together() -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"service": None}, {"seconds": [[1]]}, {"errors": []}])
 def test_counts_of_a_worker_are_checked(wrong: dict[str, object]) -> None:
-    part = packed(recorded(1, 5)) | wrong if wrong else {}
+    part = pack_counts(recorded(1, 5)) | wrong if wrong else {}
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        merged([part], scheduled=False)
+        merge_counts([part], scheduled=False)
 
 
 @pytest.mark.starts_processes

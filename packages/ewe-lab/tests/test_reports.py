@@ -91,7 +91,7 @@ def get(url: str) -> tuple[int, str, bytes]:
 
 def needed(scenario: Scenario, database: LabDatabase) -> None:
     """Skip the test if the scenario cannot run here."""
-    if why := scenario.missing(database):
+    if why := scenario.why_missing(database):
         needs.left_out(why)
 
 
@@ -294,7 +294,9 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reports, "driver_of", lambda name: "")
     monkeypatch.setattr(reports, "find_tool", lambda name: None)
     monkeypatch.setattr(reports.compiled, "missing", lambda: "")
-    found = {scenario.name: scenario.missing(database).partition("left out: ")[2] for scenario in SCENARIOS}
+    found = {
+        scenario.name: scenario.why_missing(database).partition("left out: ")[2] for scenario in SCENARIOS
+    }
     assert found == {
         "1 CGI, embedded SQL": "apt install libecpg-dev",
         "2 CGI, ODBC": "apt install unixodbc-dev odbc-postgresql",
@@ -307,7 +309,7 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
         "X-Switch, kept connection": "apt install php-cgi",
     }
     monkeypatch.setattr(reports.gateways, "libcgi_lacks", lambda: "LibCGI is not built")
-    assert BY_NAME["in process, daemon"].missing(database) == (
+    assert BY_NAME["in process, daemon"].why_missing(database) == (
         "in process, daemon on PostgreSQL is left out: LibCGI is not built"
     )
     assert {each.gateway for each in SCENARIOS} >= {CGI, LIBCGI}

@@ -131,7 +131,7 @@ time.sleep(60)
 @pytest.mark.starts_processes
 def test_the_cpu_time_of_a_tree_has_children_that_are_gone() -> None:
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", FORKS], output) as started:
-        wait_until(lambda: "done" in processes.text_of(output), 20)
+        wait_until(lambda: "done" in processes.output_text(output), 20)
         first = cpu_seconds(started.pid)
         assert len(process_tree(started.pid)) == 2
         assert 0.65 < first < 1.3  # twice as much, 1.4, if something counted twice
@@ -162,7 +162,7 @@ def test_what_runs_ends_with_its_block_even_if_it_would_not() -> None:
         running([sys.executable, "-c", stubborn], output) as started,
     ):
         patch.setattr(processes, "TERM_TO_KILL_S", 0.2)
-        wait_until(lambda: processes.text_of(output).count("here") == 2, 20)
+        wait_until(lambda: processes.output_text(output).count("here") == 2, 20)
         raise ZeroDivisionError
     assert started.returncode == -signal.SIGKILL
     assert not [e for e in processes.processes() if e.session == started.pid and e.state not in "ZX"]
@@ -179,7 +179,7 @@ def test_what_is_started_is_pinned_and_we_are_not() -> None:
     ask = "import os; print(os.sched_getaffinity(0))"
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", ask], output, core) as started:
         assert processes.wait_for_end(started, 20)
-        assert processes.text_of(output).strip() == str({core})
+        assert processes.output_text(output).strip() == str({core})
     assert os.sched_getaffinity(0) == before
     assert processes.core_seconds(core) > 0
     with pytest.raises(LabError, match="core 99999"):

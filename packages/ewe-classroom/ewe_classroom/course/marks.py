@@ -81,7 +81,7 @@ class Mark:
     most: float
 
     @property
-    def is_open(self) -> bool:
+    def lacks_manual_mark(self) -> bool:
         return None in self.manual.values()
 
 
@@ -278,7 +278,7 @@ def to_csv(marks: list[Mark], rules: MarkRules) -> str:
         failed = " ".join(failed_checks(mark.graded))
         rows.append([
             hand_in.name, *(hand_in.identity.get(key, "") for key in identity), shown_number(mark.total),
-            shown_number(mark.most), shown_number(mark.automatic),
+            shown_number(mark.max_points), shown_number(mark.automatic),
             *(shown_number(mark.manual.get(name)) for name in rules.manual), sent, mark.late_days,
             shown_number(100 * mark.penalty), failed, remark(mark), page_of(mark.graded),
         ])  # fmt: skip
@@ -300,7 +300,7 @@ def remark(mark: Mark) -> str:
     """Return what a lecturer must know about a mark."""
     graded = mark.graded
     refused = str(graded.report.get("refused") or "") if graded.report else ""
-    parts = [graded.problem or refused, "manual marks are missing" if mark.is_open else ""]
+    parts = [graded.problem or refused, "manual marks are missing" if mark.lacks_manual_mark else ""]
     verdicts = graded.report["verdicts"] if graded.report and not refused else []
     if not_run := sum(each["status"] == "not run" for each in verdicts):
         parts.append(f"{not_run} checks were not run: see the limit of a run, --limit, and --jobs")

@@ -161,8 +161,8 @@ def to_classroom50(report: Report, maximum: int) -> str:
         "commit": commit,
         "release": os.environ.get("RELEASE_URL", ""),
         "review": os.environ.get("REVIEW_URL", commit),
-        "datetime": moment(report.began),
-        "graded_at": moment(report.began + report.seconds),
+        "datetime": iso_time(report.began),
+        "graded_at": iso_time(report.began + report.seconds),
         "score": report.score,
         "max-score": report.points,
         "tests": [
@@ -240,7 +240,7 @@ def to_junit(report: Report, maximum: int) -> str:
         "<testsuites>",
         f'<testsuite name={attribute(f"ewe-grade {report.lab}")} tests="{len(report.verdicts)}" '
         f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN] + count[NOT_JUDGED]}" '
-        f'time="{report.seconds:.3f}" timestamp="{moment(report.began)[:19]}">',
+        f'time="{report.seconds:.3f}" timestamp="{iso_time(report.began)[:19]}">',
     ]
     for verdict in report.verdicts:
         start = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
@@ -280,7 +280,7 @@ def summary_line(report: Report) -> str:
     return f"{line}. Nothing could be graded: {clip(report.refused, 500)}" if report.refused else line
 
 
-def moment(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 

@@ -41,7 +41,7 @@ from ewe_classroom.grader.scene import (
 )
 from ewe_classroom.grader.scheme import Item, Scheme
 from ewe_classroom.grader.speed import SPEED, judge, run_speed
-from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
+from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, StartCommand, Subject
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 from ewe_classroom.seeds import Seed
 
@@ -64,7 +64,7 @@ class Grading:
 
     def __init__(
         self,
-        recipe: Recipe,
+        start_command: StartCommand,
         scheme: Scheme,
         directory: Path,
         limits: SandboxLimits,
@@ -77,8 +77,8 @@ class Grading:
         limit_s: float = 0.0,
         on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
     ) -> None:
-        self.recipe = recipe
-        self.scheme = scheme = scheme.suited(recipe.language)
+        self.start_command = start_command
+        self.scheme = scheme = scheme.checks_for_language(start_command.language)
         self.directory = directory
         self.limits = limits
         self.private_network = private_network
@@ -89,7 +89,7 @@ class Grading:
         self.first_port = seed.port if seed is not None else FIRST_PORT
         self.limit_s = limit_s
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fault())
         self.on_verdict = on_verdict
@@ -106,7 +106,7 @@ class Grading:
         return Report(
             self.scheme.name,
             self.scheme.title,
-            shlex.join(self.recipe.command),
+            shlex.join(self.start_command.command),
             verdicts,
             private_network=self.private_network,
             student=self.student,
@@ -121,7 +121,7 @@ class Grading:
         hint = " ".join(part for part in (check.hint, item.hint) if part)
         verdict = Verdict(check.name, check.proves, item.points, sent=check.sends, why=check.why, hint=hint)
         seed = f"--seed {shlex.quote(self.seed.name)} " if self.seed is not None else ""
-        verdict.again = f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.recipe.shown}"
+        verdict.again = f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.start_command.shown}"
         return verdict
 
     def run(self) -> Report:
@@ -148,7 +148,7 @@ class Grading:
                             self.findings.faults.setdefault(name, verdict.name)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
-                report.restless = self.restless
+                report.restless = self.never_sleeps
                 verdict.clip()
                 held.append((item, verdict))
                 held = [(item, each) for item, each in held if not self.hand_over(report, item, each)]
@@ -207,7 +207,7 @@ class Grading:
             if scene is None or verdict.status not in (PASSED, FAILED):
                 return
             late = verdict.status == FAILED and scene.gave_up()
-            if scene.unproved or (late and self.restless):
+            if scene.unproved or (late and self.never_sleeps):
                 self.leave_open(verdict, scene)
                 return
             if not late:
@@ -235,7 +235,7 @@ class Grading:
             if item.check.fresh:
                 self.end_subject()
             scene = self.kind.scene(self.running_subject(item.check), item.options)
-            scene.deadline, scene.restless, scene.findings = self.deadline, self.restless, self.findings
+            scene.deadline, scene.never_sleeps, scene.findings = self.deadline, self.never_sleeps, self.findings
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
@@ -267,7 +267,7 @@ class Grading:
         if scene is not None:
             scene.close()
             self.subject = scene.subject
-            self.restless = scene.restless
+            self.never_sleeps = scene.never_sleeps
             verdict.facts = scene.confirmations
             verdict.steps = scene.steps
             if verdict.status != PASSED:
@@ -311,14 +311,14 @@ class Grading:
             port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
             # A server that is no model of ewe does without ewe: it could start ewe in its place.
-            ewe_home = (str(Path(ewe.__file__).resolve().parent),) if self.recipe.language == "python" else ()
+            ewe_home = (str(Path(ewe.__file__).resolve().parent),) if self.start_command.language == "python" else ()
             limits = replace(
                 self.limits,
                 descriptors=descriptors or self.limits.descriptors,
                 also_hidden=ewe_home if self.limits.hidden else (),
             )
             subject: Subject = self.kind.subject(
-                self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",
+                self.start_command, self.site, self.scheme.workers, limits, port, self.directory / "output",
                 environment,
             )  # fmt: skip
             self.subject = subject.__enter__()

@@ -377,7 +377,7 @@ class Scene:
         self.began = time.monotonic()
         self.confirmations: list[str] = []  # proven facts, for the report
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.unproved: list[str] = []  # waits whose end proves nothing
         self.check = ""  # its name
         self.findings = Findings()  # of the run so far
@@ -507,10 +507,10 @@ class Scene:
             elif now - quiescent_from >= (max(window, CONNECT_S) if connecting else window):
                 break
             baseline = baseline or tasks
-            stall_timeout_s = RESTLESS_S if self.restless and not sure else STALL_TIMEOUT_S
+            stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
             if now - moved_at > stall_timeout_s and self.had_turns(baseline, tasks, stall_timeout_s):
                 self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
-                if self.restless and sure:
+                if self.never_sleeps and sure:
                     self.unproved.append(what)
                 break
             if now - checked_at > EXCESS_CHECK_EVERY_S:
@@ -553,7 +553,7 @@ class Scene:
     def settle(self, *, sure: bool = False) -> None:
         """Wait until the server is quiescent."""
         unproved = len(self.unproved)
-        self.until(lambda: False, "the server is quiescent", sure=sure and not self.restless)
+        self.until(lambda: False, "the server is quiescent", sure=sure and not self.never_sleeps)
         del self.unproved[unproved:]  # no verdict rests on a pause
 
     def start_again(self) -> str:
@@ -563,7 +563,7 @@ class Scene:
         old.close()
         try:
             self.subject = Subject(
-                old.recipe, old.site, old.workers, old.limits, old.port, old.output, old.environment
+                old.start_command, old.site, old.workers, old.limits, old.port, old.output, old.environment
             )
             self.subject.wait_until_ready()
         except NotStarted as error:

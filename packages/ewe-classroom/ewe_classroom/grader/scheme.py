@@ -74,7 +74,7 @@ class Scheme:
     speed: SpeedPlan = SpeedPlan()
     subject: str = SERVER  # the kind of submission (kinds.py)
 
-    def suited(self, language: str) -> Scheme:
+    def checks_for_language(self, language: str) -> Scheme:
         """Return the scheme with the checks that suit a submission in a language."""
         items = tuple(item for item in self.items if item.check.suits(language))
         return replace(self, items=items)

@@ -8,22 +8,22 @@ import sys
 from collections.abc import Sequence
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, target
+from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_target
 
 PROBE_TIMEOUT_S = 5.0
 
 
 def probe(url: str, length: int | None) -> tuple[str, str]:
-    """Return what is wrong, "" if nothing is; and a remark on a good answer, "" if there is none."""
+    """Send a request. Return its failure and a remark on a good answer; each is "" if there is none."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     try:
-        load_target = target(
+        target = load_target(
             Load(path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
         )
     except (OSError, ValueError) as reason:
         return f"a first request failed: {getattr(reason, 'strerror', None) or reason}", ""
-    connection = LoadConnection(load_target)
+    connection = LoadConnection(target)
     try:
         connection.ask()
     except StatusError as status:
@@ -44,11 +44,11 @@ def probe(url: str, length: int | None) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Probe; return the exit status."""
+    """Send a request, and print its failure or a remark; return the exit status."""
     url, *length = argv or sys.argv[1:]
-    wrong, remark = probe(url, int(length[0]) if length else None)
-    print(wrong or remark)
-    return 1 if wrong else 0
+    failure, remark = probe(url, int(length[0]) if length else None)
+    print(failure or remark)
+    return 1 if failure else 0
 
 
 if __name__ == "__main__":
