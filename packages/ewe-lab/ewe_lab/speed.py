@@ -44,22 +44,22 @@ POOL_THREADS = int(Config.poolthreads.default)  # as with parking = never
 REFERENCE = "nginx"  # the server with which all models are compared
 TESTED_SERVERS = (
     ServerUnderTest(REFERENCE, REFERENCE),
-    ServerUnderTest("serial", model="serial", max_connections=1),
-    ServerUnderTest("fork", model="fork", max_connections=256),
+    ServerUnderTest("serial", model="serial", most=1),
+    ServerUnderTest("fork", model="fork", most=256),
     ServerUnderTest(
         "prefork",
         model="prefork",
         options=("--workers", str(PREFORK_WORKERS)),
-        max_connections=PREFORK_WORKERS,
+        most=PREFORK_WORKERS,
     ),
-    ServerUnderTest("thread", model="thread", max_connections=1000),
+    ServerUnderTest("thread", model="thread", most=1000),
     ServerUnderTest("pool-always", model="pool", options=("--parking", "always")),
     ServerUnderTest("pool-idle", model="pool", options=("--parking", "idle")),
     ServerUnderTest(
         "pool-never",
         model="pool",
         options=("--parking", "never", "--poolthreads", str(POOL_THREADS)),
-        max_connections=POOL_THREADS,
+        most=POOL_THREADS,
     ),
     ServerUnderTest("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
     ServerUnderTest("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),

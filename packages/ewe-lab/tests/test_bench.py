@@ -170,15 +170,13 @@ def test_many_cells_take_turns(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_load_fits_the_server() -> None:
     saturation = Load("saturation", users=500)
-    assert adapted_load(saturation, ServerUnderTest("serial", max_connections=1)).users == 1
+    assert adapted_load(saturation, ServerUnderTest("serial", most=1)).users == 1
     assert adapted_load(saturation, ServerUnderTest("apache-prefork", "apache-prefork")).users == 256
     assert (
-        adapted_load(
-            Load("saturation", users=500, keep_alive=False), ServerUnderTest("serial", max_connections=1)
-        ).users
+        adapted_load(Load("saturation", users=500, keep_alive=False), ServerUnderTest("serial", most=1)).users
         == 500
     )
-    assert adapted_load(Load(users=500), ServerUnderTest("serial", max_connections=1)).users == 500
+    assert adapted_load(Load(users=500), ServerUnderTest("serial", most=1)).users == 500
     # What a Java server does in its first seconds is to compile.
     assert (
         adapted_load(Load(warm_up=1), ServerUnderTest("tomcat", "tomcat")).warm_up
@@ -204,7 +202,7 @@ def test_one_core_is_said_so(lab: LabBench) -> None:
         with LabBench(lab.progress, repeats=1) as single:
             assert single.server_core is single.load_core is None
             load = Load(users=1, think=0.05, seconds=0.3, warm_up=0)
-            cell = single.measure(
+            cell = single.fill_cell(
                 ServerUnderTest("thread", model="thread"), load, Cell("thread"), single.site([])
             )
             assert cell.samples
@@ -417,7 +415,7 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
 def test_links_that_cannot_be_made(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.behind_link("1 tbit") as why:
         assert why == "there is no link of '1 tbit'; there are 10mbit, 100mbit, 1gbit"
-    monkeypatch.setattr(links, "SHAPE", "echo not permitted >&2; exit 1 # {ip} {tc} {speed}")
+    monkeypatch.setattr(links, "LINK_SCRIPT", "echo not permitted >&2; exit 1 # {ip} {tc} {speed}")
     with lab.behind_link("10mbit") as why:
         assert why.startswith("no link of 10mbit can be made here: ")
     monkeypatch.setattr(links, "find_tool", lambda name: None)

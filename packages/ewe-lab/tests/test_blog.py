@@ -184,7 +184,7 @@ def few_visitors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(visitors, "QUICK_S", SECONDS)
     monkeypatch.setattr(visitors, "CAPACITY_TIMES_S", (0.5, 0.5))
     monkeypatch.setattr(visitors, "THINK_TIMES_S", (0.1, 0.1))
-    monkeypatch.setattr(wordpress, "missing", lambda: "wordpress")
+    monkeypatch.setattr(wordpress, "missing_packages", lambda: "wordpress")
     monkeypatch.setattr(
         sql_blog, "BLOGS", (BlogSetup("asyncio"), BlogSetup("nowhere"), BlogSetup("pool", full=True))
     )

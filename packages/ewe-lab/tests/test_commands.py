@@ -302,8 +302,8 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pyte
     progress = Progress(60, terminal)
     assert (
         progress.planned_time_text() == "about 60 s"
-        and Progress(347).plan() == "about 6 min"
-        and Progress().plan() == ""
+        and Progress(347).planned_time_text() == "about 6 min"
+        and Progress().planned_time_text() == ""
     )
     progress.begin_table(20)
     progress.show_step("one")

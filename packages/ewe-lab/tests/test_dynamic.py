@@ -117,7 +117,7 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     monkeypatch.setattr(ways, "php_fpm", lambda: "")
     monkeypatch.setattr(webservers, "mod_php", lambda: "")
-    monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
+    monkeypatch.setattr(ways, "missing_tomcat_packages", lambda: "tomcat10 default-jdk-headless")
     lacks = {
         ServingStack("nginx", "php-fpm", "php"): "nginx-light php-fpm",
         ServingStack("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",

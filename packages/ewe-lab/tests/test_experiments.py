@@ -216,7 +216,7 @@ class Paper:
         self.directory, self.quick, self.notes = directory, quick, []
         self.loads: list[tuple[str, Load]] = []
 
-    def seconds(self, quick: float, full: float) -> float:
+    def quick_or_full(self, quick: float, full: float) -> float:
         return quick if self.quick else full
 
     def servers(self, tested_servers):
@@ -233,10 +233,10 @@ class Paper:
         self.loads.append((server.command, load))
         return Sample("none", 1.0, 1000, 1000, 100, received=1e8)
 
-    def linked(self, speed: str):
+    def behind_link(self, speed: str):
         return nullcontext("")
 
-    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+    def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
         cell.samples.append(self.load(SimpleNamespace(command=tested.name), load))
         return cell
 
@@ -668,7 +668,7 @@ def test_technologies_answer(name: str) -> None:
     if name == "xswitch java":
         build_once()
     with quick_lab() as lab, served(lab, technology(name)) as (server, path):
-        assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 50
+        assert 0 < xswitch_tables.time_first_answer(server.url.rstrip("/") + path) < 50
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,9 @@ def test_a_form_of_its_own_comes_before_the_script(tmp_path: Path) -> None:
 
 def test_what_a_library_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = CgiProgram(tmp_path, "hello.py")
-    monkeypatch.setattr(gateways, "libcgi_lacks", lambda: gateways.NOT_BUILT)
+    monkeypatch.setattr(gateways, "why_no_libcgi", lambda: gateways.NOT_BUILT)
     assert gateways.why_missing(LIBCGI, program) == f"libcgi is left out: {gateways.NOT_BUILT}"
-    monkeypatch.setattr(gateways, "libcgi_lacks", lambda: "")
+    monkeypatch.setattr(gateways, "why_no_libcgi", lambda: "")
     assert gateways.why_missing(LIBCGI, program) == "libcgi is left out: there is no hello.so beside hello.py"
 
 

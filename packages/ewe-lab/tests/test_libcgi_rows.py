@@ -127,7 +127,7 @@ def test_requests_are_timed_in_the_server(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_the_shim_the_library_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l_t2, "measure_sizes", lambda lab, *of: dict.fromkeys(SIZES, HANDLED))
-    monkeypatch.setattr("ewe_lab.stacks.gateways.libcgi_lacks", lambda: gateways.NOT_BUILT)
+    monkeypatch.setattr("ewe_lab.stacks.gateways.why_no_libcgi", lambda: gateways.NOT_BUILT)
     monkeypatch.setattr("ewe_lab.stacks.compiled.find_tool", lambda name: None)
     monkeypatch.setattr(gateways, "form_of", lambda gateway, program: program.script)
     with quick_lab() as lab:

@@ -32,12 +32,12 @@ from ewe_lab.load.client import (
     BadAnswer,
     LoadConnection,
     error_kind,
-    target,
+    load_target,
 )
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.load.run import choose
+from ewe_lab.load.run import choose_tool
 from ewe_lab.report import report
 from ewe_lab.report.summary import outcomes
 
@@ -256,7 +256,7 @@ def test_errors_by_kind(known: KnownServers, behaviour: str, expected: str) -> N
 def test_what_a_client_raises(known: KnownServers, behaviour: str, expected: str) -> None:
     url = known(behaviour)
     patience = 0.3 if expected == "ct" else 10.0
-    connection = LoadConnection(target(Load(length=1000, timeout=patience), url))
+    connection = LoadConnection(load_target(Load(length=1000, timeout=patience), url))
     began = time.monotonic()
     with pytest.raises((OSError, BadAnswer)) as raised:
         connection.ask()
@@ -378,7 +378,7 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
 @pytest.mark.parametrize("keep_alive", [True, False])
 def test_answers_are_read_to_their_end(known: KnownServers, behaviour: str, keep_alive: bool) -> None:
     url = known(behaviour)
-    connection = LoadConnection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
+    connection = LoadConnection(load_target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
     for _ in range(3):
         connection.ask()
     kept = keep_alive and behaviour in ("plain", "chunked", "early")
@@ -516,15 +516,19 @@ def test_the_tool_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"wrk", "ab"}
     monkeypatch.setattr("ewe_lab.load.run.find_tool", lambda name: name if name in here else None)
     saturation = Load("saturation", users=8)
-    assert choose(Load(users=8)) == choose(Load("arrivals", rate=1)) == "locust"
-    assert choose(saturation) == "wrk"
-    assert choose(replace(saturation, keep_alive=False)) == choose(replace(saturation, tls="parity")) == "ab"
-    assert choose(replace(saturation, tool="locust")) == "locust"
+    assert choose_tool(Load(users=8)) == choose_tool(Load("arrivals", rate=1)) == "locust"
+    assert choose_tool(saturation) == "wrk"
+    assert (
+        choose_tool(replace(saturation, keep_alive=False))
+        == choose_tool(replace(saturation, tls="parity"))
+        == "ab"
+    )
+    assert choose_tool(replace(saturation, tool="locust")) == "locust"
     here.clear()
-    assert choose(saturation) == choose(replace(saturation, tls="parity")) == "locust"
+    assert choose_tool(saturation) == choose_tool(replace(saturation, tls="parity")) == "locust"
     for wrong in (Load("spiral"), Load(tool="wrk"), Load("arrivals", tool="ab")):
         with pytest.raises(LabError, match="shape"):
-            choose(wrong)
+            choose_tool(wrong)
 
 
 def test_what_ab_reports() -> None:

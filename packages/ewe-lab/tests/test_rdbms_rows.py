@@ -175,7 +175,7 @@ def test_every_number_of_clients_is_measured_for_every_way(
     monkeypatch.setattr(r_f5, "start_ways", running_ways)
     monkeypatch.setattr(r_f5, "ping", counted)
     monkeypatch.setattr(r_f5, "LINKS", {"full speed": ""})
-    monkeypatch.setattr(databases, "missing", lambda name: "" if name == SQLITE else "no such thing")
+    monkeypatch.setattr(databases, "why_missing", lambda name: "" if name == SQLITE else "no such thing")
     with quick_lab() as lab:
         cells = list(r_f5.run(lab))
         assert f"{POSTGRESQL} is left out: no such thing" in lab.notes
@@ -316,12 +316,12 @@ def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_forged_cookie_counts_from_the_start() -> None:
-    good = sessions.signed(41)
-    assert sessions.unsigned(good) == 41
-    assert sessions.unsigned("99" + good[2:]) == 0
-    assert sessions.unsigned("") == sessions.unsigned("x.y") == 0
+    good = sessions.sign(41)
+    assert sessions.checked_count(good) == 41
+    assert sessions.checked_count("99" + good[2:]) == 0
+    assert sessions.checked_count("") == sessions.checked_count("x.y") == 0
     count, headers = sessions.count_visit("cookie", {"HTTP_COOKIE": f"a=b; session={good}"})
-    assert count == 42 and sessions.signed(42) in headers[0][1]
+    assert count == 42 and sessions.sign(42) in headers[0][1]
 
 
 def test_a_name_of_the_visitors_own_is_not_a_files_name(
@@ -383,6 +383,6 @@ def test_the_claim_about_daemons(busy: float, idle: float, word: str) -> None:
 def test_a_document_stands_for_its_experiments() -> None:
     rows = [id for id in CATALOG if id.startswith("R-")]
     assert len(rows) >= 7
-    assert cli.of_documents(["R"], CATALOG) == cli.of_documents(["r"], CATALOG) == rows
-    assert cli.of_documents(["RDBMS", "E-T2"], CATALOG) == [*rows, "E-T2"]
-    assert cli.of_documents(["GROW", "nothing"], CATALOG) == ["GROW", "nothing"]
+    assert cli.expand_documents(["R"], CATALOG) == cli.expand_documents(["r"], CATALOG) == rows
+    assert cli.expand_documents(["RDBMS", "E-T2"], CATALOG) == [*rows, "E-T2"]
+    assert cli.expand_documents(["GROW", "nothing"], CATALOG) == ["GROW", "nothing"]

@@ -289,8 +289,10 @@ def test_ratios_measured_beside_other_programs_are_not_kept(
         return 0, crowd
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "missing", lambda names: "")
-    monkeypatch.setattr(speed, "machine", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any"))
+    monkeypatch.setattr(speed, "missing_programs_text", lambda names: "")
+    monkeypatch.setattr(
+        speed, "machine_facts", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any")
+    )
     monkeypatch.setattr(speed, "measure", filled)
     assert speed.main(["--quick", "--models", "thread"]) == 0
     assert speed.LAST_RUN.exists() is not bool(crowd)
@@ -393,7 +395,9 @@ def test_the_models() -> None:
 
 
 def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "missing_here", lambda each: "apt install h2o" if each.kind == "h2o" else "")
+    monkeypatch.setattr(
+        speed, "why_server_is_missing", lambda each: "apt install h2o" if each.kind == "h2o" else ""
+    )
     assert [each.name for each in speed.chosen_servers([])][-2:] == ["lighttpd", "apache-event"]
     assert "lighttpd" not in [each.name for each in speed.chosen_servers([], quick=True)]
     assert [each.name for each in speed.chosen_servers(["lighttpd"], quick=True)] == ["nginx", "lighttpd"]
@@ -402,10 +406,10 @@ def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: 
 
 
 def test_sizes() -> None:
-    assert options.sizes("64,1k, 16K 64") == [64, 1024, 16384]
+    assert options.read_sizes("64,1k, 16K 64") == [64, 1024, 16384]
     for text in ("0", "k", "-1", "1.5"):
         with pytest.raises(argparse.ArgumentTypeError, match=re.escape(text)):
-            options.sizes(text)
+            options.read_sizes(text)
 
 
 def command(*words: str) -> list[str]:

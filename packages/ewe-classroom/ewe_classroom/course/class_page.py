@@ -73,6 +73,7 @@ def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
         bins=distribution(totals, max_points),
         most=shown_number(max_points),
         median=shown_number(median(totals)),
+        # Submissions that could not be graded: there is no report, or it says why the server could not be started
         problems=sum(not mark.graded.report or bool(mark.graded.report.get("refused")) for mark in marks),
         open=sum(mark.lacks_manual_mark for mark in marks),
         seconds=seconds,

@@ -291,7 +291,9 @@ def measure(options: argparse.Namespace) -> int:
         raise ConfigError("name one server: a file, or --command './server {port} {root} {workers}'")
     try:
         what = kind(lab.measures if lab.measures in NAMES else SERVER)
-        start_command = what.from_command(options.command) if options.command else what.from_path(options.path)
+        start_command = (
+            what.from_command(options.command) if options.command else what.from_path(options.path)
+        )
         found = measured(lab.name, start_command, options.workers, print, what=lab.measures)
         found.save(options.output)
     except (BadSubject, NotStarted) as error:

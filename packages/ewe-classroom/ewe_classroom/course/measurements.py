@@ -25,7 +25,7 @@ from ewe_classroom.course import other_measurements
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.load import STATUS_DIGITS
 from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.grader.subject import StartCommand, ServedFiles, Subject
+from ewe_classroom.grader.subject import ServedFiles, StartCommand, Subject
 
 CLIENT_COUNTS = (1, 2, 4, 8, 16)
 IDLE_CONNECTION_COUNTS = (0, 100)
@@ -83,7 +83,9 @@ def measure(
     Raises ConfigError, NotStarted.
     """
     if what == "engine":
-        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(start_command, say))
+        return Measurements(
+            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(start_command, say)
+        )
     if what == "data":
         return Measurements(
             lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_data(Path(start_command.command[0]), say)

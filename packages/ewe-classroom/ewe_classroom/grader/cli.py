@@ -229,7 +229,9 @@ def run(options: argparse.Namespace) -> int:
         try:
             if options.work:
                 stack.enter_context(copied(options, account, hidden))
-            start_command = what.from_command(options.command) if options.command else what.from_path(options.path)
+            start_command = (
+                what.from_command(options.command) if options.command else what.from_path(options.path)
+            )
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
                 own_model.expect(Path(options.path).absolute())
         except subject.BadSubject as error:
@@ -511,7 +513,9 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
 
     grading.on_verdict = show
     speed = ", and its speed" if grading.measures_speed else ""
-    print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.start_command.shown}{speed}")
+    print(
+        f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.start_command.shown}{speed}"
+    )
     save(grading.report(), options)  # before the first check, so that a complete file always exists
     report = grading.run()
     save(report, options)

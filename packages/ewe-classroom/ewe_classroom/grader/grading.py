@@ -54,13 +54,19 @@ NOT_HIDDEN = (
 REPLAY_FORMAT = "ewe-replay/1"
 
 
-def waits(verdict: Verdict) -> bool:
+def is_not_run_yet(verdict: Verdict) -> bool:
     """Return whether a check has still to run."""
     return verdict.status == NOT_RUN and not verdict.because
 
 
 class Grading:
-    """Grades one server. directory: an empty directory that the server's account may enter."""
+    """Grades one server.
+
+    start_command: how the server is started. scheme: the checks, and their points. directory: an empty directory
+    that the server's account may enter. limits: of the sandbox. record: a directory for recordings of failed
+    checks, if any. seed: makes the numbers of the checks. limit_s: of the whole run, 0: none. on_verdict: called
+    after each check.
+    """
 
     def __init__(
         self,
@@ -100,9 +106,9 @@ class Grading:
 
     def report(self) -> Report:
         """Return a report in which no check has run."""
-        verdicts = [self.verdict(item) for item in self.scheme.items]
+        verdicts = [self.empty_verdict(item) for item in self.scheme.items]
         if self.measures_speed:
-            verdicts.append(self.verdict(Item(SPEED, self.scheme.speed.points)))
+            verdicts.append(self.empty_verdict(Item(SPEED, self.scheme.speed.points)))
         return Report(
             self.scheme.name,
             self.scheme.title,
@@ -116,12 +122,15 @@ class Grading:
             notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
         )
 
-    def verdict(self, item: Item) -> Verdict:
+    def empty_verdict(self, item: Item) -> Verdict:
+        """Return the verdict of a check that has not run, with the command that repeats the check."""
         check = item.check
         hint = " ".join(part for part in (check.hint, item.hint) if part)
         verdict = Verdict(check.name, check.proves, item.points, sent=check.sends, why=check.why, hint=hint)
         seed = f"--seed {shlex.quote(self.seed.name)} " if self.seed is not None else ""
-        verdict.again = f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.start_command.shown}"
+        verdict.again = (
+            f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.start_command.shown}"
+        )
         return verdict
 
     def run(self) -> Report:
@@ -133,7 +142,9 @@ class Grading:
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
         needed = {name for item in self.scheme.items for name in item.needs}
         pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
-        held: list[tuple[Item | None, Verdict]] = []  # depend on checks that have not run yet
+        waiting: list[
+            tuple[Item | None, Verdict]
+        ] = []  # verdicts that depend on checks that have not run yet
         try:
             for verdict, item in pairs:
                 began = time.monotonic()
@@ -150,14 +161,14 @@ class Grading:
                 report.seconds = round(time.monotonic() - start, 3)
                 report.restless = self.never_sleeps
                 verdict.clip()
-                held.append((item, verdict))
-                held = [(item, each) for item, each in held if not self.hand_over(report, item, each)]
+                waiting.append((item, verdict))
+                waiting = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
         finally:
             self.end_subject()
         report.finished = True
         return report
 
-    def hand_over(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
+    def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
 
         A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
@@ -166,15 +177,15 @@ class Grading:
         """
         if item is not None and verdict.status == FAILED:
             reasons = rests_on(verdict.name)
-            rests = [each for each in report.verdicts if each.name in reasons]
-            if any(waits(each) for each in rests):
+            possible_causes = [other for other in report.verdicts if other.name in reasons]
+            if any(is_not_run_yet(other) for other in possible_causes):
                 return False
             causes = [
-                each
-                for each in rests
-                if each.status in (FAILED, NOT_JUDGED)
-                and each.points
-                and each.name not in self.findings.passed
+                other
+                for other in possible_causes
+                if other.status in (FAILED, NOT_JUDGED)
+                and other.points
+                and other.name not in self.findings.passed
             ]
             if causes:
                 cause = causes[0].name
@@ -182,8 +193,10 @@ class Grading:
                     f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
                 )
         if item is not None and verdict.status == PASSED:
-            needed = [each for each in report.verdicts if each.name in item.needs and each.status != PASSED]
-            if any(waits(each) for each in needed):
+            needed = [
+                other for other in report.verdicts if other.name in item.needs and other.status != PASSED
+            ]
+            if any(is_not_run_yet(other) for other in needed):
                 return False
             if needed:
                 self.findings.passed.add(verdict.name)
@@ -203,17 +216,17 @@ class Grading:
         check is run again.
         """
         for _ in range(MAX_ATTEMPTS):
-            scene = self.run_once(item, verdict)
+            scene = self.run_check_once(item, verdict)
             if scene is None or verdict.status not in (PASSED, FAILED):
                 return
-            late = verdict.status == FAILED and scene.gave_up()
+            late = verdict.status == FAILED and scene.may_have_timed_out()
             if scene.unproved or (late and self.never_sleeps):
-                self.leave_open(verdict, scene)
+                self.make_not_judged(verdict, scene)
                 return
             if not late:
                 return
 
-    def leave_open(self, verdict: Verdict, scene: Scene) -> None:
+    def make_not_judged(self, verdict: Verdict, scene: Scene) -> None:
         """Make a verdict "not judged": a server that is never quiescent could still have acted."""
         if verdict.name == FIRST_CHECK:
             return
@@ -227,7 +240,7 @@ class Grading:
         """Return why a check was not run."""
         return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
 
-    def run_once(self, item: Item, verdict: Verdict) -> Scene | None:
+    def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
         """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
         scene: Scene | None = None
         self.fault = ""
@@ -235,7 +248,11 @@ class Grading:
             if item.check.fresh:
                 self.end_subject()
             scene = self.kind.scene(self.running_subject(item.check), item.options)
-            scene.deadline, scene.never_sleeps, scene.findings = self.deadline, self.never_sleeps, self.findings
+            scene.deadline, scene.never_sleeps, scene.findings = (
+                self.deadline,
+                self.never_sleeps,
+                self.findings,
+            )
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
@@ -310,8 +327,10 @@ class Grading:
         if self.subject is None:
             port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
-            # A server that is no model of ewe does without ewe: it could start ewe in its place.
-            ewe_home = (str(Path(ewe.__file__).resolve().parent),) if self.start_command.language == "python" else ()
+            # ewe is hidden from a server that is no model of ewe: it could start ewe in its place
+            ewe_home = (
+                (str(Path(ewe.__file__).resolve().parent),) if self.start_command.language == "python" else ()
+            )
             limits = replace(
                 self.limits,
                 descriptors=descriptors or self.limits.descriptors,
@@ -325,6 +344,7 @@ class Grading:
         return self.subject
 
     def end_subject(self) -> None:
+        """Stop the server, if one runs. The next check starts another one."""
         if self.subject is not None:
             self.subject.close()
             self.subject = None

@@ -184,7 +184,9 @@ class Side:
 
 
 @contextmanager
-def reference_server(start_command: StartCommand, student: Subject, port: int, output: Path) -> Iterator[Subject]:
+def reference_server(
+    start_command: StartCommand, student: Subject, port: int, output: Path
+) -> Iterator[Subject]:
     """Run the reference beside the student's server. Raises NotStarted.
 
     The reference is added to student.own_children, so that it does not count as a process of the student's server.

@@ -150,6 +150,7 @@ class StartCommand:
     language: str = ""
 
     def filled(self, port: int, root: Path, workers: int) -> list[str]:
+        """Return the words of the command, with values in place of {port}, {root} and {workers}."""
         values = {"{port}": str(port), "{root}": str(root), "{workers}": str(workers)}
         words = []
         for word in self.command:

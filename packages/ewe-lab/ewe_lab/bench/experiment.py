@@ -24,7 +24,7 @@ from ewe_lab.bench.results import Cell, Sample
 class ServerUnderTest:
     """A server under test. name: in tables (`thread`, `nginx`); kind: `ewe` or the name of another server.
 
-    options: of the command line. max_connections: those that the server can keep open and serve at once. variables:
+    options: of the command line. most: the connections that the server can keep open and serve at once. variables:
     of the environment, for ewe only; directories in PYTHONPATH come after those of ewe. other_pids: processes that
     work for the server and are not its children.
     """
@@ -33,9 +33,14 @@ class ServerUnderTest:
     kind: str = "ewe"
     model: str = ""
     options: tuple[str, ...] = ()
-    max_connections: int = 1_000_000
+    most: int = 1_000_000  # max_connections, by its name in the file of a paper
     variables: tuple[tuple[str, str], ...] = ()
     other_pids: tuple[int, ...] = ()
+
+    @property
+    def max_connections(self) -> int:
+        """The connections that the server can keep open and serve at once."""
+        return self.most
 
 
 def duration_text(seconds: float) -> str:

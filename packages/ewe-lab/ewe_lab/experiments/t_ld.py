@@ -177,8 +177,8 @@ def capacity_note(blog: str, name: str, capacity: float) -> str:
     """Return a sentence on the capacity and the shares of the phases."""
     return (
         f"{blog}: {name} answers {figures.number_text(capacity)} visitors a second at best, with "
-        f"{CAPACITY_CLIENTS} clients that never pause. The phases are 22, 100 and 44 % of this rate, for all servers of"
-        " this blog."
+        f"{CAPACITY_CLIENTS} clients that never pause. The phases are 22, 100 and 44 % of this rate, for all"
+        " servers of this blog."
     )
 
 

@@ -15,7 +15,7 @@ VARIANTS = "ewe_lab.stacks.variants"
 SELECT, POLL, EPOLL = "select", "poll", "epoll"
 SERVERS = (
     # select() knows no descriptor from 1,024 on, and the server needs some for itself.
-    ServerUnderTest(SELECT, model=f"{VARIANTS}:Selecting", max_connections=1000),
+    ServerUnderTest(SELECT, model=f"{VARIANTS}:Selecting", most=1000),
     ServerUnderTest(POLL, model=f"{VARIANTS}:Polling"),
     ServerUnderTest(EPOLL, model=f"{VARIANTS}:EPolling"),
 )

@@ -2,19 +2,19 @@
 
 from ewe_lab.bench.experiment import ServerUnderTest
 
-SERIAL = ServerUnderTest("serial", model="serial", max_connections=1)
-FORK = ServerUnderTest("fork", model="fork", max_connections=256)
-PREFORK = ServerUnderTest("prefork", model="prefork", options=("--workers", "8"), max_connections=8)
-THREAD = ServerUnderTest("thread", model="thread", max_connections=1000)
+SERIAL = ServerUnderTest("serial", model="serial", most=1)
+FORK = ServerUnderTest("fork", model="fork", most=256)
+PREFORK = ServerUnderTest("prefork", model="prefork", options=("--workers", "8"), most=8)
+THREAD = ServerUnderTest("thread", model="thread", most=1000)
 POOL_2006 = ServerUnderTest(
-    "pool-2006", model="pool", options=("--parking", "never", "--poolthreads", "5"), max_connections=5
+    "pool-2006", model="pool", options=("--parking", "never", "--poolthreads", "5"), most=5
 )
 POOL = ServerUnderTest("pool", model="pool")
 ASYNCIO = ServerUnderTest("asyncio", model="asyncio")
 MODELS = (SERIAL, FORK, PREFORK, THREAD, POOL_2006, POOL, ASYNCIO)
 
-APACHE_PREFORK = ServerUnderTest("apache-prefork", "apache-prefork", max_connections=256)
-APACHE_WORKER = ServerUnderTest("apache-worker", "apache-worker", max_connections=400)
+APACHE_PREFORK = ServerUnderTest("apache-prefork", "apache-prefork", most=256)
+APACHE_WORKER = ServerUnderTest("apache-worker", "apache-worker", most=400)
 APACHE_EVENT = ServerUnderTest("apache-event", "apache-event")
 NGINX = ServerUnderTest("nginx", "nginx")
 LIGHTTPD = ServerUnderTest("lighttpd", "lighttpd")
