@@ -104,13 +104,10 @@ bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
 	$(VENV)/bin/ewe-lab $(ARGS)
 
-# ROWS: ids of experiments, or documents by their prefix; ewe: the experiments that are ours. A row that could not be
-# measured makes `run` fail, and the page names it.
-ROWS ?= E X L R T ewe
-claims: REPORTS := .bench/claims-$(shell date +%Y-%m-%d-%H%M%S)
-claims: $(VENV)/.lab ## measure each claim of the papers, and write their page; ARGS=--quick, ROWS="L-T1 R-F5"
-	-$(VENV)/bin/ewe-lab run $(ROWS) $(ARGS) --out $(REPORTS)
-	$(VENV)/bin/ewe-lab claims $(REPORTS) --page packages/ewe-lab/docs/claims.md
+# ROWS: ids of experiments, or documents by their prefix (E X L R T), ewe: those that are ours; without it all.
+ROWS ?=
+claims: $(VENV)/.lab ## measure claims of the papers on a quiet machine, and write their page; ARGS="--minutes 40"
+	$(VENV)/bin/ewe-lab renew $(ROWS) $(ARGS) --page packages/ewe-lab/docs/claims.md --reports packages/ewe-lab/reports
 
 java: $(VENV)/.serve ## the Java engine of X-Switch, and the lab's servlets (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
@@ -165,6 +162,8 @@ $(VENV)/.test: WHAT = -e '.[test,lint]' -e packages/ewe-explore -e packages/ewe-
 	-e packages/ewe-watch
 $(VENV)/.test: THEN = $(VENV)/bin/python tests/support/few_tests.py
 $(VENV)/.lab: WHAT = -e . -e 'packages/ewe-lab[locust]'
+$(VENV)/.lab: THEN = $(PIP_INSTALL) -e 'packages/ewe-lab[servers]' >$(VENV)/servers.log 2>&1 || \
+	  echo "A server of Python applications does not install here ($(VENV)/servers.log): its rows are not run"
 
 # Newer versions of pip read the constraints for builds from another variable.
 PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \

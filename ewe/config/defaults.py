@@ -12,3 +12,9 @@ WEB_INF = "WEB-INF"
 PRIVATE_DIRECTORIES = (WEB_INF, "META-INF")
 LIBCGI_PREFIX = "/libcgi-bin/"  # of the URLs of libraries
 LIBCGI_SUFFIX = ".so"  # of their files
+# The extensions of scripts that X-Switch's built-in engines run
+ENGINE_EXTENSIONS = {"python": (".py",), "perl": (".pl",), "php": (".php",), "libcgi": (LIBCGI_SUFFIX,)}
+# X-Switch's packages: their directory in a user's home, unless the setting `packages` names another one, and the
+# ends of their names
+PACKAGE_DIRECTORY = "xswitch-packages"
+PACKAGE_SUFFIXES = (".zip", ".war")

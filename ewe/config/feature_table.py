@@ -21,6 +21,7 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ewe.features.browser", ("database", "dbd")),
     ("ewe.features.applications", ("wsgi", "asgi")),
     ("ewe.features.xswitch", ("xswitch", "xswitch_config")),
+    ("ewe.features.far_scripts", ("xswitch_config",)),
     ("ewe.features.cgi", ("always",)),
     ("ewe.features.libcgi", ("always",)),
     ("ewe.features.users", ("userdir",)),

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.bounded import TimedCache
+from ewe.config.defaults import PACKAGE_DIRECTORY, PACKAGE_SUFFIXES
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.gateway.scripts import closed_door, script_of
+from ewe.gateway.scripts import Script, closed_door, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -58,17 +59,18 @@ class Home:
     """One user's directory, and the handlers for its files, its pages and its pages from SQL.
 
     account: the user's account. root: the directory's path. real: its path without links. users: the handler of all
-    users' directories, with the settings and what they share.
+    users' directories, with the settings and what they share. packages: the directory of the user's packages.
 
     Files are served only from `real`. `root` may lead to another directory at any time, since the user can replace
     it. programs: the beginnings of the URLs of the user's programs, such as /~alice/cgi-bin/.
     """
 
-    __slots__ = ("name", "pages", "programs", "root", "sql_pages", "static")
+    __slots__ = ("name", "packages", "pages", "programs", "root", "sql_pages", "static")
 
     def __init__(self, account: pwd.struct_passwd, root: str, real: str, users: Users) -> None:
         self.name = account.pw_name
         self.root = root
+        self.packages = os.path.join(account.pw_dir, users.package_directory)
         prefix = f"/~{self.name}"
         self.programs = tuple(prefix + each for each in PROGRAMS)
         protected = users.protected.for_root(real, [real + each for each in PROGRAMS])
@@ -102,6 +104,7 @@ class Users:
         self.databases = databases
         self.config = config
         self.directory = config.userdir
+        self.package_directory = str(switch.table.get("packages", PACKAGE_DIRECTORY)) if switch else ""
         self.homes: TimedCache[str, Home] = TimedCache(MAX_HOMES, HOME_CACHE_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -113,6 +116,8 @@ class Users:
             if self.switch is None:
                 raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
             script = script_of(home.root, f"/~{home.name}", request.path)
+            if script is None and self.package_directory:
+                script = script_of_package(home, request.path)
             return None if script is None else await self.switch.run(script, request, io, home.root)
         if self.switch is not None and (page := home.pages.find(request.path)) is not None:
             return await self.switch.run(page, request, io, home.root)
@@ -188,6 +193,31 @@ class Users:
         if not os.access(real, os.X_OK):
             raise Doubt(closed_door(root))
         return real
+
+
+def script_of_package(home: Home, path: str) -> Script | None:
+    """Return the script that a path names in a package that does not serve yet; None if there is no such package.
+
+    X-Switch unpacks a package at a request for a script of its user. It also divides the path.
+    """
+    programs = home.programs[0]
+    name = path[len(programs) :].partition("/")[0] if path.startswith(programs) else ""
+    if not name or "/." in path or os.path.lexists(home.root + PROGRAMS[0] + name):
+        return None
+    if not any(may_exist(os.path.join(home.packages, name + suffix)) for suffix in PACKAGE_SUFFIXES):
+        return None
+    return Script(home.root + PROGRAMS[0] + path[len(programs) :], path, "")
+
+
+def may_exist(file: str) -> bool:
+    """Return whether a file exists, or lies in a directory that this process may not enter."""
+    try:
+        os.lstat(file)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

@@ -55,7 +55,8 @@ class XSwitch:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config
         self.limits = limits
-        self.directories = script_directories(config.xswitch_config)
+        self.table = settings_table(config.xswitch_config)
+        self.directories = script_directories(self.table)
         self.trace: Trace | None = None
         if config.trace is not None:
             from ewe.trace import trace_at
@@ -138,22 +139,23 @@ class XSwitch:
         return answer_found
 
 
-def script_directories(file: str | None) -> tuple[str, ...]:
-    """Return the directories in which every file is a script, from X-Switch's settings file.
-
-    X-Switch itself checks that file. Raises ValueError if it cannot be read.
-    """
+def settings_table(file: str | None) -> dict[str, Any]:
+    """Return X-Switch's settings file as a table, which X-Switch itself checks. Raises ValueError."""
     if file is None:
-        return ()
+        return {}
     import tomllib
 
     try:
         with open(file, "rb") as source:
-            table = tomllib.load(source)
+            return tomllib.load(source)
     except OSError as reason:
         raise ValueError(f"cannot read {file}: {reason.strerror} (xswitch-config)") from None
     except (ValueError, RecursionError) as reason:
         raise ValueError(f"{file}: {reason} (xswitch-config)") from None
+
+
+def script_directories(table: dict[str, Any]) -> tuple[str, ...]:
+    """Return the directories in which every file is a script, from the table of X-Switch's settings file."""
     directories = table.get("directories", {})
     if not isinstance(directories, dict):
         return ()

@@ -221,6 +221,16 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wanted, *listen)))
 
 
+def unused_sockets(config: Config) -> Iterator[str]:
+    """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
+    unused = [each for each in systemd.inherited(os.environ) if config.bind and each not in config.bind]
+    if unused:
+        yield (
+            f"bind {', '.join(config.bind)}: sockets of the service manager are not used ({len(unused)}), and their"
+            f" clients wait in vain: leave out bind, or name {', '.join(unused)} there"
+        )
+
+
 def name_of_descriptor(address: str) -> tuple[str, int]:
     """Return the (address, port) of an inherited socket, whose address is fd://N. Raises StartError."""
     import socket
@@ -264,7 +274,7 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     sys.unraisablehook = logger.ignored
     public = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     doubts_of_sites = (*doubts_of_features(factory.config, *public[:1]), *apache_rules(factory.config))
-    for doubt in (*factory.config.former_names(), *doubts_of_sites):
+    for doubt in (*factory.config.former_names(), *doubts_of_sites, *unused_sockets(factory.config)):
         logger.errors.warning(doubt)
 
     def ready() -> None:

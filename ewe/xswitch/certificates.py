@@ -52,14 +52,14 @@ def read_certificates(settings: Settings) -> Settings:
     )
     if fault:
         raise ConfigError(f"{fault} (tls-cert, tls-key, tls-ca)")
-    found = replace(settings, certificates=texts)
+    with_texts = replace(settings, certificates=texts)
     try:
-        contexts(found)
+        contexts(with_texts)
     except (OSError, ValueError) as reason:
         raise ConfigError(
             f"tls-cert {settings.tls_cert}, tls-key {settings.tls_key}, tls-ca {settings.tls_ca}: {reason}"
         ) from None
-    return found
+    return with_texts
 
 
 def read_pem(key: str, path: str) -> str:
@@ -90,14 +90,14 @@ def contexts(settings: Settings) -> Contexts | None:
     if not settings.certificates:
         return None
     certificate, key, trusted = settings.certificates
-    found = [ssl.SSLContext(side) for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)]
-    for context in found:
+    sides = [ssl.SSLContext(side) for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)]
+    for context in sides:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a pinned certificate need not be a CA's
         context.load_verify_locations(cadata=trusted)
         load_chain(context, certificate, key)
-    server, client = found
+    server, client = sides
     server.num_tickets = 0  # a connection is kept, so none resumes a session
     return Contexts(server, client)
 

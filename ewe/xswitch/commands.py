@@ -1,13 +1,14 @@
 """The subcommands of `ewe-xswitch` that ask a running X-Switch: status, limits, log, restart, drain.
 
-`status` is for every account that may connect to the socket. The others reach the engines of the account that runs
-the command; root and the accounts of `managers` reach those of all users (ewe.xswitch.switch.control).
+They reach the engines of the account that runs the command; root and the accounts of `managers` reach those of all
+users (ewe.xswitch.switch.control). Over TCP, `status` shows all engines, and the others are refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ def parser_of(name: str) -> RaisingParser:
     if name in ("restart", "drain"):
         parser.add_argument("--language", metavar="NAME", default="", help="only engines of this language")
         parser.add_argument("--all", action="store_true", help="all engines that this account may end")
+        parser.add_argument("--yes", action="store_true", help="with --all in a terminal: do not ask first")
         parser.add_argument("pid", metavar="PID", type=int, nargs="*", help="these engines (see status)")
     return parser
 
@@ -103,6 +105,14 @@ def end(name: str) -> Callable[[str, Namespace], int]:
             raise UsageError(f"which engines? ewe-xswitch {name} PID, --user NAME, --language NAME or --all")
         if any(pid < 1 for pid in options.pid):
             raise UsageError("a PID is a number from 1")
+        if (
+            options.all
+            and not options.yes
+            and sys.stdin.isatty()
+            and not is_confirmed(name, address, options)
+        ):
+            print("nothing is done")
+            return 1
         chosen = {
             b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
             b"XSWITCH_USER": options.user,
@@ -122,6 +132,17 @@ def end(name: str) -> Callable[[str, Namespace], int]:
         return 0
 
     return end_engines
+
+
+def is_confirmed(name: str, address: str, options: Namespace) -> bool:
+    """Ask the person at the terminal whether to end all engines. Raises Failure."""
+    engines = act(address, b"list", {b"XSWITCH_USER": options.user})["engines"]
+    languages = {options.language} if options.language else {each["language"] for each in engines}
+    chosen = [each for each in engines if each["language"] in languages]
+    users = {each["user"] for each in chosen}
+    lost = "; sessions of Java applications are lost" if "java" in languages else ""
+    print(f"{name} {len(chosen)} engines of {len(users)} users{lost}. Sure? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def act(address: str, action: bytes, more: Mapping[bytes, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ewe.config.defaults import WEB_INF
+from ewe.config.defaults import ENGINE_EXTENSIONS, WEB_INF
 from ewe.config.setting_types import one_of, size
 from ewe.config.tables import setting
 from ewe.xswitch.setting_types import COUNT, FROM_ZERO, HOST, SUFFIXES, TABLE, TEXTS
@@ -84,19 +84,29 @@ PRELOADING_ENGINES = (".py", ".pl")  # suffixes of engine programs that can have
 
 BUILT_IN = {
     "python": EngineKind(
-        "python", ("python3", f"{ENGINES}/python.py"), (".py",), ("python", "python3"), preload=PRELOADED
+        "python",
+        ("python3", f"{ENGINES}/python.py"),
+        ENGINE_EXTENSIONS["python"],
+        ("python", "python3"),
+        preload=PRELOADED,
     ),
-    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), preload=PRELOADED_PERL),
+    "perl": EngineKind(
+        "perl",
+        ("perl", f"{ENGINES}/perl.pl"),
+        ENGINE_EXTENSIONS["perl"],
+        ("perl",),
+        preload=PRELOADED_PERL,
+    ),
     "cgi": EngineKind("cgi", ("python3", "-ES", f"{ENGINES}/run_cgi.py")),
     "php": EngineKind(
         "php",
         ("php-cgi", "-d", "opcache.revalidate_freq=0"),  # PHP sees a changed file at once, not after 2 seconds
-        (".php",),
+        ENGINE_EXTENSIONS["php"],
         ("php", "php-cgi"),
         "fastcgi",
         environment={"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"},
     ),
-    "libcgi": EngineKind("libcgi", (LIBCGI,), (".so",), program=LIBCGI),
+    "libcgi": EngineKind("libcgi", (LIBCGI,), ENGINE_EXTENSIONS["libcgi"], program=LIBCGI),
     "java": EngineKind(
         "java",
         (

@@ -214,14 +214,14 @@ class Packages:
             raise BadPackage("it is no directory of this account")
         if status.st_mode & WRITABLE:
             raise BadPackage(f"it is writable by others: chmod go-w {self.directory}")
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for each in sorted(os.listdir(self.directory)):
             name, suffix = os.path.splitext(each)
             if suffix in SUFFIXES and not each.startswith("."):
-                found.setdefault(name, os.path.join(self.directory, each))
-        if len(found) > MAX_PACKAGES:
+                paths.setdefault(name, os.path.join(self.directory, each))
+        if len(paths) > MAX_PACKAGES:
             raise BadPackage(f"it has more than {MAX_PACKAGES} packages")
-        return found
+        return paths
 
     def synchronize(self) -> list[str]:
         """Install what is new, and remove what is gone; return a line for each change and each bad package."""
@@ -320,14 +320,14 @@ class Packages:
 
     def links(self) -> dict[str, str]:
         """Return the applications that serve: {name: version}."""
-        found = {}
+        versions = {}
         with suppress(FileNotFoundError):
             for entry in os.scandir(self.scripts):
                 if entry.is_symlink():
                     parts = os.readlink(entry.path).split("/")
                     if parts[:-1] == [VERSIONS, entry.name]:
-                        found[entry.name] = parts[-1]
-        return found
+                        versions[entry.name] = parts[-1]
+        return versions
 
     def remove_old(self) -> None:
         """Remove versions that have served neither now, nor as the last before, nor within KEEP_S."""

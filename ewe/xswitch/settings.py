@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 
+from ewe.config.defaults import PACKAGE_DIRECTORY
 from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.config.setting import Key
 from ewe.config.setting_types import BOOL, SIZE, size
@@ -150,7 +151,7 @@ class Settings:
         "directories that hold homes: with `private`, an engine sees only its user's home below them",
     )
     packages: str = setting(
-        "xswitch-packages",
+        PACKAGE_DIRECTORY,
         TEXT,
         "the directory in each user's home for packages: an application whose file lies there serves; none: off",
     )

@@ -9,6 +9,7 @@ number of servers may use it. Each request waits for one statement. The daemon k
 from __future__ import annotations
 
 import json
+import os
 import secrets
 
 from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie, show
@@ -16,7 +17,7 @@ from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie,
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest
 
-DAEMON = "unix:state.sock"
+DAEMON = os.environ.get("STATE_DAEMON", "unix:state.sock")
 READ = "SELECT goods, count FROM basket WHERE session = ?"
 ADD = """INSERT INTO basket VALUES (?, ?, 1)
     ON CONFLICT (session, goods) DO UPDATE SET count = basket.count + 1"""

@@ -456,8 +456,10 @@ def no_descriptor_left(daemon: Daemon) -> None:
             each.socket.close()
 
 
+@pytest.mark.timeout(300)
 def test_no_gateway_waits_much_longer_than_the_others(daemon: Daemon) -> None:
     """200 gateways on 4 connections, each asks five times. How long one waits is counted in answers to others."""
+    daemon.general.append('queue-timeout = "300s"')
     daemon.start()
     answered: list[int] = []
     overtaken: list[int] = []
@@ -465,8 +467,8 @@ def test_no_gateway_waits_much_longer_than_the_others(daemon: Daemon) -> None:
     together = threading.Barrier(200)
 
     def ask() -> None:
-        with Client(daemon.address, 60) as client:
-            together.wait(60)
+        with Client(daemon.address, 300) as client:
+            together.wait(300)
             for _ in range(5):
                 before = len(answered)
                 list(client.ask(ClientRequest("log", COUNT, "CSV", [500])))
@@ -478,7 +480,7 @@ def test_no_gateway_waits_much_longer_than_the_others(daemon: Daemon) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert len(overtaken) == 1000
     assert max(overtaken) < 3 * statistics.median(overtaken)
 
@@ -526,12 +528,12 @@ def test_hup_reads_the_settings_again_and_keeps_the_old_ones_if_they_are_wrong(d
 def test_a_stop_lets_statements_end(daemon: Daemon) -> None:
     daemon.start()
     result: list[str] = []
-    thread = threading.Thread(target=lambda: result.append(daemon.ask(COUNT, [100_000], layout="CSV")))
+    thread = threading.Thread(target=lambda: result.append(daemon.ask(COUNT, [20_000], layout="CSV")))
     thread.start()
     wait_until(lambda: daemon.status()["running"] == 1 or result, 5)
     assert daemon.stop() == 0
     thread.join(20)
-    assert result and result[0].endswith("100000,text\r\n")
+    assert result and result[0].endswith("20000,text\r\n")
     assert not os.path.exists(daemon.address[5:])
 
 

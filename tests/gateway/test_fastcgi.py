@@ -68,7 +68,7 @@ class Application:
     def talk(self, sock: socket.socket) -> None:
         """Answer one request after another on a connection."""
         responder = records.Responder()
-        body = b""
+        body = bytearray()
         params: dict[bytes, bytes] = {}
         try:
             while data := sock.recv(65536):
@@ -76,7 +76,7 @@ class Application:
                     if isinstance(event, Began):
                         params = event.params  # another connection may append to `seen` before the answer
                         self.seen.append(params)
-                        body = b""
+                        body = bytearray()
                         if event.params.get(b"PATH_INFO") == b"/early":
                             sock.sendall(responder.output(b"Content-Type: a/b\n\n" + LARGE))
                     elif isinstance(event, Input) and event.data:
@@ -93,7 +93,7 @@ class Application:
             sock.close()
 
     def answer(
-        self, sock: socket.socket, responder: records.Responder, params: dict[bytes, bytes], body: bytes
+        self, sock: socket.socket, responder: records.Responder, params: dict[bytes, bytes], body: bytearray
     ) -> bool:
         """Answer; return whether the connection goes on."""
         what = params.get(b"PATH_INFO", b"")
@@ -659,4 +659,4 @@ def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
             client.close()
     finally:
         fpm.send_signal(signal.SIGTERM)
-        fpm.wait(10)
+        fpm.wait(60)

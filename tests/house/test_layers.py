@@ -364,6 +364,7 @@ LAB_ORDER = (
     "invocation",
     "compare_target",
     "compare",
+    "renew",
     "cli",
     "__main__",
 )

@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import io
 import re
+import shlex
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterable
@@ -69,7 +70,7 @@ ARGS_OF = {
     "serve": ["ewe"],
     "lab": ["ewe-lab"],
     "bench": ["ewe-lab", "speed"],
-    "claims": ["ewe-lab", "run", "E"],
+    "claims": ["ewe-lab", "renew", "--page", "claims.md"],
     **{target: ["pytest"] for target in ("quick", "gigabyte", "applications", "zoo")},
 }
 # Options of pytest and of xdist, with the number of their values
@@ -353,6 +354,27 @@ def check_words(words: list[str], directory: Path) -> None:
             CHECKERS[name](words[1:], directory)
     elif name not in (*OF_OTHERS, "cd"):
         raise WrongCommand("no known command")
+
+
+def commands_in_share() -> list[tuple[Path, str]]:
+    """Return the commands in the units of systemd and in the compose files, each with its file."""
+    files = [*(ROOT / "share/systemd").glob("*.service"), *(ROOT / "share/compose").glob("*.yml")]
+    line = re.compile(r"^(?:ExecStart=| *command: )(.+)", re.MULTILINE)
+    return [(file, command) for file in sorted(files) for command in line.findall(file.read_text())]
+
+
+@pytest.mark.parametrize(("file", "command"), commands_in_share())
+def test_units_and_compose_files_have_commands_that_work(file: Path, command: str) -> None:
+    assert re.match(r"(/opt/ewe/bin/)?ewe", command), file
+    check_words(shlex.split(command), file.parent)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "share/compose").glob("*.yml")), ids=lambda file: file.name)
+def test_compose_files_name_files_that_are_there(file: Path) -> None:
+    """Files that are mounted into a container; Docker would make a directory in place of one that is not there."""
+    mounted = re.findall(r"^ *- (\.[^:]*):/", file.read_text(), re.MULTILINE)
+    assert mounted
+    assert all((file.parent / name).exists() for name in mounted), mounted
 
 
 # How argparse begins its message about a command that ends early

@@ -108,10 +108,10 @@ def test_an_inherited_descriptor(site: Path) -> None:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            assert web.get(url, timeout=10).status_code == 200  # it waited in the backlog
+            assert web.get(url, timeout=60).status_code == 200  # it waited in the backlog
         finally:
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
 
 
 def test_a_socket_file_of_a_dead_server_is_taken_over(start: Start, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_sample_site(tmp_path: Path) -> None:
         assert web.get(url + "cgi-bin/hello.sh").status_code == 200
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         process.stderr.close()
 

@@ -237,7 +237,7 @@ def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
             assert told.recv(1000) == b"STOPPING=1"
         finally:
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.mark.starts_processes
@@ -264,8 +264,30 @@ def test_sockets_of_a_service_manager_and_listen(tmp_path: Path, address: str) -
                 assert web.get(f"http://127.0.0.1:{each}/").text == "site one"
         finally:
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.starts_processes
+def test_sockets_of_a_service_manager_that_bind_leaves_unused(tmp_path: Path) -> None:
+    """One line names the setting, the sockets, and what to write; a socket that bind names is used."""
+    (tmp_path / "htdocs").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        descriptors = f"exec 3<&{first.fileno()} 4<&{second.fileno()}"
+        script = f'{descriptors}; export LISTEN_PID=$$ LISTEN_FDS=2; exec "$@"'
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, "sh", sys.executable, "-m", "ewe", "-t", "--bind", "127.0.0.1:0", "--bind", "fd://3"],
+            pass_fds=[first.fileno(), second.fileno()], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "service manager" in line)
+            assert "bind 127.0.0.1:0, fd://3: sockets of the service manager are not used (1)" in line
+            assert line.endswith("leave out bind, or name fd://4 there\n")
+        finally:
+            process.terminate()
+            process.communicate(timeout=10)
 
 
 def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:

@@ -26,15 +26,15 @@ class Authority:
         self, name: str, address: str = "127.0.0.1", usage: str = "", days: int = 30
     ) -> tuple[Path, Path]:
         """Return the certificate and the key of a machine. usage: its extendedKeyUsage."""
-        key, request, found = (self.directory / f"{name}.{end}" for end in ("key", "csr", "pem"))
+        key, request, certificate = (self.directory / f"{name}.{end}" for end in ("key", "csr", "pem"))
         more = ("-addext", f"extendedKeyUsage={usage}") if usage else ()
         names = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{address}")
         openssl("req", *KEY, *names, *more, "-keyout", key, "-out", request)
         openssl(
             "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.directory / "ca.key",
-            "-days", days, "-copy_extensions", "copy", "-out", found,
+            "-days", days, "-copy_extensions", "copy", "-out", certificate,
         )  # fmt: skip
-        return found, key
+        return certificate, key
 
 
 def openssl(*words: object) -> None:

@@ -39,7 +39,7 @@ class PatientDriver(Driver):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         body: bytes = b"",
-        seconds: float = 30,
+        seconds: float = 90,
     ) -> ScriptResult:
         return super().ask(file, arguments, environment, body, seconds)
 

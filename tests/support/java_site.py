@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ewe.xswitch.engine_kinds import JAVA
-from ewe.xswitch.tools.java import SOURCE, BuildError, build
+from ewe.xswitch.tools.java import JAVAC, SOURCE, BuildError, build
 from support import needs
 
 HERE = Path(__file__).parents[1] / "java"
@@ -79,12 +80,21 @@ def compiled(directory: Path, api: Api) -> Classes:
 
 def compile_java(directory: Path, api: Api, sources: Mapping[str, str]) -> None:
     """Compile sources against an API. sources: name of a class -> its text."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for file, code in class_files(api, tuple(sources.items())).items():
+        (directory / file).write_bytes(code)
+
+
+@functools.cache
+def class_files(api: Api, sources: tuple[tuple[str, str], ...]) -> dict[str, bytes]:
+    """Return the compiled classes, which have no package: name of a file -> its content. A compiler runs once."""
     library = next(Path(JAVA).glob(api.library))
     with tempfile.TemporaryDirectory() as name:
-        files = [Path(name, f"{each}.java") for each in sources]
-        for file, text in zip(files, sources.values(), strict=True):
+        files = [Path(name, f"{each}.java") for each, _ in sources]
+        for file, (_, text) in zip(files, sources, strict=True):
             file.write_text(text)
-        subprocess.run(["javac", "-nowarn", "-cp", library, "-d", directory, *files], check=True)
+        subprocess.run([*JAVAC, "-nowarn", "-cp", library, "-d", name, *files], check=True)
+        return {file.name: file.read_bytes() for file in Path(name).glob("*.class")}
 
 
 def write_application(directory: Path, classes: Classes) -> Path:

@@ -58,11 +58,11 @@ class Server:
         self.root = tmp / "htdocs"
         self.cgi = tmp / "cgi-bin"
 
-    def connect(self, timeout: float = 20) -> socket.socket:
+    def connect(self, timeout: float = 60) -> socket.socket:
         """Return a new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
-    def ask(self, request: bytes, timeout: float = 20) -> bytes:
+    def ask(self, request: bytes, timeout: float = 60) -> bytes:
         """Send raw bytes on a new connection, end our side, and return all that comes back."""
         with self.connect(timeout) as sock:
             sock.sendall(request)
@@ -105,7 +105,7 @@ class Server:
         finally:
             os.killpg(self.pid, signal.SIGCONT)
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 30) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 90) -> int:
         """Send a signal, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -184,9 +184,9 @@ class Starter:
         for server in self.servers:
             Path(f"{server.log_file}{OVER}").touch()
             try:
-                server.stop(signal.SIGQUIT, 10)
+                server.stop(signal.SIGQUIT, 60)
             finally:
-                end = time.monotonic() + 5
+                end = time.monotonic() + 30
                 while (left := session_members(server.pid)) and time.monotonic() < end:
                     time.sleep(0.01)
                 for pid in left:
@@ -199,12 +199,12 @@ def run_command(
     directory: Path,
     *arguments: str,
     module: str = "ewe",
-    seconds: float = 30,
+    seconds: float = 90,
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
     if module in ("ewe", "ewe.xswitch.cli") and python == sys.executable:
-        return run_forked(directory, arguments, seconds, xswitch=module != "ewe")
+        return run_forked(directory, arguments, seconds, "ewe" if module == "ewe" else "xswitch")
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
@@ -213,12 +213,12 @@ def run_command(
 
 
 def run_forked(
-    directory: Path, arguments: tuple[str, ...], seconds: float, xswitch: bool
+    directory: Path, arguments: tuple[str, ...], seconds: float, command: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command of ewe or X-Switch to its end, forked from a process that has imported it."""
+    """Run one of fork_server.COMMANDS to its end, forked from a process that has imported it."""
     with tempfile.TemporaryDirectory(prefix="ewe-command-") as place:
         output, errors = Path(place, "output"), Path(place, "errors")
-        process = shared_fork_server(xswitch).start([*arguments], directory, errors, {}, output)
+        process = shared_fork_server(command).start([*arguments], directory, errors, {}, output)
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:

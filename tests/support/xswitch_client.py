@@ -178,7 +178,7 @@ def xswitch(
             )  # fmt: skip
     else:
         log.touch()
-        process = shared_fork_server(xswitch=True).start(arguments, home, log, {})
+        process = shared_fork_server("xswitch").start(arguments, home, log, {})
     running = XSwitch(process, directory, log)
     family: set[int] = set()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pwd
@@ -247,6 +248,13 @@ def pids_of(running: XSwitch, user: User) -> list[int]:
 Run = Callable[..., tuple[int, str]]
 
 
+class Terminal(io.StringIO):
+    """Standard input of a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def run(running: XSwitch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `ewe-xswitch`; return its exit status, and what it says."""
@@ -279,6 +287,8 @@ def test_alice_reaches_her_engines_and_root_all(running: XSwitch, users: tuple[U
         shown = json.loads(running.ask("", **params).body)
         assert {each["user"] for each in shown["engines"]} == {alice.name} and "counters" not in shown
         [mine] = pids_of(running, alice)
+        status, said = run("status")
+        assert status == 0 and f"{alice.name}  python" in said and bob.name not in said
         assert run("restart", "--all") == (0, f"restarted {mine}\n")
     wait_until(lambda: pids_of(running, alice) not in ([], [mine]), 20, running.log)
     assert pids_of(running, bob) == [of_bob]
@@ -365,3 +375,22 @@ def test_the_commands_without_an_engine_or_a_server(capsys: pytest.CaptureFixtur
     with xswitch("") as behind:
         assert main(["drain", "--all", "--listen", behind.address]) == 1
         assert "over TCP X-Switch cannot tell who asks" in capsys.readouterr().err
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("words", "answer", "ends"),
+    [((), "y\n", True), ((), "n\n", False), ((), "", False), (("--yes",), "n\n", True)],
+)
+def test_all_in_a_terminal_is_asked_about(
+    running: XSwitch, users: tuple[User, User], run: Run, monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], answer: str, ends: bool,
+) -> None:  # fmt: skip
+    alice, _ = users
+    assert running.ask(alice.write("hello.py", PYTHON_HELLO)).status == 200
+    count = len(running.engines())
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    status, said = run("drain", "--all", *words)
+    assert (f"drain {count} engines of " in said) == (not words)
+    assert (status, "nothing is done" in said) == ((0, False) if ends else (1, True))
+    assert (running.engines() == []) == ends

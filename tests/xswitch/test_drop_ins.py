@@ -21,6 +21,7 @@ from support.xswitch_client import XSwitch, xswitch
 
 from ewe.xswitch import packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
+from ewe.xswitch.privileged.drop_ins import CHECK_S
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine unpacks slowly
 
@@ -43,21 +44,21 @@ def files_of(number: int, settings: str = "") -> dict[str, str]:
 
 def package_of(files: Mapping[str, str | bytes]) -> bytes:
     """Return a package with these files."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
             archive.writestr(zipfile.ZipInfo(name), text)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def entry_of(name: str, mode: int = 0, flags: int = 0) -> bytes:
     """Return a package with one entry."""
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     info = zipfile.ZipInfo("x" * len(name))
     info.external_attr = mode << 16
-    with zipfile.ZipFile(made, "w") as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(info, "text")
-    data = made.getvalue().replace(b"x" * len(name), name.encode())
+    data = buffer.getvalue().replace(b"x" * len(name), name.encode())
     return data if not flags else data.replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0")
 
 
@@ -106,16 +107,16 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_package_changes_nothing_and_is_one_line(name: str, tmp_path: Path) -> None:
     """The line names the file and the reason. The version before it stays, and nothing is left of the bad one."""
-    made = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    installer = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
     (tmp_path / "drop").mkdir(mode=0o755)
     (tmp_path / "cgi-bin").mkdir(mode=0o755)
     file = tmp_path / "drop" / "shop.zip"
     file.write_bytes(package_of(files_of(1)))
-    [line] = made.synchronize()
+    [line] = installer.synchronize()
     before = os.readlink(tmp_path / "cgi-bin" / "shop")
     data, reason = BAD[name]
     file.write_bytes(data)
-    [line] = made.synchronize()
+    [line] = installer.synchronize()
     assert line.startswith(f"{file}: ") and reason in line and "\n" not in line, line
     assert line.endswith("; its former version continues to serve")
     assert os.readlink(tmp_path / "cgi-bin" / "shop") == before
@@ -136,23 +137,23 @@ def test_a_bad_package_changes_nothing_and_is_one_line(name: str, tmp_path: Path
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_names_that_collide_and_too_many(names: list[str], reason: str, tmp_path: Path) -> None:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name in names:
             archive.writestr(name, "")
     with pytest.raises(BadPackage, match=reason):
-        unpack(made, str(tmp_path))
+        unpack(buffer, str(tmp_path))
 
 
 def test_a_bomb(tmp_path: Path) -> None:
     """Bytes are counted as they come: a false size in the archive does not help."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
         for _ in range(packages.MAX_UNPACKED_BYTES // packages.CHUNK_BYTES + 1):
             file.write(bytes(packages.CHUNK_BYTES))
-    assert len(made.getvalue()) < 1 << 20
+    assert len(buffer.getvalue()) < 1 << 20
     with pytest.raises(BadPackage, match="more than 256 MB unpacked"):
-        unpack(made, str(tmp_path))
+        unpack(buffer, str(tmp_path))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= packages.MAX_UNPACKED_BYTES
 
 
@@ -250,6 +251,20 @@ def test_a_package_from_a_clock_that_is_ahead_is_installed(running: XSwitch, two
     wait_until(lambda: asked(running, alice, "early/hello.py", 404), 20, running.log)
 
 
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_the_first_visitors_of_a_package_wait_for_it(running: XSwitch, two: tuple[User, User]) -> None:
+    """All of them are answered by it, also one with a path behind the script. A false name is still 404."""
+    _, bob = two
+    time.sleep(CHECK_S)  # X-Switch looks once in this time
+    file = drop(bob, "new.zip", package_of({**files_of(4), "big": os.urandom(8 << 20)}))
+    names = ["hello.py", "hello.py", "hello.py/path", "none.py"]
+    waiting = [running.asking(bob.public / "cgi-bin" / "new" / name) for name in names]
+    assert [wait().status for wait in waiting] == [200, 200, 200, 404], running.log()
+    file.unlink()
+    wait_until(lambda: asked(running, bob, "new/hello.py", 404), 20, running.log)
+
+
 def wait_for_answer(running: XSwitch, user: User, path: str, text: str) -> None:
     """Ask until the answer is this one."""
     wait_until(lambda: ask(running, user, path) == (200, text), 20, running.log)
@@ -299,14 +314,14 @@ def test_eight_clients_during_changes_of_version(running: XSwitch, two: tuple[Us
     versions = [package_of(files_of(number)) for number in range(1, 5)]
     drop(alice, "shop.zip", versions[0])
     wait_until(lambda: ask(running, alice, "shop/hello.py")[0] == 200, 20, running.log)
-    found: Counter[tuple[int, str]] = Counter()
+    answers: Counter[tuple[int, str]] = Counter()
     ending = threading.Event()
 
     def visit(query: str) -> None:
         with running.connect() as connection:
             while not ending.is_set():
                 reply = connection.ask(alice.public / "cgi-bin/shop/hello.py", QUERY_STRING=query)
-                found[reply.status, reply.text.strip()] += 1
+                answers[reply.status, reply.text.strip()] += 1
 
     clients = [threading.Thread(target=visit, args=("0.3" if number < 2 else "",)) for number in range(8)]
     for client in clients:
@@ -321,9 +336,9 @@ def test_eight_clients_during_changes_of_version(running: XSwitch, two: tuple[Us
         ending.set()
         for client in clients:
             client.join()
-    answers = {(200, f"{number} {number} {number} {number} None {alice.uid}") for number in range(1, 5)}
-    assert set(found) == answers, found
-    assert sum(found.values()) > 200
+    right_answers = {(200, f"{number} {number} {number} {number} None {alice.uid}") for number in range(1, 5)}
+    assert set(answers) == right_answers, answers
+    assert sum(answers.values()) > 200
 
 
 def command(user: User, *words: str) -> tuple[int, str]:
@@ -331,12 +346,12 @@ def command(user: User, *words: str) -> tuple[int, str]:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ewe.xswitch.cli import main; sys.exit(main())"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         ["python3", "-c", code, *words],
         user=user.uid, group=user.gid, extra_groups=[], cwd=user.home, capture_output=True, text=True,
         env={"PATH": "/usr/bin:/bin", "HOME": str(user.home)},
     )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+    return process.returncode, process.stdout + process.stderr
 
 
 @pytest.mark.needs("root")
@@ -350,10 +365,10 @@ def test_the_commands_and_a_second_x_switch(running: XSwitch, two: tuple[User, U
         for name, text in files_of(number).items():
             (source / name).write_text(text)
         assert pack(str(source), f"{source}.zip") == 5
-    own = [str(alice.home / f"v{number}" / "store.zip") for number in (1, 2)]
-    assert command(alice, "install", own[0])[0] == 0
+    archives = [str(alice.home / f"v{number}" / "store.zip") for number in (1, 2)]
+    assert command(alice, "install", archives[0])[0] == 0
     for number, uid, user in ((2, alice.uid, alice), (1, alice.uid, alice), (1, bob.uid, bob)):
-        status, text = command(user, "install", own[number - 1])
+        status, text = command(user, "install", archives[number - 1])
         assert status == 0 and "the package store serves: version" in text
         answer = f"{number} {number} {number} {number} None {uid}"
         wait_for_answer(running, user, "store/hello.py", answer)
@@ -363,10 +378,12 @@ def test_the_commands_and_a_second_x_switch(running: XSwitch, two: tuple[User, U
         str(alice.home / "xswitch-packages/store.zip"),
     ]
     assert listed[1] == os.readlink(bob.public / "cgi-bin/store")[-16:]  # the same file is the same version
-    Path(own[0]).write_bytes(entry_of("../evil"))
-    status, text = command(alice, "install", own[0])
-    assert status == 1 and f"{own[0]}: the name '../evil' leads outside" in text and text.count("\n") == 1
-    assert command(alice, "install", own[0][:-4])[0] == 2
+    Path(archives[0]).write_bytes(entry_of("../evil"))
+    status, text = command(alice, "install", archives[0])
+    assert (
+        status == 1 and f"{archives[0]}: the name '../evil' leads outside" in text and text.count("\n") == 1
+    )
+    assert command(alice, "install", archives[0][:-4])[0] == 2
     assert command(alice, "remove", "../store")[0] == 1
     assert command(alice, "remove", "store") == (0, "the package store is gone: the application ends\n")
     assert ask(running, alice, "store/hello.py")[0] in (

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -354,3 +355,23 @@ def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) 
         assert client.get("page.php").text == str(alice.pw_uid)
     server.wait_for_log("writable by others")
     assert re.search(r"roots\.py: 403, its owner is root", server.log())
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["open", "closed"])
+def test_a_package_serves_without_a_request_for_another_script(
+    alice: pwd.struct_passwd, start: Start, site: Path, mode: int
+) -> None:
+    """ewe finds no file of it, but the package in the directory of packages, or a directory that is closed."""
+    home = Path(alice.pw_dir)
+    directory = home / "xswitch-packages"
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "shop.zip", "w") as archive:
+        archive.writestr("hello.py", HELLO)
+    for path in (home / "public_html", home / "public_html" / "cgi-bin", *directory.iterdir(), directory):
+        os.chown(path, alice.pw_uid, alice.pw_gid)
+    directory.chmod(mode)
+    url = f"{start('xswitch').url}~{alice.pw_name}/cgi-bin/"
+    wait_until(lambda: web.get(f"{url}shop/hello.py", timeout=20).status_code == 200, 20)
+    for path in ("none/hello.py", "shop/none.py", "shop/.hidden.py", "../xswitch-packages/shop.zip"):
+        assert web.get(url + path).status_code == 404, path

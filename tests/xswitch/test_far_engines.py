@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import web
 from support.certificates import Authority, authority, tls_settings
-from support.server import free_port, wait_until
-from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+from support.server import Server, Start, free_port, wait_until
+from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, account, xswitch
 
 from ewe.xswitch.switch.far_engine import RETRY_S, SILENT_S
 from ewe.xswitch.switch.tls_door import HANDSHAKE_S
@@ -414,8 +415,8 @@ def test_pinned_certificates(ca: Authority) -> None:
     far_pem, far_key = ca.sign("far")
     pinned = f'tls-cert = "{far_pem}"\ntls-key = "{far_key}"\ntls-ca = "{near_pem}"\n'
     with xswitch(pinned, listen=f"tls:127.0.0.1:{port}") as far:
-        own = f'tls-cert = "{near_pem}"\ntls-key = "{near_key}"\ntls-ca = "{far_pem}"\n'
-        with near_of(ca, port, own) as near:
+        near_settings = f'tls-cert = "{near_pem}"\ntls-key = "{near_key}"\ntls-ca = "{far_pem}"\n'
+        with near_of(ca, port, near_settings) as near:
             wait_for_state(near, "up")
             assert what_a_client_gets(far, ca.sign("third")) == b""
 
@@ -488,3 +489,75 @@ def test_the_address_of_the_engines_changes_by_reload(ca: Authority) -> None:
         path = second.script("hello.py", PYTHON_HELLO)
         assert near.ask(path, XSWITCH_ENGINE="far").text == "hello\n"
         assert wait().text == "slept\n"
+
+
+# Behind ewe, which sees none of the files
+
+
+@pytest.fixture
+def ewe_before(pair: Pair, start: Start) -> Server:
+    """Run ewe in front of the near X-Switch. Its cgi-path is a directory of the other machine."""
+    config = str(pair.near.directory / "xswitch.toml")
+    cgi = pair.far.site / "cgi"
+    cgi.mkdir(exist_ok=True)
+    return start("thread", "--xswitch", pair.near.address, "--xswitch-config", config, "--cgi-path", str(cgi))
+
+
+def test_ewe_asks_for_a_script_without_a_look_at_its_file(pair: Pair, ewe_before: Server) -> None:
+    """ewe would refuse each of these files: they are not executable, as files that are not there."""
+    code = f"import os\nprint('{HEAD}')\nprint(os.environ['SCRIPT_NAME'], os.environ.get('PATH_INFO'))\n"
+    pair.far.script("cgi/shop/where.far", code, 0o644)
+    pair.far.script("cgi/echo.far", ECHO, 0o644)
+    pair.far.script("cgi/.hidden.far", PYTHON_HELLO, 0o644)
+    with web.Client(base_url=ewe_before.url, timeout=20) as client:
+        assert client.get("cgi-bin/shop/where.far/a/b.far").text == "/cgi-bin/shop/where.far /a/b.far\n"
+        body = os.urandom(MB)
+        assert client.post("cgi-bin/echo.far", content=body).content == body
+        assert client.get("cgi-bin/none.far").status_code == 404
+        assert client.get("cgi-bin/.hidden.far").status_code == 404
+        assert client.get("where.far").status_code == 404  # among documents the extension counts for nothing
+    pair.far.wait_for_log("cgi/none.far: 404")
+
+
+def test_ewe_lets_the_other_machine_divide_a_path(ca: Authority, start: Start) -> None:
+    """[directories] names a directory: ewe cannot know where the name of the script ends. Then the machine ends."""
+    port = free_port()
+    with ExitStack() as stack:
+        far = stack.enter_context(far_at(ca, port))
+        near = stack.enter_context(near_of(ca, port, tables=f'"{far.site}/cgi" = "far"\n'))
+        wait_for_state(near, "up")
+        code = f"import os\nprint('{HEAD}')\nprint(os.environ['SCRIPT_NAME'], os.environ['PATH_INFO'])\n"
+        far.script("cgi/any.py", code, 0o644)
+        config = str(near.directory / "xswitch.toml")
+        cgi = ("--cgi-path", f"{far.site}/cgi")
+        ewe = start("asyncio", "--xswitch", near.address, "--xswitch-config", config, *cgi)
+        with web.Client(base_url=ewe.url, timeout=20) as client:
+            for rest in ("/", "/a/b"):
+                assert client.get(f"cgi-bin/any.py{rest}").text == f"/cgi-bin/any.py {rest}\n"
+            far.stop(signal.SIGKILL)
+            wait_for_state(near, "down")
+            reply = client.get("cgi-bin/any.py/")
+            assert (reply.status_code, "retry-after" in reply.headers) == (503, True)
+
+
+@pytest.mark.needs("root")
+def test_a_user_whose_home_is_closed_to_ewe(ca: Authority, start: Start) -> None:
+    """The web server's account may not enter the home, as if it were on the other machine alone."""
+    port = free_port()
+    with account() as alice, far_at(ca, port) as far, ExitStack() as stack:
+        home = Path(alice.pw_dir)
+        near = stack.enter_context(near_of(ca, port, tables=f'"{home}/public_html" = "far"\n'))
+        wait_for_state(near, "up")
+        script = home / "public_html" / "cgi-bin" / "me.py"
+        script.parent.mkdir(parents=True)
+        script.write_text(f"import os\nprint('{HEAD}')\nprint(os.getuid())\n")
+        for path in (home / "public_html", script.parent, script):
+            os.chown(path, alice.pw_uid, alice.pw_gid)
+        home.chmod(0o700)
+        config = str(near.directory / "xswitch.toml")
+        users = ("--userdir", "public_html", "--user", "nobody")
+        ewe = start("thread", "--xswitch", near.address, "--xswitch-config", config, *users)
+        reply = web.get(f"{ewe.url}~{alice.pw_name}/cgi-bin/me.py")
+        assert (reply.status_code, reply.text) == (200, f"{alice.pw_uid}\n"), ewe.log() + far.log()
+        assert web.get(f"{ewe.url}~{alice.pw_name}/cgi-bin/none.py").status_code == 404
+        assert web.get(f"{ewe.url}~root/cgi-bin/me.py").status_code == 404

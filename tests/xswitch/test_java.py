@@ -21,10 +21,14 @@ from support.xswitch_client import Reply, XSwitch, xswitch
 from test_accounts import User
 from test_web_servers import fetch, web_server
 
+from ewe.xswitch.tools.java import MAVEN_TIMEOUT_S
+
 # The threads of a JVM count as processes of its user, and other tests run engines as nobody.
 AS = "user = 'games'\n" if os.geteuid() == 0 else ""
-# Maven may have to fetch Jetty: 300 s.
-pytestmark = [pytest.mark.needs("Maven", "Java"), pytest.mark.timeout(300), pytest.mark.starts_processes]
+# Maven may have to fetch Jetty, and gives up by itself (MAVEN_TIMEOUT_S)
+pytestmark = [
+    pytest.mark.needs("Maven", "Java"), pytest.mark.timeout(MAVEN_TIMEOUT_S + 300), pytest.mark.starts_processes
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session", params=[JAKARTA, JAVAX], ids=lambda api: api.name)

@@ -164,7 +164,7 @@ def test_a_main_module_that_cannot_live_ends_all() -> None:
             except (IndexError, OSError):
                 pass
             time.sleep(0.3)
-        assert running.process.wait(10) == 1
+        assert running.process.wait(60) == 1
         running.wait_for_log("X-Switch stops")
 
 

@@ -119,23 +119,30 @@ def wait_for_modules(running: Driver, file: Path, **variables: str) -> None:
     wait_until(lambda: ask(running, file, **variables).output != first, 30)
 
 
+@pytest.fixture(scope="module", params=range(4))
+def part(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Path, ScriptResult]:
+    """A quarter of the scripts, and what each of them says in a process of its own."""
+    directory = tmp_path_factory.mktemp("scripts")
+    length = len(SCRIPTS) // 4 + 1
+    files = []
+    for name, text in list(SCRIPTS.items())[request.param * length : (request.param + 1) * length]:
+        files.append(directory / f"{name}.pl")
+        files[-1].write_text(text.replace("%H", PERL_HEAD))
+    return {file: answer_of_cgi(file) for file in files}
+
+
 @pytest.mark.needs("Perl", "CGI.pm", "Log::Log4perl", "Moo", "Moose")
 @isolations
-@pytest.mark.parametrize("part", range(4))
-def test_every_answer_is_that_of_a_process_of_its_own(tmp_path: Path, isolation: str, part: int) -> None:
+def test_every_answer_is_that_of_a_process_of_its_own(part: dict[Path, ScriptResult], isolation: str) -> None:
     """In four parts, each with one engine; what one script may leave for another stands beside it."""
-    files = {}
-    length = len(SCRIPTS) // 4 + 1
-    for name, text in list(SCRIPTS.items())[part * length : (part + 1) * length]:
-        files[name] = tmp_path / f"{name}.pl"
-        files[name].write_text(text.replace("%H", PERL_HEAD))
-    wanted = {name: answer_of_cgi(file) for name, file in files.items()}
-    assert all(answer.output for answer in wanted.values()), wanted
+    assert all(answer.output for answer in part.values()), part
     order = random.Random(1)
     with engine(isolation) as running:
         for number in range(ROUNDS):
-            for name in order.sample(list(files), len(files)):
-                assert ask(running, files[name]) == wanted[name], (number, name)
+            for file in order.sample(list(part), len(part)):
+                assert ask(running, file) == part[file], (number, file.name)
 
 
 @pytest.mark.needs("Perl", "Moo")

@@ -30,9 +30,9 @@ def tls() -> Iterator[Contexts]:
     with authority() as ca:
         certificate, key = map(str, ca.sign("both"))
         settings = Settings(listen=("tls:127.0.0.1:0",), tls_cert=certificate, tls_key=key)
-        found = contexts(read_certificates(replace(settings, tls_ca=str(ca.certificate))))
-        assert found is not None
-        yield found
+        contexts_of_ca = contexts(read_certificates(replace(settings, tls_ca=str(ca.certificate))))
+        assert contexts_of_ca is not None
+        yield contexts_of_ca
 
 
 @pytest.fixture

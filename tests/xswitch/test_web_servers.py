@@ -108,7 +108,7 @@ def web_server(name: str, replacements: dict[str, str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         shutil.rmtree(directory)
 
 

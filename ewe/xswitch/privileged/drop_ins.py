@@ -54,9 +54,9 @@ class DropIns:
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
-        home, found, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+        home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
         now = time.monotonic()
-        if not found or not settings.packages or now < self.next_looks.get(home, 0):
+        if not separator or not settings.packages or now < self.next_looks.get(home, 0):
             return
         self.next_looks[home] = now + CHECK_S
         self.end_late(now)
@@ -70,10 +70,10 @@ class DropIns:
             directory = os.path.join(home, settings.packages)
             scripts = os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
             state = state_of(directory)
-            known = self.states.get(home)
-            if known is None and not state and not os.path.lexists(os.path.join(scripts, VERSIONS)):
-                known = state
-            if state == known or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
+            former_state = self.states.get(home)
+            if former_state is None and not state and not os.path.lexists(os.path.join(scripts, VERSIONS)):
+                former_state = state
+            if state == former_state or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
                 return
             self.install(account, home, directory, scripts)
             self.states[home] = state
@@ -108,6 +108,12 @@ class DropIns:
             if now > end:
                 os.kill(pid, signal.SIGKILL)
 
+    def installing(self, path: str, settings: Settings) -> str:
+        """Return the home of the user who has this script, if an installation runs for this user; else ""."""
+        home = path.partition(f"/{settings.userdir.strip('/')}/")[0]
+        homes = {account.home for account, _, _, _ in self.running.values()}
+        return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
+
     def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
         """Return the user and the lines of an installation that was reaped; None if the process was none."""
         if pid not in self.running:
@@ -137,6 +143,14 @@ def owner_of(home: str, settings: Settings) -> Account | None:
     return account
 
 
+def is_same_directory(one: str, other: str) -> bool:
+    """Return whether two paths lead to one directory: a web server may have another name for a home."""
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
+
+
 def is_fresh(changed_ns: int) -> bool:
     """Return whether a file has changed within SETTLED_S. A time in the future is that of another clock."""
     return 0 <= time.time_ns() - changed_ns < SETTLED_S * 1e9
@@ -147,13 +161,13 @@ def state_of(directory: str) -> State:
     try:
         if not stat.S_ISDIR(os.lstat(directory).st_mode):
             return ()
-        found = []
+        files = []
         with os.scandir(directory) as entries:
             for entry in islice(entries, MAX_FILES):
                 if entry.name.endswith(packages.SUFFIXES):
                     status = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
-        return tuple(sorted(found))
+                    files.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(sorted(files))
     except FileNotFoundError:
         return ()
 
@@ -163,21 +177,21 @@ def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
 
     Raises Refusal if URLs may not name the script, or if the settings are no longer valid.
     """
-    head, found, rest = script.path.partition(f"/{SCRIPTS}/{VERSIONS}/")
+    head, separator, rest = script.path.partition(f"/{SCRIPTS}/{VERSIONS}/")
     parts = rest.split("/", 2)
-    if not found or len(parts) != 3:
+    if not separator or len(parts) != 3:
         return PackageSettings()
     name, version, inner = parts
     top = os.path.join(head, SCRIPTS, VERSIONS, name, version)
     try:
-        own = parse_settings(read_settings(os.path.join(top, SETTINGS), script.account.uid))
+        package = parse_settings(read_settings(os.path.join(top, SETTINGS), script.account.uid))
     except BadPackage as reason:
         raise Refusal(f"{top}: {reason}", 500) from None
-    if inner == SETTINGS or (own.entry and inner not in own.entry and inner != WEB_INF):
+    if inner == SETTINGS or (package.entry and inner not in package.entry and inner != WEB_INF):
         raise Refusal("no URL may name this file of the package (entry)", 404)
-    if own.language and own.language not in settings.engines:
-        raise Refusal(f"{top}/{SETTINGS}: there is no engine {own.language[:50]!r} (language)", 500)
-    return own
+    if package.language and package.language not in settings.engines:
+        raise Refusal(f"{top}/{SETTINGS}: there is no engine {package.language[:50]!r} (language)", 500)
+    return package
 
 
 def read_settings(path: str, uid: int) -> bytes:

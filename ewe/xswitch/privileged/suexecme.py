@@ -189,6 +189,8 @@ class Suexecme:
                 self.kill_engine(message["pid"])
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
+            if message["order"] == "identify" and refusal.status == 404:
+                refused["installing"] = self.drop_ins.installing(message["path"], self.settings)
             self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
@@ -386,6 +388,7 @@ class Suexecme:
             if (installed := self.drop_ins.ended(pid, status)) is not None:
                 for line in installed[1]:
                     self.send_about_user(installed[0], {"package": line})
+                self.send_to_main({"installed": installed[0].home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
             for name, parent in list(self.preloaded.items()):

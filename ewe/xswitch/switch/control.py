@@ -149,6 +149,23 @@ class Control:
             part |= {name: status[name] for name in ("uptime", "connections", "resources", "counters")}
         return part
 
+    def part_for(self, peer: socket.socket, status: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a status for the process at the other end: other users' engines are left out.
+
+        Over TCP the account is unknown: whoever may connect there may run any script, and sees all.
+        """
+        if peer.family != socket.AF_UNIX:
+            return status
+        try:
+            account, reaches_all = rights_of(peer, self.owner, self.context.settings)
+        except ActionRefused:
+            return {**status, "engines": [], "waiting": {}}
+        if reaches_all:
+            return status
+        engines = [each for each in status["engines"] if each["user"] == account]
+        waiting = {user: count for user, count in status["waiting"].items() if user == account}
+        return {**status, "engines": engines, "waiting": waiting}
+
     def limits_of(self, user: str) -> dict[str, float | None]:
         """Return the limits of a user, and `private`, by their names in the settings.
 

@@ -47,13 +47,17 @@ class IdentifiedScript(NamedTuple):
 
 
 class RefusedScript(NamedTuple):
-    """A script that must not run. status: for the client. reason: for the log."""
+    """A script that must not run. status: for the client. reason: for the log.
+
+    home: of the user, if a package of the user is being unpacked: the script may be in it.
+    """
 
     signature: Signature
     expires_at: float
     user: str
     status: int
     reason: str
+    home: str = ""
 
 
 Answer = IdentifiedScript | RefusedScript
@@ -98,9 +102,14 @@ class Identifier:
         expires_at = time.monotonic() + CACHE_SECONDS
         if "refused" in message:
             refused = RefusedScript(
-                signature, expires_at, message.get("user", ""), message["status"], message["refused"]
+                signature,
+                expires_at,
+                message.get("user", ""),
+                message["status"],
+                message["refused"],
+                message.get("installing", ""),
             )
-            if refused.status != 503:
+            if refused.status != 503 and not refused.home:
                 self.identified.pop(path, None)
                 self.refused[path] = refused
             return refused

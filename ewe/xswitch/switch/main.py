@@ -43,10 +43,12 @@ from ewe.xswitch.switch.identify import (
     IdentifiedScript,
     Identifier,
     RefusedScript,
+    Signature,
     script_file,
     script_path,
     signature_of,
 )
+from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.listening import Listeners
 from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.orders import Orders
@@ -58,7 +60,7 @@ from ewe.xswitch.switch.scheduler import Key, Scheduler
 from ewe.xswitch.switch.status import collect, counts, may_see_status, render
 from ewe.xswitch.switch.trace import SwitchTrace, traced
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
-from ewe.xswitch.webapp import Applications, NoApplication
+from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
 
 TICK_SECONDS = 0.1  # between two checks of deadlines
 GRACE_SECONDS = 10.0  # in which requests must end at a stop
@@ -97,6 +99,7 @@ class Switch:
         self.applications = Applications()
         self.primer = Primer(settings.prime, self.scheduler, self.prime, log)
         self.scheduler.replace = self.replace
+        self.installations = Installations(self.loop)
         self.control = Control(self.context, owner)
         self.listeners = Listeners(self.loop, log)
         self.connections: set[WebServerConnection] = set()
@@ -128,21 +131,15 @@ class Switch:
         self.context.counters["requests"] += 1
         file = script_file(params)
         far_kind = self.peers.kind_of(file, params)
+        application: WebApplication | None = None
+        path, signature = file, Signature()
         try:
-            application = (
-                self.applications.find(file, params, self.context.settings) if far_kind is None else None
-            )
+            if far_kind is None:
+                application, path, signature = self.find_script(file, params)
         except NoApplication as reason:
             exchange = self.exchange_class(client, self.context, params, file)
             exchange.fail(reason.status, str(reason))
             return exchange
-        if application is not None:
-            path = f"{application.directory}/{WEB_INF}"
-            signature = signature_of(path)
-        elif far_kind is not None:
-            path, signature = file, ()
-        else:
-            path, signature = script_path(file, params)
         exchange = self.exchange_class(client, self.context, params, path)
         exchange.application = application
         if exchange.body_left < 0:
@@ -166,17 +163,51 @@ class Switch:
             self.identifier.identify(path, signature, lambda answer: self.identified(exchange, answer))
         return exchange
 
+    def find_script(
+        self, file: str, params: dict[bytes, bytes]
+    ) -> tuple[WebApplication | None, str, Signature]:
+        """Return the web application of a file, the path for suexecme, and its signature. Raises NoApplication."""
+        application = self.applications.find(file, params, self.context.settings)
+        if application is None:
+            return None, *script_path(file, params)
+        path = f"{application.directory}/{WEB_INF}"
+        return application, path, signature_of(path)
+
+    def find_script_again(self, exchange: Exchange) -> None:
+        """Find the script of a request that has waited for a package, and its owner."""
+        if exchange.state is not IDENTIFYING:
+            return  # the client has left in the meantime
+        file = script_file(exchange.params)
+        self.applications.directories.forget(file)
+        try:
+            exchange.application, exchange.script, signature = self.find_script(file, exchange.params)
+        except NoApplication as reason:
+            exchange.fail(reason.status, str(reason))
+            return
+        self.identifier.identify(
+            exchange.script, signature, lambda answer: self.identified(exchange, answer, has_waited=True)
+        )
+
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
         exchange.key = self.peers.engines[kind.name].key
         exchange.user = exchange.key[0]
         exchange.identified()
 
-    def identified(self, exchange: Exchange, answer: Answer) -> None:
-        """Give an exchange to the scheduler: suexecme has reported the script's owner."""
+    def identified(self, exchange: Exchange, answer: Answer, has_waited: bool = False) -> None:
+        """Give an exchange to the scheduler: suexecme has reported the script's owner.
+
+        has_waited: for the end of an installation; it does not wait again.
+        """
         if exchange.state is not IDENTIFYING:
             return  # the client has left in the meantime
         if isinstance(answer, RefusedScript):
+            if (
+                answer.home
+                and not has_waited
+                and self.installations.wait(answer.home, lambda: self.find_script_again(exchange))
+            ):
+                return
             exchange.user = answer.user
             exchange.fail(answer.status, answer.reason)
             return
@@ -292,6 +323,10 @@ class Switch:
         def measured(answer: dict[str, Any]) -> None:
             if exchange.state is IDENTIFYING:
                 status = self.collect(answer)
+                if (
+                    b"XSWITCH_STATUS" in params
+                ):  # not of a web server, which shows its own page to loopback alone
+                    status = self.control.part_for(client.socket, status)
                 exchange.answer(render(status, params))
 
         self.measure(list(self.starter.running), measured)
@@ -327,6 +362,8 @@ class Switch:
             self.context.user_logs.use_descriptor(message["user"], descriptor)
         if "ended" in message:
             self.starter.process_ended(message["ended"], message["status"], message.get("cause", ""))
+        elif "installed" in message:
+            self.installations.ended(message["installed"])
         elif "package" in message:
             self.context.log_for_user(message["user"], message["package"], "info")
         else:

@@ -35,9 +35,9 @@ class Peers:
     def change_settings(self, settings: Settings) -> None:
         """Use other settings, and renewed certificates. Running requests go on."""
         tls = contexts(settings)
-        wanted = {name: kind for name, kind in settings.engines.items() if kind.address}
+        far_kinds = {name: kind for name, kind in settings.engines.items() if kind.address}
         for name, engine in list(self.engines.items()):
-            if engine.kind != wanted.get(name):
+            if engine.kind != far_kinds.get(name):
                 del self.engines[name]
                 engine.close()
                 self.leaving.append(engine)
@@ -46,7 +46,7 @@ class Peers:
         if self.certificates != settings.certificates:
             self.certificates = settings.certificates
             self.use(tls)
-        for name, kind in wanted.items():
+        for name, kind in far_kinds.items():
             if name not in self.engines:
                 self.engines[name] = FarEngine(self.context, kind, tls.client)
 

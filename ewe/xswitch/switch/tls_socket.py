@@ -89,15 +89,15 @@ def tls_socket(context: ssl.SSLContext, sock: socket.socket, server_hostname: st
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     context.sslsocket_class = TlsSocket
-    found = context.wrap_socket(
+    tls_sock = context.wrap_socket(
         sock,
         server_side=server_hostname is None,
         do_handshake_on_connect=False,
         server_hostname=server_hostname,
     )
-    assert isinstance(found, TlsSocket)
-    found.fault = ""  # wrap_socket() tries to read from a socket that is not connected
-    return found
+    assert isinstance(tls_sock, TlsSocket)
+    tls_sock.fault = ""  # wrap_socket() tries to read from a socket that is not connected
+    return tls_sock
 
 
 class Handshake:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
 
+from support.server import ROOT, run_forked
+
 ZOO = Path(__file__).with_name("zoo")
 # As root, the grader would start servers as `nobody`. That account may not enter this clone.
-GRADER = [
-    sys.executable,
-    "-m",
-    "ewe_classroom.grader.cli",
-    *(["--user", "root"] if os.geteuid() == 0 else []),
-]
+AS_ROOT = ["--user", "root"] if os.geteuid() == 0 else []
+GRADER = [sys.executable, "-m", "ewe_classroom.grader.cli", *AS_ROOT]
 PYTHON = quote(sys.executable)  # as a word of a command line: the clone may lie in a directory with a space
 COMMAND = f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}} {{workers}}"
+
+
+def run_grader(
+    *arguments: str, directory: Path = ROOT, timeout_s: float = 280
+) -> subprocess.CompletedProcess[str]:
+    """Run the grader to its end, forked from a process that has imported it: half of the time of the command.
+
+    Tests of the command itself, and of what it imports, start GRADER.
+    """
+    return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "grader")

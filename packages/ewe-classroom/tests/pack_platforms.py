@@ -91,7 +91,7 @@ class Played:
         environ["PATH"] = f"{bin_}:{environ['PATH']}"
         done = subprocess.run(
             [*(CONTAINER if container else ()), *command], cwd=self.root / cwd, env={**environ, **self.environ},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=280, check=False,
             preexec_fn=private_network,  # what a pack installs, it has itself
         )  # fmt: skip
         self.output, self.status = done.stdout, done.returncode

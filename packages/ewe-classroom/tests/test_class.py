@@ -774,7 +774,7 @@ def test_an_interrupted_run_leaves_no_grader_and_is_continued(
             output = tmp_path / "class-marks" / "students" / "bo" / "output.txt"
             wait_until(lambda: output.exists() and output.stat().st_size > 0, 30, "ewe-grade has started")
             process.send_signal(number)
-            error = process.communicate(timeout=60)[1]
+            error = process.communicate(timeout=150)[1]
         finally:
             process.kill()
     assert process.returncode == status and "Traceback" not in error

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs, measurements, questions
@@ -112,14 +111,11 @@ QUICK = {
 
 
 # Another account may not enter this clone.
-AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 
 
 def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     only = [word for check in QUICK[lab] for word in ("--only", check)]
-    code = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *AS_ROOT, "--lab", lab, *only, *server]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return run_grader("--lab", lab, *only, *server, timeout_s=300)
 
 
 WAYS_GRADED = [

@@ -29,7 +29,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ewe_classroom.pytest_plugin"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *account, *arguments],
-        cwd=directory, capture_output=True, text=True, timeout=80,
+        cwd=directory, capture_output=True, text=True, timeout=170,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_a_server_that_sleeps_and_does_not_listen_is_given_up(tmp_path: Path) ->
     )
     done = subprocess.run(
         [*GRADER, "--lab", "pool", "--only", "answers", str(server)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "the server sleeps, and nothing listens on port" in " ".join(
         done.stdout.split()
@@ -164,7 +164,7 @@ def test_a_file_is_a_model_or_a_program(tmp_path: Path) -> None:
 
 def run(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*GRADER, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, **more
+        [*GRADER, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=170, **more
     )  # type: ignore[call-overload, no-any-return]
 
 
@@ -239,7 +239,7 @@ def test_two_graders_at_once_use_the_same_port_where_networks_are_private() -> N
         )
         for _ in range(2)
     ]
-    shown = [grader.communicate(timeout=100)[0] for grader in graders]
+    shown = [grader.communicate(timeout=150)[0] for grader in graders]
     assert [grader.returncode for grader in graders] == [0, 0], shown
 
 

@@ -61,6 +61,7 @@ def plan(wheels: wheels.Wheels, way: str = "python", lab: str = "thread", **more
 
 @pytest.mark.needs("root", "gcc")
 @pytest.mark.starts_processes
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("sent", SUBMISSIONS, ids=lambda sent: sent.__name__)
 @pytest.mark.parametrize(("platform", "way"), WAYS)
 def test_a_platform_grades(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from classroom_server import GRADER
+from classroom_server import run_grader
 
 from ewe_classroom.course.labs import lab
 from ewe_classroom.grader import queue_races
@@ -31,10 +31,8 @@ def verdict(directory: Path, source: str, *options: str) -> dict[str, object]:
     for name, text in {**FILES, "server.py": source}.items():
         (directory / name).write_text(text)
     report = directory / "report.json"
-    command = [*GRADER, "--lab", "pool", "--only", "queue-races", "--json", str(report), *options]
-    ended = subprocess.run(
-        [*command, str(directory / "server.py")], capture_output=True, text=True, check=False
-    )
+    command = ["--lab", "pool", "--only", "queue-races", "--json", str(report), *options]
+    ended = run_grader(*command, str(directory / "server.py"))
     assert "Traceback" not in ended.stderr, ended.stderr
     (found,) = json.loads(report.read_text())["verdicts"]
     return dict(found)
@@ -164,10 +162,7 @@ def test_a_program_in_another_language_has_one_check_less(tmp_path: Path) -> Non
     report = tmp_path / "report.json"
     (tmp_path / "server").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "server").chmod(0o755)
-    subprocess.run(
-        [*GRADER, "--lab", "pool", "--limit", "1", "--json", str(report), str(tmp_path / "server")],
-        check=False,
-    )
+    run_grader("--lab", "pool", "--limit", "1", "--json", str(report), str(tmp_path / "server"))
     found = json.loads(report.read_text())
     assert "queue-races" not in [each["name"] for each in found["verdicts"]] and found["max_score"] == 136
 
@@ -181,8 +176,8 @@ APPENDED = "            self.waiting.append(stream)\n            self.changed.no
 def model_verdict(directory: Path, source: str) -> dict[str, object]:
     (directory / "model.py").write_text(source)
     report = directory / "report.json"
-    command = [*GRADER, "--lab", "pool", "--only", "queue-races", "--json", str(report)]
-    subprocess.run([*command, str(directory / "model.py")], capture_output=True, check=False)
+    command = ["--lab", "pool", "--only", "queue-races", "--json", str(report)]
+    run_grader(*command, str(directory / "model.py"))
     (found,) = json.loads(report.read_text())["verdicts"]
     return dict(found)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from classroom_server import GRADER
+from classroom_server import run_grader
 
 from ewe_classroom.course.labs import lab
 
@@ -52,8 +51,7 @@ def starter(tmp_path: Path) -> Path:
 def graded(server: Path, *options: str) -> dict[str, dict[str, object]]:
     """Grade a server; return name -> verdict, and the whole report under ""."""
     file = server.parent / "report.json"
-    command = [*GRADER, "--lab", "pool", "--json", str(file), *options, str(server)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = run_grader("--lab", "pool", "--json", str(file), *options, str(server))
     assert "Traceback" not in ended.stderr, ended.stderr
     report = json.loads(file.read_text())
     return {
@@ -101,7 +99,5 @@ def test_a_run_has_a_limit_and_names_what_it_did_not_reach(starter: Path) -> Non
 
 @pytest.mark.parametrize("limit", ["-1", "x", "1e9", "nan"])
 def test_a_limit_is_a_number_of_seconds(starter: Path, limit: str) -> None:
-    ended = subprocess.run(
-        [*GRADER, f"--limit={limit}", str(starter)], capture_output=True, text=True, check=False
-    )
+    ended = run_grader(f"--limit={limit}", str(starter))
     assert ended.returncode == 2 and "limit" in ended.stderr and ended.stderr.count("\n") == 1

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, scheme
 from ewe_classroom.grader.subject import BadSubject
 
-AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
 # points count as passed, and all others fail in a run of the whole lab.
@@ -61,19 +58,7 @@ PASSED = {
 def grade(lab: str, directory: Path, *arguments: str) -> dict[str, Any]:
     """Grade by ewe-grade; return its report."""
     report = directory / "report.json"
-    command = [
-        sys.executable,
-        "-m",
-        "ewe_classroom.grader.cli",
-        *AS_ROOT,
-        "--lab",
-        lab,
-        "--json",
-        str(report),
-    ]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=280, check=False, cwd=directory
-    )
+    done = run_grader("--lab", lab, "--json", str(report), *arguments, directory=directory)
     assert done.returncode in (0, 1, 2), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(report.read_text())
     return found

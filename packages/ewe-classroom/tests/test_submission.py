@@ -151,7 +151,11 @@ submission.close()
 def test_a_build_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     """The build runs in a separate process, because adopting orphans lasts for the rest of a process's life."""
     done = subprocess.run(
-        [sys.executable, "-c", BUILDS, str(tmp_path)], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", BUILDS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
     )
     assert "the build did not end within" in done.stdout, done.stderr
     for name in ("left", "endless"):
@@ -218,7 +222,7 @@ def seen_by(directory: Path, program: str, *options: str) -> str:
             *(sys.executable, "-c", GRADES, "--lab", "serial", "--only", "answers", "--work", "server"),
             *(*options, "server"),
         ],
-        cwd=directory, capture_output=True, timeout=50, check=False,
+        cwd=directory, capture_output=True, timeout=170, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return seen.read_text()
@@ -395,7 +399,7 @@ def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     subprocess.run(
         [sys.executable, "-c", grades, "--lab", "serial", "--only", "answers", "--work", "server",
          "--json", str(tmp_path / "report.json"), "server"],
-        cwd=tmp_path, capture_output=True, timeout=50, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path, capture_output=True, timeout=170, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     (verdict,) = json.loads((tmp_path / "report.json").read_text())["verdicts"]
     assert "before it listens" in verdict["did"] and says in verdict["did"]

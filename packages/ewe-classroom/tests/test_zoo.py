@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
-from classroom_server import PYTHON
+from classroom_server import PYTHON, run_grader
 
 HERE = Path(__file__).parent
 ZOO = HERE / "zoo"
@@ -64,14 +64,7 @@ def grade(
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     """Run ewe-grade; return its report as JSON, and what it printed."""
     report = tmp_path / "report.json"
-    as_root = ["--user", "root"] if os.geteuid() == 0 else []  # another account may not enter this clone
-    done = subprocess.run(
-        [sys.executable, "-m", "ewe_classroom.grader.cli", *as_root, "--json", str(report), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=timeout_s,
-    )
+    done = run_grader("--json", str(report), *arguments, timeout_s=timeout_s)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return json.loads(report.read_text()), done
 

@@ -8,6 +8,7 @@ command alone, so that `list` and `--help` are fast and work without the package
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 import sys
@@ -108,6 +109,7 @@ def arguments(words: Sequence[str]) -> RaisingParser:
     claims.add_argument("--page", type=Path, required=True, metavar="FILE.md",
         help="the page to write; FILE.json beside it keeps the findings of earlier runs")  # fmt: skip
     claims.set_defaults(action=write_claims)
+    add_renew(actions)
     actions.add_parser(
         "speed", help="compare the CPU time of each model for a request with nginx's", add_help=False
     )
@@ -203,6 +205,30 @@ def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     )
     add("--repeats", type=whole_number_type(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
     add_out(parser)
+
+
+def add_renew(actions: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `renew`."""
+    text = "measure what a page of claims lacks, within a time, on a quiet machine"
+    parser = actions.add_parser("renew", help=text, description=text, allow_abbrev=False)
+    parser.set_defaults(action=renew_claims)
+    add = parser.add_argument
+    add("ids", nargs="*", metavar="ID", help="R-F5, or R (or RDBMS) for all of a document [all]")
+    add("--page", type=Path, required=True, metavar="FILE.md", help="the page, with FILE.json beside it")
+    add(
+        "--reports",
+        type=Path,
+        metavar="DIR",
+        help="directory of the small reports [reports, beside the page]",
+    )
+    add(
+        "--minutes",
+        type=number_type(0.1, 10_000),
+        metavar="N",
+        help="how long to measure [each experiment once]",
+    )
+    add("--quick", action="store_true", help="measure shorter, and once: only what has no full verdict")
+    add("--anyway", action="store_true", help="measure also beside other programs")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -397,6 +423,33 @@ def write_claims(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot write {reason.filename or options.page}: {reason.strerror}") from None
     print(f"written: {options.page} and {claims.kept_file(options.page)}")
     return 0
+
+
+def renew_claims(options: argparse.Namespace) -> int:
+    """Carry out `renew`."""
+    raise_if_extra_is_missing()
+    from ewe_lab import renew
+    from ewe_lab.bench.results import BadResults
+    from ewe_lab.experiments import CATALOG
+
+    if options.page.suffix != ".md":
+        raise CommandError(f"--page {options.page}: the page's name has to end in .md")
+    chosen = checked_ids(expand_documents(options.ids, CATALOG), list(CATALOG)) or list(CATALOG)
+    renewal = renew.Renewal(
+        [CATALOG[name] for name in chosen],
+        options.page,
+        options.reports or options.page.parent / "reports",
+        renew.new_runs_directory(),
+        options.minutes * 60 if options.minutes else math.inf,
+        options.quick,
+        options.anyway,
+    )
+    try:
+        return renew.Renewer(renewal, renew.code_version()).renew()
+    except BadResults as reason:
+        raise CommandError(str(reason)) from None
+    except OSError as reason:
+        raise CommandError(f"cannot write {reason.filename or options.page}: {reason.strerror}") from None
 
 
 def make_report(options: argparse.Namespace) -> int:

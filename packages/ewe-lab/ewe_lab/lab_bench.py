@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -43,6 +43,7 @@ from ewe_lab.load.run import run
 from ewe_lab.machines.watch import TargetServer, TargetWatch
 from ewe_lab.machines.workers import LoadHosts
 from ewe_lab.stacks import other_servers, servers
+from ewe_lab.stacks.ways import ServingStack, served
 
 OVERHEAD_S = 2.5  # seconds to start and stop server and load; used in estimates
 MAX_PROBE_S = 15  # seconds that the first request may take, with the start of Python
@@ -53,7 +54,8 @@ ONE_CORE = "There is one core only: server and load share it, and figures say le
 class CellJob:
     """A cell to measure. root: the document root; options: more options of the server.
 
-    target: a server that runs already, which the lab does not start.
+    target: a server that runs already, which the lab does not start. stack: a program and the server before it, in
+    place of `tested`; the load's path is then the program's.
     """
 
     tested: ServerUnderTest
@@ -63,6 +65,7 @@ class CellJob:
     options: tuple[str, ...] = ()
     access_log: bool = False
     target: TargetServer | None = None
+    stack: ServingStack | None = None
 
 
 class LabBench:
@@ -190,6 +193,9 @@ class LabBench:
         ]
         if load.length is not None:
             command.append(str(load.length))
+        command += ["--method", load.method, "--status", str(load.status)]
+        for name, value in load.headers:
+            command += ["--header", name, value]
         with (
             tempfile.TemporaryFile() as output,
             running(command, output, self.load_core, env=environment()) as started,
@@ -266,7 +272,8 @@ class LabBench:
             self.add_note(ONE_CORE)
         cell.load = load.description()
         try:
-            with self.server_of_job(job, load) as server:
+            with self.server_of_job(job, load) as (server, path):
+                load = replace(load, path=path)
                 cell.command = server.command
                 self.probe(server, load)
                 cell.samples.append(self.load(server, load))
@@ -277,11 +284,20 @@ class LabBench:
         finally:
             self.is_announced = False
 
-    def server_of_job(self, job: CellJob, load: Load) -> AbstractContextManager[RunningServer]:
-        """Return the server of a job: started for a block, or the target, which runs already."""
+    @contextmanager
+    def server_of_job(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:
+        """Yield the server of a job, started for the block or the target that runs already; and the load's path."""
         if job.target:
-            return nullcontext(job.target)
-        return self.start(job.tested, job.root, *job.options, tls=bool(load.tls), access_log=job.access_log)
+            yield job.target, load.path
+        elif job.stack:
+            with served(self, job.stack, tls=bool(load.tls)) as found:
+                yield found
+        else:
+            options, is_logged = job.options, job.access_log
+            with self.start(
+                job.tested, job.root, *options, tls=bool(load.tls), access_log=is_logged
+            ) as server:
+                yield server, load.path
 
     @contextmanager
     def behind_link(self, speed: str) -> Iterator[str]:

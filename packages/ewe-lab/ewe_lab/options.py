@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ewe.config.messages import Failure
@@ -22,7 +22,7 @@ class CommandError(Failure):
 
 
 def argparse_type(kind: Kind[T]) -> Callable[[str], T]:
-    """Return the argparse type for a type of setting: a function that reads the text of an option."""
+    """Return the argparse type for a type of setting."""
 
     def read(text: str) -> T:
         try:
@@ -34,7 +34,7 @@ def argparse_type(kind: Kind[T]) -> Callable[[str], T]:
 
 
 def number_type(low: float, high: float) -> Callable[[str], float]:
-    """Return the argparse type for a number, possibly with decimals, from `low` to `high`."""
+    """Return the argparse type for a number from `low` to `high`."""
 
     def read(text: str) -> float:
         try:
@@ -53,7 +53,7 @@ def whole_number_type(low: int, high: int) -> Callable[[str], int]:
 
 
 def read_path(text: str) -> str:
-    """Return the path of a URL if it is one: the argparse type of --path."""
+    """Read the path of a URL."""
     if not re.fullmatch(r"/[!-~]*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a path that begins with / and has no spaces")
     return text
@@ -67,6 +67,18 @@ def split_at_commas(text: str) -> list[str]:
 def split_words(text: str) -> list[str]:
     """Split a list at its commas and spaces."""
     return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return the argparse type for a list of some of these names."""
+
+    def read(text: str) -> list[str]:
+        for word in (found := split_words(text)):
+            if word not in names:
+                raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(names)}")
+        return found
+
+    return read
 
 
 def read_sizes(text: str) -> list[int]:

@@ -16,16 +16,13 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from ewe.config.command import INTERRUPTED
 from ewe.config.command_parser import CommandParser
 from ewe.config.messages import docs_page
-from ewe.config.settings import Config
-from ewe.processors.prefork import Prefork
 from ewe_lab import options as types
-from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
@@ -33,220 +30,39 @@ from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
-from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
-from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, why_server_is_missing
+from ewe_lab.lab_bench import LabBench, why_server_is_missing
+from ewe_lab.speed_rows import (
+    CONNECTIONS,
+    CONTESTS,
+    QUICK_SIZES,
+    REFERENCE,
+    ROWS,
+    SIZES,
+    TARGETS_AT,
+    TESTED_SERVERS,
+    WARM_UP_S,
+    SpeedRow,
+    SpeedSetting,
+    chosen_servers,
+    describe,
+    goal,
+    jobs_of,
+    ratio,
+    reference_name,
+    rows_to_fill,
+    sample_figures,
+    settings,
+    size_text,
+)
 from ewe_lab.stacks.machine import machine_facts
 
-WARM_UP_S = 0.5  # seconds, not counted
 OVERHEAD_S = 1.0  # seconds to start, probe and stop a server; used in estimates
-PREFORK_WORKERS = int(Prefork.workers)
-POOL_THREADS = int(Config.poolthreads.default)  # as with parking = never
-REFERENCE = "nginx"  # the server with which all models are compared
-TESTED_SERVERS = (
-    ServerUnderTest(REFERENCE, REFERENCE),
-    ServerUnderTest("serial", model="serial", most=1),
-    ServerUnderTest("fork", model="fork", most=256),
-    ServerUnderTest(
-        "prefork",
-        model="prefork",
-        options=("--workers", str(PREFORK_WORKERS)),
-        most=PREFORK_WORKERS,
-    ),
-    ServerUnderTest("thread", model="thread", most=1000),
-    ServerUnderTest("pool-always", model="pool", options=("--parking", "always")),
-    ServerUnderTest("pool-idle", model="pool", options=("--parking", "idle")),
-    ServerUnderTest(
-        "pool-never",
-        model="pool",
-        options=("--parking", "never", "--poolthreads", str(POOL_THREADS)),
-        most=POOL_THREADS,
-    ),
-    ServerUnderTest("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
-    ServerUnderTest("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),
-    LIGHTTPD,
-    H2O,
-    APACHE_EVENT,
-)
-CONNECTIONS = 32
-SIZES, QUICK_SIZES = (64, 1024, 16 * 1024, 128 * 1024), (1024,)
 MEASUREMENT_S = (1.0, 2.0)  # of one measurement, quick and full
 # Printed above the table, with the versions of the other servers
 FACT_NAMES = ("processor", "cores", "system", "python", "ewe", "uvloop", "wrk")
-
-# ---------------------------------------------------------------------------------------------------------
-# Settings and rows
-
-
-@dataclass(frozen=True)
-class SpeedSetting:
-    """The requests of one measurement. size: of the requested file, in bytes.
-
-    varied: each request has its own query string and cookie, so no server can reuse the parsed head of another.
-    tls: over HTTPS; without keep-alive each request pays for a handshake without resumption.
-    """
-
-    size: int
-    keep_alive: bool = True
-    access_log: bool = False
-    varied: bool = False
-    tls: bool = False
-
-
-TARGETS_AT = SpeedSetting(1024)
-
-
-@dataclass
-class SpeedRow:
-    """One server at one setting. connections: the number that the load opens; cell: filled by the bench.
-
-    last: the ratio to nginx in the last run, if this run's is more than a tenth above it.
-    """
-
-    server: str
-    setting: SpeedSetting
-    connections: int
-    cell: Cell = field(default_factory=lambda: Cell(""))
-    last: float | None = None
-
-    @property
-    def samples(self) -> list[Sample]:
-        """The samples in which at least one request was answered."""
-        return [sample for sample in self.cell.samples if sample.micros is not None]
-
-    @property
-    def failure(self) -> str:
-        """The reason if some repeat gave no figure; "" if every repeat gave one."""
-        if not self.cell.failure and len(self.samples) < len(self.cell.samples):
-            return "no request was answered"
-        return self.cell.failure
-
-    def median(self, what: str) -> float:
-        """Return the median of a figure of `facts`."""
-        return float(statistics.median(sample_figures(sample)[what] for sample in self.samples))
-
-    def notes(self) -> str:
-        """Return the reasons to doubt the row, with commas between them."""
-        found = ["failed"] if self.failure else []
-        if self.last is not None:
-            found.append(f"SLOWER: {self.last:.2f} of nginx in the last run")
-        if self.setting.varied:
-            found.append("varied heads")
-        if self.setting.tls:
-            found.append("TLS")
-        if self.samples and self.median("wrk_core") > FULL_CORE and self.median("server_core") < IDLING_CORE:
-            found.append("client-limited")
-        for name in dict.fromkeys(name for sample in self.samples for name in sample.errors):
-            found.append(f"{sum(sample.errors.get(name, 0) for sample in self.samples)} {name}")
-        return ", ".join(found)
-
-
-def sample_figures(sample: Sample) -> dict[str, float]:
-    """Return a sample's figures. micros: CPU time a request, in µs; rate: requests a second; else shares of a core.
-
-    server, wrk: the CPU time of the server and of wrk. server_core, wrk_core: the busy share of the core of each,
-    other programs included.
-    """
-    usage = sample.usage
-    return {
-        "rate": sample.rate,
-        "micros": sample.micros or 0.0,
-        "server": usage.cpu / sample.seconds if usage else 0.0,
-        "wrk": sample.client or 0.0,
-        "server_core": usage.core or 0.0 if usage else 0.0,
-        "wrk_core": sample.core or 0.0,
-    }
-
-
-def foreign_share(sample: Sample) -> float:
-    """Return the share of the server's core that other programs used."""
-    found = sample_figures(sample)
-    return max(found["server_core"] - found["server"], 0.0)
-
-
-def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnderTest]:
-    """Return the servers that --models names, nginx first. If it names none: all that are installed.
-
-    quick: without the other web servers, unless they are named. Raises LabError.
-    """
-    known = {name for tested in TESTED_SERVERS for name in (tested.name, tested.model) if name}
-    if unknown := [name for name in models if name not in known]:
-        raise LabError(f"model {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
-    if models:
-        found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
-        for each in found:
-            if each.name in models and (lacking := why_server_is_missing(each)):
-                raise LabError(lacking)
-    else:
-        found = [each for each in TESTED_SERVERS if each.model or not quick]
-    installed = [each for each in found if each.name != REFERENCE and not why_server_is_missing(each)]
-    return [TESTED_SERVERS[0], *installed]
-
-
-def settings(sizes: Sequence[int], quick: bool) -> list[SpeedSetting]:
-    """Return the settings to measure: every size, then one without keep-alive, with the log, varied heads, TLS.
-
-    A quick run has the sizes only.
-    """
-    found = [SpeedSetting(size) for size in sizes]
-    if not quick:
-        size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]
-        found += [
-            SpeedSetting(size, keep_alive=False),
-            SpeedSetting(size, access_log=True),
-            SpeedSetting(size, varied=True),
-            SpeedSetting(size, tls=True),
-            SpeedSetting(size, keep_alive=False, tls=True),
-        ]
-    return found
-
-
-def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
-    """Return the load for a setting."""
-    return Load(
-        "saturation",
-        users=connections,
-        seconds=seconds,
-        warm_up=WARM_UP_S,
-        keep_alive=setting.keep_alive,
-        varied=setting.varied,
-        tls="default" if setting.tls else "",
-        path=f"/{setting.size}.html",
-        length=setting.size,
-        tool="wrk",
-    )
-
-
-def rows_to_fill(
-    tested_servers: Sequence[ServerUnderTest], found: Sequence[SpeedSetting], connections: int
-) -> list[SpeedRow]:
-    """Return the rows to fill. No server gets more kept connections than it can keep open."""
-    return [
-        SpeedRow(
-            each.name,
-            setting,
-            adapted_load(load_of(setting, connections, 1), each).users,
-            Cell(each.name, describe(setting), value="micros", unit="µs"),
-        )
-        for setting in found
-        for each in tested_servers
-    ]
-
-
-def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[CellJob]:
-    """Return the jobs of the bench for the rows."""
-    by_name = {each.name: each for each in TESTED_SERVERS}
-    root = lab.site([row.setting.size for row in rows])
-    return [
-        CellJob(
-            by_name[row.server],
-            load_of(row.setting, row.connections, seconds),
-            row.cell,
-            root,
-            access_log=row.setting.access_log,
-        )
-        for row in rows
-    ]
-
+QUICK_ROWS = ("size",)
+# The rows of a run whose models are named
+FILE_ROWS = tuple(row for row in ROWS if row not in {contest.row for contest in CONTESTS.values()})
 
 # ---------------------------------------------------------------------------------------------------------
 # The experiment
@@ -254,11 +70,13 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
 
 def run(lab: LabBench) -> Iterator[Cell]:
     """Measure all models beside nginx, in turns."""
-    found = settings(QUICK_SIZES if lab.quick else SIZES, lab.quick)
+    found = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
     tested_servers = [
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
     ]
-    rows = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
+    rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
+    for reason in lacking:
+        lab.add_note(reason)
     yield from lab.fill_cells_in_turns(jobs_of(lab, rows, lab.quick_or_full(*MEASUREMENT_S)))
 
 
@@ -277,9 +95,16 @@ def check(table: ExperimentTable) -> Finding:
 # ---------------------------------------------------------------------------------------------------------
 # The output
 
+
+def foreign_share(sample: Sample) -> float:
+    """Return the share of the server's core that other programs used."""
+    found = sample_figures(sample)
+    return max(found["server_core"] - found["server"], 0.0)
+
+
 # The columns of the table, and their widths; the notes follow them.
 COLUMNS = {
-    "server": 16,
+    "server": 17,
     "size": 6,
     "keep": 4,
     "log": 3,
@@ -287,7 +112,7 @@ COLUMNS = {
     "req/s": 6,
     "µs/req": 6,
     "min-max": 9,
-    "/nginx": 6,
+    "ratio": 6,
     "wrk": 4,
     "other": 5,
 }
@@ -322,7 +147,7 @@ def table_line(texts: Sequence[str]) -> str:
 
 
 def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
-    """Return the texts of a row. beside: the row's CPU time divided by nginx's."""
+    """Return the texts of a row. beside: the row's CPU time divided by the reference's."""
     setting = row.setting
     about = (
         row.server,
@@ -342,36 +167,19 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         "-" if beside is None else f"{beside:.2f}",
         f"{row.median('wrk'):.0%}",
         f"{statistics.median(foreign_share(sample) for sample in row.samples):.0%}",
-        row.notes(),
+        ", ".join(filter(None, (row.notes(), goal_note(row.setting, beside)))),
     )
+
+
+def goal_note(setting: SpeedSetting, beside: float | None) -> str:
+    """Return a note if a row's ratio to the reference is above the goal of its setting, else ""."""
+    most = goal(setting)
+    return f"above {most:.2g}" if most and beside and beside > most else ""
 
 
 def micros_text(micros: float) -> str:
     """Return a time in µs: one decimal below 100 µs, none above."""
     return f"{micros:.1f}" if micros < 100 else f"{micros:.0f}"
-
-
-def size_text(size: int) -> str:
-    """Return 64 B, 16 KB."""
-    return f"{size // 1024} KB" if size % 1024 == 0 else f"{size} B"
-
-
-def describe(setting: SpeedSetting) -> str:
-    """Return a setting in words."""
-    kept = "keep-alive" if setting.keep_alive else "a connection a request"
-    heads = ", varied heads" if setting.varied else ""
-    tls = ", TLS" if setting.tls else ""
-    return (
-        f"{size_text(setting.size)}, {kept}, access log {'on' if setting.access_log else 'off'}{heads}{tls}"
-    )
-
-
-def ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> float | None:
-    """Return a row's CPU time for a request, divided by nginx's at the same setting; None if either is missing."""
-    for other in rows:
-        if other.server == REFERENCE and other.setting == row.setting and other.samples:
-            return row.median("micros") / other.median("micros") if row.samples else None
-    return None
 
 
 def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
@@ -444,8 +252,6 @@ def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], crowd: str = 
 # The last run on this machine
 
 LAST_RUN = Path(".bench/speed.json")  # below the working directory
-# Shares of a core: wrk limits the rate if it is busy and the server is not
-FULL_CORE, IDLING_CORE = 0.95, 0.9
 SLOWER_RATIO = 1.1  # a row whose ratio to nginx is this many times that of the last run has become slower
 
 
@@ -463,7 +269,7 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
     found: dict[str, float] = {}
     for row in rows:
         value = ratio(rows, row)
-        if value is None or row.server == REFERENCE:
+        if value is None or row.server == reference_name(row.setting):
             continue
         name = f"{row.server}, {row.connections} connections: {describe(row.setting)}"
         found[name] = value
@@ -498,6 +304,9 @@ def arguments() -> CommandParser:
         metavar="LIST",
         help="sizes of the file, with commas [64,1k,16k,128k; 1k with --quick]",
     )
+    add("--rows", type=types.one_of(ROWS), default=[], metavar="LIST",
+        help="kinds of rows, with commas [all; those of files with --models; size with --quick]: "
+        + ", ".join(ROWS))  # fmt: skip
     add(
         "--seconds",
         type=types.number_type(0.1, 600),
@@ -560,13 +369,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if lacking := missing_programs_text(("wrk", REFERENCE)):
         print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
         return 1
-    rows = rows_to_fill(tested_servers, settings(sizes, options.quick), options.connections)
-    kinds = [each.kind for each in tested_servers if not each.model]
+    kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
+    found = settings(sizes, kinds_of_rows)
+    rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
+    if not (options.models or options.quick):
+        reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
+    if not rows:
+        parser.error("no such model runs in a row of these kinds")
+    kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
     known = machine_facts(kinds)
     about = {name: known[name] for name in (*FACT_NAMES, *kinds)}
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
     duration = estimated_s(len(rows), seconds, options.repeats)
     length = f"{duration:.0f} s" if duration < 90 else f"{duration / 60:.0f} minutes"
+    for lacking in reasons:
+        print(f"not run: {lacking}")
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
     status, crowd = measure(rows, seconds, options.repeats)
     try:

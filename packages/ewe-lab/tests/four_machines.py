@@ -61,7 +61,7 @@ def do(*command: str, check: bool = True) -> None:
 def end(started: subprocess.Popen[bytes]) -> None:
     """End a process."""
     started.terminate()
-    started.wait(10)
+    started.wait(60)
 
 
 def address(machine: str) -> str:

@@ -45,7 +45,7 @@ def test_a_comparison(tmp_path: Path) -> None:
             "compare", "-f", "--model", "pool --poolthreads 3", "--users", "10", "--time", "1s", "--repeats", "1",
             "--warm-up", "200ms", "--think", "50ms", "--out", "found",
         ),
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=55,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert re.search(r"^fork +[\d.]+ ", done.stdout, re.M)
@@ -92,7 +92,7 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "ewe_lab", "compare", "-t", "-a", "--model", "mine:Mine", "--users", "1",
          "--time", "500ms", "--repeats", "1", "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=55,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     results = load(tmp_path / "found" / "results.json")
@@ -119,7 +119,7 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, number: int) -> None:
             family = [each.pid for each in processes.process_tree(started.pid)]
             started.send_signal(number)
             started.send_signal(number)  # an impatient one
-            output, errors = started.communicate(timeout=20)
+            output, errors = started.communicate(timeout=150)
         finally:
             started.kill()
     assert started.returncode == 130, errors
@@ -147,7 +147,7 @@ def test_arrivals_and_a_site_of_ones_own(tmp_path: Path) -> None:
             "compare", "-a", "--rate", "100", "--users", "4", "--root", "site", "--path", "/a.txt", "--time", "1s",
             "--repeats", "1", "--warm-up", "200ms", "--against", "nginx,h2o", "-o", "found",
         ),
-        cwd=tmp_path, env={**environment(tmp_path), "PATH": ""}, capture_output=True, text=True, timeout=50,
+        cwd=tmp_path, env={**environment(tmp_path), "PATH": ""}, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     (table,) = load(tmp_path / "found" / "results.json").tables
     assert done.returncode == 0, done.stderr

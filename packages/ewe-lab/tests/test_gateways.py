@@ -148,7 +148,7 @@ def test_gateways_are_compared_in_one_command(tmp_path: Path) -> None:
         [sys.executable, "-m", "ewe_lab", "compare", "--cgi", "programs", "--path", "/cgi-bin/hello.py",
          "--gateways", "wsgi,asgi,libcgi", "-t", "-a", "--users", "2", "--time", "500ms", "--repeats", "1",
          "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
-        cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=55,
+        cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (table,) = load(tmp_path / "found" / "results.json").tables

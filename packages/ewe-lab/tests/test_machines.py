@@ -253,7 +253,7 @@ def test_the_modules_that_travel_are_enough(tmp_path: Path) -> None:
         [sys.executable, "-c", "import runpy, sys; sys.meta_path[:] = [each for each in sys.meta_path if"
          " 'editable' not in repr(each)]; runpy.run_module('ewe_lab.load.worker', run_name='__main__')"],
         input=json.dumps(order), env={"PYTHONPATH": str(tmp_path / "code.zip"), "PATH": os.environ["PATH"]},
-        cwd=tmp_path, capture_output=True, text=True, timeout=50,
+        cwd=tmp_path, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.stderr.startswith("cannot load http://no-such-host.invalid/: "), done.stderr
 
@@ -325,7 +325,7 @@ def comparison(network: four_machines.Network, out: Path, *more: str) -> list[st
 
 def run(command: list[str], out: Path) -> tuple[subprocess.CompletedProcess[str], list[Sample], str]:
     """Run a comparison; return it with the samples and the notes of its table."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     (table,) = load(out / "results.json").tables
     failures = [cell.failure for cell in table.cells]
     return (
@@ -377,7 +377,7 @@ def test_a_worker_that_dies_is_one_line(network: four_machines.Network, tmp_path
         pids = [pid for pid in network.pids("load2") if victim in command_line(pid)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        out, _ = started.communicate(timeout=40)
+        out, _ = started.communicate(timeout=150)
     assert started.returncode == 1
     assert four_machines.address("load2") in out
     wait_until(lambda: not left_behind(network), 10)
@@ -391,7 +391,7 @@ def test_nothing_is_left_after_the_end_of_the_lab(
 ) -> None:
     with under_load(network, tmp_path) as started:
         started.send_signal(number)
-        started.communicate(timeout=40)
+        started.communicate(timeout=150)
     assert started.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     wait_until(lambda: not left_behind(network), 10)
 

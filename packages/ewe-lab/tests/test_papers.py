@@ -179,7 +179,7 @@ def test_a_table_of_defaults_loads_few_modules(tmp_path: Path) -> None:
     )
     for words, most in ((["list"], 30), (["run", "E-T1", "--quick", "--out", str(tmp_path)], 85)):
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=170
         )
         names = done.stdout.splitlines()[-1].split()
         assert len(names) < most, names

@@ -242,7 +242,7 @@ TABLES = BAD[1:3]  # which the daemon makes of any columns
 def run_by_hand(program: Path, statement: str) -> tuple[bytes, bytes, int]:
     """Run a CGI program; return the first line of its head, its body and the lines for the log."""
     query = f"sql={quote(statement)}" if statement else ""
-    done = subprocess.run([program], env={"QUERY_STRING": query}, capture_output=True, timeout=60)
+    done = subprocess.run([program], env={"QUERY_STRING": query}, capture_output=True, timeout=170)
     head, _, body = done.stdout.partition(b"\r\n\r\n")
     return head.partition(b"\r\n")[0], body, done.stderr.count(b"\n")
 

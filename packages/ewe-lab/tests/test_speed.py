@@ -11,18 +11,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.server import ROOT, wait_until
 
-from ewe_lab import options, speed
+from ewe_lab import options, speed, speed_rows
 from ewe_lab.bench import processes
 from ewe_lab.bench.processes import LabError, cpu_seconds, end_session, process_tree, running
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import Finding
 from ewe_lab.load.wrk import parse_wrk, run_wrk
-from ewe_lab.speed import SpeedRow, SpeedSetting
+from ewe_lab.speed_rows import SpeedRow, SpeedSetting
 
 needs_tools = pytest.mark.needs("wrk", "nginx")
 
@@ -235,14 +236,14 @@ def some_rows() -> list[SpeedRow]:
 
 def test_the_table() -> None:
     assert speed.table(some_rows()).splitlines() == [
-        "server             size keep log conns  req/s µs/req   min-max /nginx  wrk other  notes",
+        "server              size keep log conns  req/s µs/req   min-max  ratio  wrk other  notes",
         "",
-        "nginx              1 KB  yes off    32  97000   10.0  8.0-12.0   1.00  50%    2%",
-        "prefork            1 KB  yes off    16  58788   16.5 16.5-16.5   1.65  50%    2%",
-        "thread             1 KB  yes off    32      -      -         -      -    -     -  failed",
-        "asyncio-uvloop     1 KB  yes off    32  88889    9.0   9.0-9.0   0.90  98%    0%  client-limited",
+        "nginx               1 KB  yes off    32  97000   10.0  8.0-12.0   1.00  50%    2%",
+        "prefork             1 KB  yes off    16  58788   16.5 16.5-16.5   1.65  50%    2%",
+        "thread              1 KB  yes off    32      -      -         -      -    -     -  failed",
+        "asyncio-uvloop      1 KB  yes off    32  88889    9.0   9.0-9.0   0.90  98%    0%  client-limited",
         "",
-        "serial           128 KB   no  on    32    797   1217 1200-1234      -  50%    2%  3 ct, 7 res",
+        "serial            128 KB   no  on    32    797   1217 1200-1234      -  50%    2%  3 ct, 7 res",
     ]
 
 
@@ -301,7 +302,7 @@ def test_ratios_measured_beside_other_programs_are_not_kept(
 
 def test_the_experiment_judges_the_targets() -> None:
     def judged(**cost: float) -> Finding:
-        at = speed.describe(speed.TARGETS_AT)
+        at = speed_rows.describe(speed_rows.TARGETS_AT)
         return speed.check(ExperimentTable("SPEED", cells=[
             Cell(name.replace("_", "-"), at, samples=[sample(micros)]) for name, micros in cost.items()
         ]))  # fmt: skip
@@ -366,43 +367,138 @@ def test_a_row_that_has_become_slower_since_the_last_run_is_marked(tmp_path: Pat
 
 
 def test_the_plan_keeps_no_more_connections_open_than_a_server_holds() -> None:
-    found = speed.rows_to_fill(speed.chosen_servers([]), speed.settings([1024], quick=False), 32)
+    found, _ = speed_rows.rows_to_fill(
+        speed_rows.chosen_servers([]), speed_rows.settings([1024], speed.FILE_ROWS), 32
+    )
     conns = {(row.server, row.setting.keep_alive): row.connections for row in found}
     assert conns["serial", True] == 1
-    assert conns["prefork", True] == speed.PREFORK_WORKERS < 32
+    assert conns["prefork", True] == speed_rows.PREFORK_WORKERS < 32
     assert conns["pool-never", True] == 5
     assert conns["thread", True] == conns["serial", False] == 32
 
 
 def test_the_settings() -> None:
-    assert speed.settings([64, 1024], quick=True) == [SpeedSetting(64), SpeedSetting(1024)]
-    assert speed.settings([64, 1024], quick=False)[2:] == [
+    assert speed_rows.settings([64, 1024], speed.QUICK_ROWS) == [SpeedSetting(64), SpeedSetting(1024)]
+    assert speed_rows.settings([64, 1024], speed_rows.ROWS)[2:10] == [
         SpeedSetting(1024, keep_alive=False),
         SpeedSetting(1024, access_log=True),
         SpeedSetting(1024, varied=True),
         SpeedSetting(1024, tls=True),
+        SpeedSetting(1024, keep_alive=False, tls=True, resumed=True),
         SpeedSetting(1024, keep_alive=False, tls=True),
+        SpeedSetting(0, asked="304"),
+        SpeedSetting(0, asked="HEAD"),
     ]
-    assert speed.settings([64], quick=False)[1] == SpeedSetting(64, keep_alive=False)
+    assert speed_rows.settings([64], ["close", "size"]) == [
+        SpeedSetting(64),
+        SpeedSetting(64, keep_alive=False),
+    ]
+    assert {setting.contest for setting in speed_rows.settings([64], ["fastcgi", "wsgi"])} == {
+        "WSGI",
+        "FastCGI: 64 clients",
+        "FastCGI: 8 clients",
+    }
+
+
+def rows_of(*kinds: str, models: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the servers of each setting of some kinds of rows."""
+    chosen = speed_rows.chosen_servers(models)
+    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], kinds), 32, bool(models))
+    found: dict[str, list[str]] = {}
+    for each in rows:
+        found.setdefault(", ".join(speed_rows.setting_notes(each.setting)), []).append(each.server)
+    return found
+
+
+def test_a_contest_has_its_own_reference_and_the_models_that_were_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speed_rows.Contestant, "missing", "")
+    assert rows_of("wsgi", models=["thread"]) == {
+        "WSGI": ["gunicorn gthread", "gunicorn gevent", "granian", "ewe thread"]
+    }
+    assert rows_of("asgi", models=["thread"]) == {}
+    assert rows_of("libcgi", models=["pool-always"]) == {"LibCGI, pool-always": ["file", "LibCGI"]}
+    assert rows_of("fastcgi")["FastCGI, 64 clients"] == ["nginx", "ewe asyncio", "ewe pool", "ewe thread"]
+    setting = speed_rows.settings([64], ["libcgi"])[0]
+    rows = [row("LibCGI", setting, 32, [sample(15)]), row("file", setting, 32, [sample(10)])]
+    assert speed_rows.ratio(rows, rows[0]) == 1.5
+    assert speed.row_texts(rows[0], 1.5)[-1] == "LibCGI, fork, above 1.2"
+    assert speed.row_texts(rows[0], 1.1)[-1] == "LibCGI, fork"
+
+
+def test_a_floor_stands_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_rows.Contestant, "missing", "")
+    found = {note: [name for name in names if name.startswith("floor")]
+             for kind in ("size", "varied", "close", "404") for note, names in rows_of(kind).items()}  # fmt: skip
+    assert found == {
+        "": ["floor-loop", "floor-thread", "floor-fork"],
+        "varied heads": ["floor-parse"],
+        "404": [],
+    }
+
+
+def test_a_server_that_is_not_installed_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ewe_lab.stacks.ways.find_spec", lambda name: None)
+    monkeypatch.setattr(speed_rows, "find_tool", lambda name: "" if name == "ab" else name)
+    rows, lacking = speed_rows.rows_to_fill(
+        speed_rows.chosen_servers(["thread"]), speed_rows.settings([1024], ["head", "wsgi"]), 32
+    )
+    assert [row.server for row in rows] == ["ewe thread"]
+    assert "HEAD: ab is not installed: apt install apache2-utils" in lacking[0]
+    assert lacking[1:] == [
+        "gunicorn gthread is left out: pip install gunicorn",
+        "gunicorn gevent is left out: pip install gunicorn",
+        "granian is left out: pip install granian",
+    ]
+
+
+@pytest.mark.starts_processes
+@needs_tools
+@pytest.mark.needs("ab")
+@pytest.mark.parametrize("kind", ["handshake", "304", "head", "404", "listing", "range"])
+def test_each_request_for_something_else_than_a_file_gets_its_answer(kind: str) -> None:
+    """The probe checks the status, so a row of 404s cannot measure something else."""
+    chosen = speed_rows.chosen_servers(["asyncio-standard"])
+    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], [kind]), 2, True)
+    assert speed.measure(rows, 0.5, 1)[0] == 0, [each.failure for each in rows if each.failure]
+    assert [each.notes() for each in rows if "status" in each.notes()] == []
+    for each in rows:
+        [found] = each.samples
+        assert each.setting.asked != "range" or found.received / found.replies < 2000
+
+
+@pytest.mark.starts_processes
+@needs_tools
+@pytest.mark.parametrize("kind", ["loop", "parse", "thread", "fork"])
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_a_floor_answers_as_a_server_does(kind: str, keep_alive: bool) -> None:
+    [tested] = [each for each in speed_rows.TESTED_SERVERS if each.name == f"floor-{kind}"]
+    measured = SpeedRow(tested.name, SpeedSetting(1024, keep_alive, tls=kind == "loop"), 2)
+    assert speed.measure([measured], 0.5, 1)[0] == 0, measured.failure
+    assert not measured.samples[0].errors
 
 
 def test_the_models() -> None:
-    names = [each.name for each in speed.chosen_servers(["pool", "serial"])]
+    names = [each.name for each in speed_rows.chosen_servers(["pool", "serial"])]
     assert names == ["nginx", "serial", "pool-always", "pool-idle", "pool-never"]
-    assert [each.name for each in speed.chosen_servers(["pool-idle"])] == ["nginx", "pool-idle"]
+    assert [each.name for each in speed_rows.chosen_servers(["pool-idle"])] == ["nginx", "pool-idle"]
     with pytest.raises(LabError, match="'pol' is unknown; there are apache-event, asyncio, "):
-        speed.chosen_servers(["pol"])
+        speed_rows.chosen_servers(["pol"])
 
 
 def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        speed, "why_server_is_missing", lambda each: "apt install h2o" if each.kind == "h2o" else ""
+        speed_rows, "missing_here", lambda each: "apt install h2o" if each.kind == "h2o" else ""
     )
-    assert [each.name for each in speed.chosen_servers([])][-2:] == ["lighttpd", "apache-event"]
-    assert "lighttpd" not in [each.name for each in speed.chosen_servers([], quick=True)]
-    assert [each.name for each in speed.chosen_servers(["lighttpd"], quick=True)] == ["nginx", "lighttpd"]
+    assert [each.name for each in speed_rows.chosen_servers([])][-6:-4] == ["lighttpd", "apache-event"]
+    assert "lighttpd" not in [each.name for each in speed_rows.chosen_servers([], quick=True)]
+    assert [each.name for each in speed_rows.chosen_servers(["lighttpd"], quick=True)] == [
+        "nginx",
+        "lighttpd",
+    ]
     with pytest.raises(LabError, match="apt install h2o"):
-        speed.chosen_servers(["h2o"])
+        speed_rows.chosen_servers(["h2o"])
 
 
 def test_sizes() -> None:
@@ -452,7 +548,7 @@ def test_a_real_run(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=170,
     )
     assert (done.returncode, done.stderr) == (0, "")
     for server in ("nginx", "asyncio-standard"):
@@ -496,7 +592,7 @@ def test_an_interrupt_leaves_nothing_behind_and_shows_what_there_is(
         family = [each.pid for each in process_tree(started.pid)]
         started.send_signal(number)
         started.send_signal(number)  # an impatient one
-        output, errors = started.communicate(timeout=20)
+        output, errors = started.communicate(timeout=150)
     finally:
         started.kill()
         started.wait()

@@ -42,10 +42,26 @@ class Browser:
         self.number = 0
         self.session = ""
         self.errors: list[str] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.attach()
+
+    def attach(self, **where: str) -> None:
+        """Make an empty page, and talk to it from now on. where: the browser's context of the page."""
+        self.session = ""
+        target = self.ask("Target.createTarget", url="about:blank", **where)["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
+
+    @contextmanager
+    def fresh(self) -> Iterator[Browser]:
+        """Talk to a page that shares nothing with those before it, as in a new browser: no cookie, no cache."""
+        self.session = ""
+        context = self.ask("Target.createBrowserContext")["browserContextId"]
+        self.attach(browserContextId=context)
+        self.errors = []
+        yield self
+        self.session = ""
+        self.ask("Target.disposeBrowserContext", browserContextId=context)
 
     def ask(self, method: str, **values: Any) -> dict[str, Any]:
         """Call a method of the protocol; return its result."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from devtools import Browser, browser
-from support.needs import require
+from devtools import Browser
 from test_access import SAMPLES
 
 from ewe_watch import cli
@@ -66,10 +65,9 @@ DAEMON = """\
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    require("Chromium")
-    with browser(tmp_path_factory.mktemp("chromium")) as found:
-        yield found
+def chromium(one_chromium: Browser) -> Iterator[Browser]:
+    with one_chromium.fresh() as page:
+        yield page
 
 
 def story() -> TraceStory:

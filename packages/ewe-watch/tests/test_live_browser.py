@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from devtools import Browser, browser
+from devtools import Browser
 from test_live import SECONDS, LivePage, kinds, watch
 
 __all__ = ["watch"]  # the fixture
@@ -17,11 +16,9 @@ pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("Chromium"), pytes
 
 
 @pytest.fixture
-def chromium(tmp_path: Path) -> Iterator[Browser]:
-    directory = tmp_path / "browser"
-    directory.mkdir()
-    with browser(directory) as found:
-        yield found
+def chromium(one_chromium: Browser) -> Iterator[Browser]:
+    with one_chromium.fresh() as page:
+        yield page
 
 
 def show(chromium: Browser, page: LivePage) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from devtools import Browser, browser
+from devtools import Browser
 from made_traces import MadeTrace, Visitor, made, many
-from support.needs import require
 
 from ewe_watch import cli
 from ewe_watch.page import as_data, hash_of
@@ -20,10 +19,9 @@ EVIL = Visitor(0.5, line="GET /</script><script>document.title='taken'</script>{
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    require("Chromium")
-    with browser(tmp_path_factory.mktemp("chromium")) as found:
-        yield found
+def chromium(one_chromium: Browser) -> Iterator[Browser]:
+    with one_chromium.fresh() as page:
+        yield page
 
 
 def page_of(directory: Path, *traces: MadeTrace) -> Path:

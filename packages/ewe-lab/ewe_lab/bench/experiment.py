@@ -83,6 +83,9 @@ class Load:
     timeout: float = 5.0  # of one request, from its sending (ct)
     keep_alive: bool = True
     varied: bool = False  # saturation with wrk: each request has its own query string and cookie
+    method: str = "GET"  # saturation with ab: GET or HEAD
+    headers: tuple[tuple[str, str], ...] = ()  # of each request, for saturation with wrk or ab
+    status: int = 0  # of the expected answers, if it is an error
     reopens: bool = False  # reopen a connection that the server closed during a think time, as browsers do
     path: str = "/index.html"
     paths: tuple[str, ...] = ()  # the pages of a visit, requested in this order, in place of `path`

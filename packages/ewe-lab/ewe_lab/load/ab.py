@@ -135,7 +135,10 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
             *prefix, path_of_tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
             "-c", str(load.users), "-s", str(math.ceil(load.timeout)), "-e", str(table),
             *(["-k"] if load.keep_alive else []), *(PARITY_OPTIONS if load.tls == "parity" else []),
+            *(["-i"] if load.method == "HEAD" else []),
         ]  # fmt: skip
+        for name, value in load.headers:
+            command += ["-H", f"{name}: {value}"]
         with (
             tempfile.TemporaryFile() as output,
             running([*command, url.rstrip("/") + load.path], output, core) as started,

@@ -76,6 +76,7 @@ class LoadTarget:
     length: int | None
     reopens: bool
     context: ssl.SSLContext | None
+    method: str = "GET"
 
 
 def port_of(url: str) -> int:
@@ -94,18 +95,20 @@ def load_target(load: Load, url: str) -> LoadTarget:
     fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
     if not load.keep_alive:
         fields += "Connection: close\r\n"
+    fields += "".join(f"{name}: {value}\r\n" for name, value in load.headers)
     paths = load.paths or (load.path,)
     context = tls_context(load.tls or "default") if parts.scheme == "https" else None
     return LoadTarget(
         family,
         address,
         parts.hostname,
-        tuple(f"GET {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
+        tuple(f"{load.method} {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
         load.timeout,
         load.keep_alive,
         load.length,
         load.reopens,
         context,
+        load.method,
     )
 
 
@@ -137,7 +140,7 @@ class LoadConnection:
         self.received = 0
         self.status = 0  # of the last answer
         self.socket_timeout_s = 0.0  # as it was set last; 0 for a new socket
-        self.reader = ResponseReader(parse_response_head)
+        self.reader = ResponseReader(parse_response_head, self.target.method)
 
     def ask(self, number: int = 0) -> None:
         """Send the request with that number and read the whole answer. The requests of a load take turns.
@@ -194,7 +197,7 @@ class LoadConnection:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
-            self.reader = ResponseReader(parse_response_head)
+            self.reader = ResponseReader(parse_response_head, self.target.method)
 
     def time_left_s(self) -> float:
         """Return the rest of the request's time limit in seconds. Raises TimeoutError."""

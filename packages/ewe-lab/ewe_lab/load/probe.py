@@ -1,11 +1,16 @@
-"""Ask a server once: `python -m ewe_lab.load.probe URL [LENGTH]`. It is a
-separate process because it may run behind a slow link. An error is one line on its output, and exit status 1."""
+"""Ask a server once: `python -m ewe_lab.load.probe URL [LENGTH]`, with the request of a load.
+
+--method, --header and --status are those of the load. It is a separate process because it may run behind a slow
+link. An error is one line on its output, and exit status 1.
+"""
 
 from __future__ import annotations
 
+import argparse
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ewe_lab.bench.experiment import Load
 from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_target
@@ -13,13 +18,17 @@ from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_tar
 PROBE_TIMEOUT_S = 5.0
 
 
-def probe(url: str, length: int | None) -> tuple[str, str]:
-    """Send a request. Return its failure and a remark on a good answer; each is "" if there is none."""
+def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str, str]:
+    """Return what is wrong, "" if nothing is; and a remark on a good answer, "" if there is none.
+
+    asked: the method, the headers and the status of a load.
+    """
+    asked = asked or Load()
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     try:
         target = load_target(
-            Load(path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
+            replace(asked, path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
         )
     except (OSError, ValueError) as reason:
         return f"a first request failed: {getattr(reason, 'strerror', None) or reason}", ""
@@ -27,7 +36,8 @@ def probe(url: str, length: int | None) -> tuple[str, str]:
     try:
         connection.ask()
     except StatusError as status:
-        return f"a first request was answered with {status}", ""
+        wrong = "" if connection.status == asked.status else f"a first request was answered with {status}"
+        return wrong, ""
     except (OSError, BadAnswer) as reason:
         text = (
             f"no answer within {PROBE_TIMEOUT_S:g} s" if isinstance(reason, socket.timeout) else str(reason)
@@ -35,7 +45,9 @@ def probe(url: str, length: int | None) -> tuple[str, str]:
         return f"a first request failed: {text}", ""
     finally:
         connection.close()
-    if 300 <= connection.status < 400:
+    if asked.status and connection.status != asked.status:
+        return f"a first request was answered with {connection.status}, not {asked.status}", ""
+    if 300 <= connection.status < 400 and not asked.status:
         return (
             "",
             f"/{path} is answered with the redirect {connection.status}, which the load does not follow.",
@@ -44,11 +56,19 @@ def probe(url: str, length: int | None) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Send a request, and print its failure or a remark; return the exit status."""
-    url, *length = argv or sys.argv[1:]
-    failure, remark = probe(url, int(length[0]) if length else None)
-    print(failure or remark)
-    return 1 if failure else 0
+    """Probe; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ewe_lab.load.probe")
+    parser.add_argument("url")
+    parser.add_argument("length", type=int, nargs="?")
+    parser.add_argument("--method", default="GET")
+    parser.add_argument("--header", nargs=2, action="append", default=[])
+    parser.add_argument("--status", type=int, default=0)
+    options = parser.parse_args(argv)
+    headers = tuple((name, value) for name, value in options.header)
+    asked = Load(method=options.method, headers=headers, status=options.status)
+    wrong, remark = probe(options.url, options.length, asked)
+    print(wrong or remark)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

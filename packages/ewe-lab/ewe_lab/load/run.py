@@ -93,12 +93,15 @@ def measure_with_wrk(
             core=core,
             keep_alive=load.keep_alive,
             varied=load.varied,
+            headers=load.headers,
             timeout=load.timeout,
             prefix=prefix,
         )
         errors = {"res": 0, "ct": 0, "status": 0, "other": 0}
         for name, count in report.errors.items():
             errors[WRK_ERRORS.get(name, "other")] += count
+        if load.status >= 400:  # wrk counts the expected answers as errors, and only the others are
+            errors["status"] = report.requests - errors["status"]
         errors = {name: count for name, count in errors.items() if count}
         return Sample(
             "wrk",

@@ -89,12 +89,14 @@ def run_wrk(
     core: int | None = None,
     keep_alive: bool = True,
     varied: bool = False,
+    headers: Sequence[tuple[str, str]] = (),
     timeout: float = 5.0,
     prefix: Sequence[str] = (),
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
 
-    varied: the head of each request differs from all others. prefix: of the command, for a slow link.
+    varied: the head of each request differs from all others. headers: more fields of each request.
+    prefix: of the command, for a slow link.
     """
     # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
@@ -103,6 +105,8 @@ def run_wrk(
     ]  # fmt: skip
     if not keep_alive:
         command += ["-H", "Connection: close"]
+    for name, value in headers:
+        command += ["-H", f"{name}: {value}"]
     with (
         tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
         tempfile.TemporaryFile() as output,

@@ -29,7 +29,7 @@ from ewe_lab.report import summary
 FORMAT = 1  # of the file beside the page
 # The facts by which two machines differ, and those of the programs that were measured
 MACHINE_FACTS = ("processor", "cores", "memory", "system")
-LEFT_OUT_FACTS = ("load before",)  # a fact of a run, not of a machine
+LEFT_OUT_FACTS = ("load before", "code")  # facts of a run, not of a machine
 NOT_RUN = "not run yet"
 FIGURE_IN_CLAIM = "in the claim"
 HEAD = """\
@@ -43,13 +43,17 @@ verdict. A claim about settings, events or memory keeps its verdict there, and t
 One command measures everything on a quiet machine, and writes this page:
 
 ```
-make claims
+make claims                                  # all, about {full_hours:.0f} hours
+make claims ARGS="--minutes 40"              # as much as fits into 40 minutes
+make claims ARGS="--minutes 40" ROWS="X L"   # of two documents; ROWS="L-T1 R-F5": these rows
+make claims ARGS=--quick                     # shorter, and once: about {quick_minutes:.0f} minutes in all
 ```
 
-It takes about {full_hours:.0f} hours. `make claims ARGS=--quick` takes about {quick_minutes:.0f} minutes: it
-measures shorter, and once. `make claims ROWS="L-T1 R-F5"` measures these rows, and the others keep what they
-have. The reports stay in `.bench/claims-DATE-TIME/`, with every measurement and a description of the machine.
-`ewe-lab claims DIR --page claims.md` puts the findings of any other run on a page.
+It measures first what lacks a verdict, then what was measured quickly, then the oldest rows. Each experiment that
+has ended is kept at once, so the command may be interrupted, and goes on another evening where it has stopped. It
+waits while other programs have the cores. `packages/ewe-lab/reports/` keeps a small report of each row, with the
+machine, the date and the version of the code. `ewe-lab report FILE` shows one. `.bench/claims-DATE-TIME/` has the
+whole reports. `ewe-lab claims DIR --page claims.md` puts the findings of any other run on a page.
 """
 
 
@@ -64,6 +68,7 @@ class KeptFinding:
     machine: str
     quick: bool
     foreign: float | None  # the share of the cores that other programs had
+    code: str = ""  # the version of the code, if `ewe-lab renew` has measured it
 
     @property
     def date(self) -> str:

@@ -18,6 +18,7 @@ ASGI = Callable[
 
 HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
 PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2 of the thesis
+STREAM_BYTES, STREAM_CHUNK_BYTES = 1024 * 1024, 64 * 1024
 HEADERS = [("Content-Type", "text/plain")]
 RAW_HEADERS = [(b"content-type", b"text/plain")]
 
@@ -32,19 +33,22 @@ def wsgi(body: bytes) -> WSGI:
     return application
 
 
-def asgi(body: bytes) -> ASGI:
-    """Return an ASGI application with a constant answer."""
-    headers = [*RAW_HEADERS, (b"content-length", str(len(body)).encode())]
+def asgi(chunk: bytes, count: int = 1) -> ASGI:
+    """Return an ASGI application with a constant answer, which it sends in `count` equal chunks."""
+    headers = [*RAW_HEADERS, (b"content-length", str(len(chunk) * count).encode())]
 
     async def application(
         scope: dict[str, Any], receive: Callable[..., Any], send: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> None:
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            for _ in range(count - 1):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": chunk})
 
     return application
 
 
 wsgi_hello, wsgi_page = wsgi(HELLO.encode()), wsgi(PAGE_PYTHON.encode())
 asgi_hello, asgi_page = asgi(HELLO.encode()), asgi(PAGE_PYTHON.encode())
+asgi_stream = asgi(bytes(STREAM_CHUNK_BYTES), STREAM_BYTES // STREAM_CHUNK_BYTES)

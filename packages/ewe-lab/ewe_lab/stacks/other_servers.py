@@ -254,6 +254,17 @@ OTHER_SERVERS = {
         OtherServer("uvicorn", "uvicorn, one event loop", "uvicorn", pythons.uvicorn, module="uvicorn"),
         OtherServer("waitress", "waitress, 4 threads", "waitress", pythons.waitress, module="waitress"),
         OtherServer("granian", "granian, one worker", "granian", pythons.granian, module="granian"),
+        *(
+            OtherServer(
+                f"floor-{kind}", about, "", pythons.floor(kind), tls=tls, number=platform.python_version
+            )
+            for kind, about, tls in (
+                ("loop", "the least event loop in Python", "/"),
+                ("parse", "the least event loop in Python that parses", ""),
+                ("thread", "the least thread for each connection in Python", ""),
+                ("fork", "the least process for each connection in Python", ""),
+            )
+        ),
     )
 }
 

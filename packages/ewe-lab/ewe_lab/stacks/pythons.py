@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
+from ewe_lab.stacks import floors
 from ewe_lab.stacks.webservers import Setup
 
 WSGI = """\
@@ -83,9 +85,6 @@ def uvicorn_with(setup: Setup, application: str, *options: str) -> list[str]:
     ]  # fmt: skip
 
 
-COMMANDS = {"gunicorn": gunicorn_with, "uvicorn": uvicorn_with}
-
-
 def waitress(setup: Setup) -> list[str]:
     """An event loop that hands complete requests to four threads."""
     setup.write("lab_wsgi.py", WSGI.format(root=str(setup.root)))
@@ -98,8 +97,27 @@ def waitress(setup: Setup) -> list[str]:
 def granian(setup: Setup) -> list[str]:
     """An event loop in Rust that runs Python for each request."""
     setup.write("lab_asgi.py", ASGI.format(root=str(setup.root)))
+    options = ("--interface", "asgi", "--working-dir", str(setup.directory))
+    return granian_with(setup, "lab_asgi:application", *options)
+
+
+def granian_with(setup: Setup, application: str, *options: str) -> list[str]:
+    """Return the command of granian with an application."""
     return [
-        sys.executable, "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1",
-        "--port", str(setup.port), "--no-ws", "--workers", "1", "--log-level", "error",
-        "--working-dir", str(setup.directory), "lab_asgi:application",
+        sys.executable, "-m", "granian", "--host", "127.0.0.1", "--port", str(setup.port), "--no-ws",
+        "--workers", "1", "--log-level", "error", *options, application,
     ]  # fmt: skip
+
+
+def floor(kind: str) -> Callable[[Setup], list[str]]:
+    """Return the preparation of the least server of a kind (ewe_lab.stacks.floors): it serves the index of 1 KB."""
+
+    def prepare(setup: Setup) -> list[str]:
+        certificate = [str(setup.certificate)] if setup.certificate else []
+        page = str(setup.root / "index.html")
+        return [sys.executable, "-IS", floors.__file__, kind, str(setup.port), page, *certificate]
+
+    return prepare
+
+
+COMMANDS = {"gunicorn": gunicorn_with, "uvicorn": uvicorn_with, "granian": granian_with}

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ewe.xswitch.tools.java import JAVAC
 from ewe_lab.bench.processes import LabError, find_tool, last_line, path_of_tool
 from ewe_lab.stacks.webservers import Setup
 
@@ -172,7 +173,7 @@ def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) ->
     for name, text in sources.items():
         (classes / f"{name}.java").write_text(text)
         files.append(str(classes / f"{name}.java"))
-    compiler = [path_of_tool("javac"), "-cp", str(library), "-d", str(classes), *files]
+    compiler = [path_of_tool(JAVAC[0]), *JAVAC[1:], "-cp", str(library), "-d", str(classes), *files]
     done = subprocess.run(compiler, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
     if done.returncode:
         raise LabError(f"javac: {last_line(done.stdout + done.stderr)}")

@@ -25,7 +25,7 @@ from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
-from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.applications import HELLO, STREAM_BYTES
 from ewe_lab.stacks.backends import WORKERS, php_fpm
 from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, programs_directory
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
@@ -43,7 +43,7 @@ PACKAGES = {  # a value of `front` or `by` (ServingStack): the program that it r
     "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
 }  # fmt: skip
 IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
-MODULES = ("gunicorn", "uvicorn")  # values of `front` that pip installs
+MODULES = ("gunicorn", "uvicorn", "granian")  # values of `front` that pip installs
 APPLICATIONS = "ewe_lab.stacks.applications"  # a module that each of our processes can import
 MAX_PROCESSES = 10  # the most clients at once if each request starts a process
 MAX_KEPT_CONNECTIONS = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
@@ -56,7 +56,7 @@ class ServingStack:
     front: the web server. by: the gateway or the interpreter that runs the program.
     """
 
-    # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn or ewe
+    # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn, granian or ewe
     front: str
     # mod_php, mod_perl, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-script (a CGI script under WSGI), fastcgi (the
     # lab's own program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
@@ -68,9 +68,9 @@ class ServingStack:
     keeps: bool = False  # the connections between the two stay open
     backlog: int = 0  # connections that may wait for php-cgi; 0: as many as the system allows
     label: str = ""  # its name in tables
-    program: str = "page"  # page, hello, large, blog (PHP) or jsp (of ewe's Java)
+    program: str = "page"  # page, hello, large, blog (PHP), stream (ASGI) or jsp (of ewe's Java)
     model: str = "asyncio"  # of ewe, if X-Switch does not run the program
-    options: tuple[str, ...] = ()  # of ewe, gunicorn or uvicorn
+    options: tuple[str, ...] = ()  # of ewe, gunicorn, uvicorn or granian
     opcache: bool | None = None  # of PHP, on or off; None: as installed
 
     @property
@@ -90,6 +90,8 @@ class ServingStack:
     @property
     def length(self) -> int:
         """The length of the answer in bytes."""
+        if self.program == "stream":
+            return STREAM_BYTES
         return LARGE_BYTES if self.program == "large" else len(self.page)
 
     @property
@@ -124,6 +126,8 @@ class ServingStack:
             lacking.append("libfcgi-perl")
         if self.front in MODULES and find_spec(self.front) is None:
             return f"{self.name} is left out: pip install {self.front}"
+        if "gevent" in self.options and find_spec("gevent") is None:
+            return f"{self.name} is left out: pip install gevent"
         if "uvloop" in self.options and find_spec("uvloop") is None:
             return f"{self.name} is left out: pip install uvloop"
         if self.front == "tomcat" and (packages := missing_tomcat_packages()):

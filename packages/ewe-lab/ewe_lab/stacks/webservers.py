@@ -74,7 +74,7 @@ daemon off; worker_processes {processes}; {user} pid "{directory}/nginx.pid"; er
 events {{ worker_connections 10000; }}
 http {{
   types {{ text/html html; }}
-  sendfile on; tcp_nopush on;
+  sendfile on; tcp_nopush on; autoindex on;
   open_file_cache max=1000; open_file_cache_valid 1s;
   keepalive_requests 1000000000;
   access_log {access_log};

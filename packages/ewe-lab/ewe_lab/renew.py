@@ -1,0 +1,235 @@
+"""The command `ewe-lab renew`: measure what the page of claims lacks, within a time, on a quiet machine.
+
+All experiments take nine hours, and nobody has a quiet machine for nine hours. This command measures as many as a
+given time allows, keeps each one when it has ended, and goes on another evening where it has stopped:
+
+    the page's findings ──▶ in order: lacking, then quick, then the oldest ──▶ quiet? ──▶ ewe-lab run ID (a process)
+           ▲                                                                                       │
+           └──── the page, its file, and a small report under version control ◀── as much said? ◀──┘
+
+Each experiment runs in a separate process. If it hangs or crashes, the others go on. Nothing is lost by an
+interrupt: the page is written after each experiment.
+
+Possible failures. Other programs have the cores: the command waits, and ends when the time has passed. An
+experiment does not fit into the rest of the time: a shorter one comes first, and a line says how many minutes the
+long one needs. Other programs come while it is measured: then the run has no verdict, and replaces none.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ewe import __version__
+from ewe.config.command import INTERRUPTED
+from ewe_lab.bench import verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE, OtherProgramsWatch
+from ewe_lab.bench.processes import two_cores
+from ewe_lab.bench.results import BadResults, ExperimentTable, Results, load
+from ewe_lab.report import claims, kept_reports
+from ewe_lab.report.claims import KeptFinding, KeptFindings
+
+LOOK_S = 5.0  # seconds in which the cores are watched before an experiment
+PAUSE_S = 25.0  # between two looks, while other programs have the cores
+MAX_WAIT_S = 600.0  # for a quiet machine, if no time was given
+START_S = 10.0  # that a process needs beside its experiment
+MAX_OVERTIME = 2  # times the estimate: then an experiment is interrupted
+END_S = 60.0  # in which an interrupted experiment must end
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What to do. seconds: of all measurements; inf: each experiment once. anyway: also beside other programs."""
+
+    chosen: Sequence[Experiment]
+    page: Path
+    reports: Path
+    runs: Path  # the directory for the whole reports
+    seconds: float = math.inf
+    quick: bool = False
+    anyway: bool = False
+
+
+def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
+    """Return the experiments that a run may improve: the most urgent first, and of one day the shortest first."""
+    runnable = [each for each in chosen if each.run is not None]
+    if quick:
+        runnable = [each for each in runnable if urgency(kept.findings.get(each.id))[0] < 2]
+    return sorted(runnable, key=lambda each: (urgency(kept.findings.get(each.id)), each.minutes))
+
+
+def urgency(finding: KeptFinding | None) -> tuple[int, str]:
+    """Return 0 for a claim without a finding, 1 for one that was measured quickly, else 2; then its date."""
+    if finding is None:
+        return 0, ""
+    if finding.word == verdicts.NO_VERDICT:
+        return 0, finding.date
+    return (1 if finding.quick else 2), finding.date
+
+
+def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
+    """Return how long an experiment takes: as long as the kept report of the same length, or as estimated."""
+    estimate = each.quick_seconds if quick else each.minutes * 60
+    try:
+        [table] = load(kept_reports.kept_report(reports, each.id)).tables
+    except (OSError, ValueError, BadResults):
+        return estimate + START_S
+    return (table.seconds if table.quick == quick and table.seconds else estimate) + START_S
+
+
+class Renewer:
+    """Measures one experiment after the other. measure, foreign, clock, sleep: replaced by tests."""
+
+    def __init__(self, renewal: Renewal, code: str) -> None:
+        """code: the version of the code that is measured."""
+        self.renewal = renewal
+        self.measure: Callable[[Experiment, Path, float], int] = self.measure_in_process
+        self.foreign: Callable[[], float] = foreign_cores
+        self.clock: Callable[[], float] = time.monotonic
+        self.sleep: Callable[[float], None] = time.sleep
+        self.code = code
+
+    def renew(self) -> int:
+        """Measure until the time has passed; return the exit status. Raises OSError, BadResults."""
+        renewal, status, count = self.renewal, 0, 0
+        until = self.clock() + renewal.seconds
+        kept = claims.load(claims.kept_file(renewal.page))
+        waiting = order(kept, renewal.chosen, renewal.quick)
+        late: list[tuple[str, float]] = []  # what does not fit, with its length
+        for each in waiting:
+            length = seconds_of(each, renewal.reports, renewal.quick)
+            if length > until - self.clock():
+                late.append((each.id, length))
+                continue
+            if not self.is_quiet(until - length):
+                say(
+                    "the machine is not quiet: nothing more is measured (--anyway measures beside other programs)"
+                )
+                status = 1
+                break
+            say(f"{each.id}: {each.title} (about {in_minutes(length)})")
+            directory = renewal.runs / each.id
+            ended = self.measure(each, directory, length)
+            if ended == INTERRUPTED:
+                return INTERRUPTED
+            status = max(status, ended)
+            count += self.keep(each, directory)
+        say(f"{count} of {len(waiting)} experiments were measured")
+        if late:
+            id, length = min(late, key=lambda pair: pair[1])
+            names = ", ".join(each for each, _ in late)
+            say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {in_minutes(length)}")
+        return status
+
+    def is_quiet(self, until: float) -> bool:
+        """Wait until other programs leave the cores alone, until `until` at most; return whether they do."""
+        if self.renewal.anyway:
+            return True
+        until = min(until, self.clock() + MAX_WAIT_S) if math.isinf(self.renewal.seconds) else until
+        has_said = False
+        while (foreign := self.foreign()) > MAX_FOREIGN_SHARE:
+            if self.clock() + PAUSE_S > until:
+                return False
+            if not has_said:
+                say(f"other programs have {foreign:.1f} of the {len(two_cores())} cores: waiting for them")
+                has_said = True
+            self.sleep(PAUSE_S)
+        return True
+
+    def keep(self, each: Experiment, directory: Path) -> bool:
+        """Put a finished experiment on the page; return whether there is one. Raises OSError, BadResults."""
+        try:
+            results = load(directory / "results.json")
+        except (OSError, BadResults) as reason:
+            say(f"{each.id}: no results: {reason}")
+            return False
+        table = next((table for table in results.tables if table.id == each.id), None)
+        if table is None or table.interrupted or not table.cells:
+            say(f"{each.id}: it has not ended, so nothing of it is kept")
+            return False
+        return self.keep_table(results, table)
+
+    def keep_table(self, results: Results, table: ExperimentTable) -> bool:
+        """Write the page, the file beside it, and the small report; return True. Raises OSError, BadResults."""
+        page = self.renewal.page
+        kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
+        sentences = list(kept.add_findings(results))
+        for sentence in sentences:
+            say(sentence)
+        if not sentences:
+            kept.findings[table.id].code = self.code
+            kept_reports.write(results, table, self.renewal.reports, self.code)
+            claims.write(kept, page)
+            say(f"{table.id}: {kept.findings[table.id].word}")
+        return True
+
+    def measure_in_process(self, each: Experiment, directory: Path, seconds: float) -> int:
+        """Run an experiment in a process; return its exit status. It is interrupted if it takes much too long."""
+        command = [sys.executable, "-m", "ewe_lab", "run", each.id, "--out", str(directory)]
+        process = subprocess.Popen([*command, *(["--quick"] if self.renewal.quick else [])])
+        try:
+            return process.wait(MAX_OVERTIME * seconds + END_S)
+        except subprocess.TimeoutExpired:
+            say(f"{each.id}: interrupted, it takes more than {MAX_OVERTIME} times as long as expected")
+            return 1
+        except KeyboardInterrupt:  # the terminal has sent it to the process, too
+            return INTERRUPTED
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a process, and wait for its end."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def foreign_cores() -> float:
+    """Return how many of the two cores other programs have now."""
+    with OtherProgramsWatch(two_cores()) as watch:
+        time.sleep(LOOK_S)
+    return watch.foreign_share() * len(watch.cores)
+
+
+def code_version() -> str:
+    """Return ewe's version, and the commit if ewe runs from a clone; "changed" if files differ from it."""
+    try:
+        process = subprocess.run(
+            ["git", "describe", "--always", "--dirty= changed"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return __version__
+    commit = process.stdout.strip()
+    return f"{__version__} {commit}" if commit and not process.returncode else __version__
+
+
+def new_runs_directory() -> Path:
+    """Return the name of a directory for the whole reports of this run."""
+    return Path(f".bench/claims-{datetime.now():%Y-%m-%d-%H%M%S}")
+
+
+def in_minutes(seconds: float) -> str:
+    """Return a length in words."""
+    return f"{math.ceil(seconds / 60)} min" if seconds > 90 else f"{seconds:.0f} s"
+
+
+def say(text: str) -> None:
+    """Print a line about the renewal."""
+    print(f"renew: {text}", flush=True)

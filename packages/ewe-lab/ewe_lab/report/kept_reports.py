@@ -1,0 +1,65 @@
+"""The reports behind the page of claims: one small file for each experiment, under version control.
+
+    reports/L-T1.json      `ewe-lab report FILE` and `ewe-lab claims FILE` read it
+
+A report of a run is up to some megabytes: it has each second and each bucket of a histogram. This file has the
+figures from which a verdict is made, with three digits, and the facts: the machine, the date, the version of the
+code, and the share of the cores that other programs had. A chart of a timeline needs the whole report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ewe_lab.bench.results import ExperimentTable, Results
+
+DIGITS = 3  # of a figure: repeats differ by more
+# No verdict needs the seconds of a run, its histogram, its first answers, the parts of a changing load, and these
+# counts of resources
+LEFT_OUT = ("timeline", "buckets", "running", "phases", "voluntary", "involuntary", "descriptors")
+
+
+def kept_report(directory: Path, id: str) -> Path:
+    """Return the file of an experiment."""
+    return directory / f"{id}.json"
+
+
+def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:
+    """Write the report of one experiment by renaming a complete file. code: the version. Raises OSError."""
+    machine = {**results.machine, "code": code}
+    alone = Results(results.started, table.command or results.command, machine, [table])
+    directory.mkdir(parents=True, exist_ok=True)
+    path = kept_report(directory, table.id)
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(lines_of(small(alone)), encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def small(value: Any) -> Any:
+    """Return a value for JSON, without fields that have their default, and without what only charts need."""
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = ((each, getattr(value, each.name)) for each in fields(value) if each.name not in LEFT_OUT)
+        return {
+            each.name: small(part)
+            for each, part in pairs
+            if each.name == "format" or part not in ([], {}, "", None, each.default)
+        }
+    if isinstance(value, dict):
+        return {name: small(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [small(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def lines_of(results: dict[str, Any]) -> str:
+    """Return the text of a report: a line for each cell, so that a change of one cell is a change of one line."""
+    [table] = results["tables"]
+    cells = table.pop("cells", [])
+    head = json.dumps(results, ensure_ascii=False, indent=1)
+    rows = ",\n".join(f"  {json.dumps(cell, ensure_ascii=False, separators=(',', ':'))}" for cell in cells)
+    at = head.rindex("\n  }")  # the end of the table
+    return f'{head[:at]},\n   "cells": [\n{rows}\n   ]{head[at:]}\n'

@@ -1,0 +1,240 @@
+"""`ewe-lab renew`: the order of the experiments, the time, the kept reports, and a machine that is not quiet."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.server import ROOT
+
+from ewe.config.command import INTERRUPTED
+from ewe_lab import cli, renew
+from ewe_lab.bench import results as lab_results
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
+from ewe_lab.experiments import CATALOG
+from ewe_lab.renew import Renewal, Renewer, order, seconds_of
+from ewe_lab.report import claims, kept_reports
+from ewe_lab.report.claims import KeptFinding, KeptFindings
+
+CODE = "0.1 abc"
+QUIET, BUSY = 0.0, 1.5  # cores that other programs have
+IDS = ["E-T1", "L-T1", "R-T1"]
+MINUTE = 60.0
+
+
+def finding(word: str, date: str, quick: bool = False) -> KeptFinding:
+    return KeptFinding(word, "", "", f"{date}T12:00:00+00:00", "A", quick, 0.0)
+
+
+def test_what_lacks_a_verdict_comes_first_then_the_oldest() -> None:
+    """A claim that cannot be tested here has been measured: it does not come first for ever."""
+    kept = KeptFindings(
+        findings={
+            "E-T1": finding("holds", "2026-01-02"),
+            "E-C3": finding("holds", "2026-01-01"),
+            "L-T1": finding("no verdict", "2026-03-03"),
+            "R-T1": finding("holds", "2026-02-02", quick=True),
+            "L-PK": finding("not testable", "2026-01-01"),
+        }
+    )
+    chosen = [CATALOG[id] for id in ("E-T1", "E-C3", "L-T1", "L-C1", "R-T1", "L-PK")]
+    sequence = [each.id for each in order(kept, chosen, False)]
+    assert sequence[:3] + sequence[5:] == ["L-C1", "L-T1", "R-T1", "E-T1"]
+    assert CATALOG[sequence[3]].minutes <= CATALOG[sequence[4]].minutes
+    assert [each.id for each in order(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
+
+
+def run_of(id: str, foreign: float = 0.0, interrupted: bool = False) -> Results:
+    """Return a run of an experiment with figures that are long as numbers, and a timeline."""
+    times = Times(1000, 0.123456789, 0.1, 0.2, 0.3, 0.4, 0.5, [(0.1, 500), (0.2, 500)])
+    sample = Sample("x", 1.0, 1000, 1000, service=times, timeline=[Second(at) for at in range(60)])
+    sample.extra = {"micros": 123.456789}
+    cells = [
+        Cell(name, "C, parent of 10 MB", value="extra.micros", samples=[sample]) for name in ("exec", "total")
+    ]
+    table = ExperimentTable(id, cells=cells, foreign=foreign, interrupted=interrupted, seconds=12.0)
+    return Results(
+        "2026-05-05T12:00:00+00:00", "ewe-lab run", {"processor": "one", "load before": "0.1"}, [table]
+    )
+
+
+class Trial:
+    """A renewal without processes, on a separate clock. cores: of other programs, look by look."""
+
+    def __init__(self, directory: Path, minutes: float = math.inf, cores: tuple[float, ...] = ()) -> None:
+        self.page = directory / "claims.md"
+        chosen = [CATALOG[id] for id in IDS]
+        self.renewal = Renewal(chosen, self.page, directory / "kept", directory / "runs", minutes * MINUTE)
+        self.cores = list(cores)
+        self.now = 0.0
+        self.measured: list[str] = []
+        self.statuses: dict[str, int] = {}
+        self.runs = {id: run_of(id) for id in IDS}
+
+    def renew(self) -> int:
+        """Run the command with the stand-ins for clock, cores and experiments."""
+        renewer = Renewer(self.renewal, CODE)
+        renewer.clock, renewer.sleep, renewer.measure = lambda: self.now, self.pass_time, self.measure
+        renewer.foreign = lambda: self.cores.pop(0) if self.cores else QUIET
+        return renewer.renew()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    def measure(self, each: Experiment, directory: Path, seconds: float) -> int:
+        """Write the results of an experiment."""
+        self.measured.append(each.id)
+        self.now += seconds
+        directory.mkdir(parents=True)
+        lab_results.save(self.runs[each.id], directory / "results.json")
+        return self.statuses.get(each.id, 0)
+
+    def kept(self) -> KeptFindings:
+        return claims.load(claims.kept_file(self.page))
+
+
+def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
+    """The report has what a verdict needs: the same finding comes out of it. The page is written at once."""
+    trial = Trial(tmp_path)
+    assert trial.renew() == 0
+    assert sorted(trial.measured) == sorted(IDS)
+    assert set(trial.kept().findings) == set(IDS)
+    assert "2026-05-05" in trial.page.read_text()
+    path = kept_reports.kept_report(tmp_path / "kept", "L-T1")
+    loaded = lab_results.load(path)
+    assert loaded.machine["code"] == CODE
+    assert trial.kept().findings["L-T1"].code == CODE
+    assert "code" not in trial.kept().machines["A"]
+    [table] = loaded.tables
+    assert table.cells[0].samples[0].extra == {"micros": 123.0}
+    assert table.cells[0].samples[0].timeline == []
+    assert len(path.read_text()) < 1500
+    again = KeptFindings()
+    assert list(again.take(loaded)) == []
+    assert again.findings["L-T1"].word == trial.kept().findings["L-T1"].word
+
+
+def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
+    lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}
+    shortest = min(lengths, key=lambda id: lengths[id])
+    trial = Trial(tmp_path, minutes=lengths[shortest] + 0.01)
+    assert trial.renew() == 0
+    assert trial.measured == [shortest]
+    said = capsys.readouterr().out
+    assert "1 of 3 experiments were measured" in said
+    assert all(id in said.split("too long for the rest of the time: ")[1] for id in IDS if id != shortest)
+    kept = seconds_of(CATALOG[shortest], tmp_path / "kept", False)
+    assert kept == 12 + renew.START_S
+    estimate = CATALOG[shortest].quick_seconds
+    assert seconds_of(CATALOG[shortest], tmp_path / "kept", True) == estimate + renew.START_S
+
+
+def test_a_second_evening_goes_on_where_the_first_has_stopped(tmp_path: Path) -> None:
+    first = Trial(tmp_path / "1")
+    first.statuses = {"L-T1": INTERRUPTED}
+    first.runs["L-T1"] = run_of("L-T1", interrupted=True)
+    first.renewal = replace(first.renewal, chosen=[CATALOG[id] for id in ("E-T1", "L-T1")])
+    (tmp_path / "1").mkdir()
+    status = first.renew()
+    done = [id for id in first.measured if id != "L-T1"]
+    assert status == INTERRUPTED and set(first.kept().findings) == set(done)
+    second = Trial(tmp_path / "1")
+    second.renewal = replace(second.renewal, runs=tmp_path / "runs2")
+    assert second.renew() == 0
+    assert second.measured[-len(done) :] == done if done else True
+    assert set(second.kept().findings) == set(IDS)
+
+
+def test_it_waits_for_a_quiet_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trial = Trial(tmp_path, cores=(BUSY, BUSY, QUIET))
+    assert trial.renew() == 0
+    assert trial.now >= 2 * renew.PAUSE_S
+    assert len(trial.measured) == 3
+    assert capsys.readouterr().out.count("waiting for them") == 1
+
+
+@pytest.mark.parametrize("minutes", [30, math.inf])
+def test_it_measures_nothing_on_a_busy_machine(minutes: float, tmp_path: Path) -> None:
+    trial = Trial(tmp_path, minutes, cores=(BUSY,) * 1000)
+    assert trial.renew() == 1
+    assert trial.measured == [] and not trial.page.exists()
+    assert trial.now <= (renew.MAX_WAIT_S if math.isinf(minutes) else minutes * MINUTE)
+    trial.renewal = replace(trial.renewal, anyway=True, seconds=math.inf)
+    assert trial.renew() == 0
+    assert len(trial.measured) == 3
+
+
+def test_a_run_that_says_less_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other programs came while it was measured: page and report stay as they are."""
+    trial = Trial(tmp_path)
+    trial.renew()
+    path = kept_reports.kept_report(tmp_path / "kept", "L-T1")
+    before = trial.page.read_text(), path.read_text()
+    other = Trial(tmp_path)
+    other.renewal = replace(other.renewal, chosen=[CATALOG["L-T1"]], runs=tmp_path / "runs2")
+    other.runs["L-T1"] = replace(run_of("L-T1", foreign=0.9), started="2026-06-06T12:00:00+00:00")
+    assert other.renew() == 0
+    assert (trial.page.read_text(), path.read_text()) == before
+    assert "of 2026-05-05 stays" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("data", ["", "{}", '{"format": 1}', None])
+def test_results_that_cannot_be_read_stop_nothing(data: str | None, tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+
+    def measure(each: Experiment, directory: Path, seconds: float) -> int:
+        directory.mkdir(parents=True)
+        if data is not None:
+            (directory / "results.json").write_text(data)
+        return 1
+
+    trial.measure = measure  # type: ignore[method-assign]
+    assert trial.renew() == 1
+    assert not trial.page.exists()
+
+
+def test_the_reports_of_the_page_belong_to_it() -> None:
+    """Each kept report is that of the finding on the page, has its facts, and is small."""
+    kept = claims.load(claims.kept_file(ROOT / "packages/ewe-lab/docs/claims.md"))
+    for path in (ROOT / "packages/ewe-lab/reports").glob("*.json"):
+        results = lab_results.load(path)
+        assert path.stem in CATALOG
+        assert results.started == kept.findings[path.stem].started, path
+        assert results.machine["code"] and results.machine["load before"]
+        assert path.stat().st_size < 100_000, path
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["renew"], "--page"),
+        (["renew", "--page", "claims.txt"], "has to end in .md"),
+        (["renew", "--page", "claims.md", "NO-1"], "there is no experiment 'NO-1'"),
+        (["renew", "--page", "claims.md", "--minutes", "0"], "--minutes"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(cli.main(words))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert text in said and said.count("\n") == 1
+
+
+@pytest.mark.starts_processes
+def test_the_command_measures_and_writes_the_page(tmp_path: Path) -> None:
+    """One short experiment, in a separate process, from the command line."""
+    command = [sys.executable, "-m", "ewe_lab", "renew", "E-T1", "--quick", "--anyway", "--page", "claims.md"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "renew: 1 of 1 experiments were measured" in process.stdout
+    assert "E-T1" in json.loads((tmp_path / "claims.json").read_text())["findings"]
+    assert lab_results.load(tmp_path / "reports" / "E-T1.json").tables[0].quick
+    assert list(tmp_path.glob(".bench/claims-*/E-T1/report.html"))
