@@ -15,6 +15,10 @@ page shows sizes. The tag is a hash of everything on which the page depends: nam
 the path, the host, the version of ewe. Making the page costs far more than the hash. Two checksums of zlib are
 enough: an account that chooses names with equal checksums can only hide a change of this directory. hashlib would
 load OpenSSL, which takes 20 ms in each child of the fork model.
+
+**A page is kept for a second** if it has more than INLINE_NAMES names: making it costs 10 to 20 ms, and a client
+may ask again and again. A new or a removed name changes the date of the directory, and is seen at once. A size or a
+date on the page may be a second old, as the contents of a cached file may be (ewe.features.static).
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import zlib
 from itertools import islice
 
 from ewe import __version__
+from ewe.bounded import BoundedDict
 from ewe.config.defaults import PRIVATE_DIRECTORIES
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
@@ -40,6 +45,10 @@ MAX_SORTED = 2_000
 PAGE_NAMES = 1_000
 MAX_NAMES = 50_000  # reading more names would take too long, even without examining them
 INLINE_NAMES = 200  # names that are listed without call(), in about 3 ms
+KEPT_S = 1.0  # seconds that a page is kept
+Fields = tuple[tuple[str, str], ...]
+# The entity tag, the fields and the body of a page, and when it was made; 1 MB at most
+KEPT: BoundedDict[tuple[object, ...], tuple[str, Fields, bytes, float]] = BoundedDict(4)
 TURNS = Turns()
 RUN_NAMES = 1_000  # names that one call of sorted() sorts; no other thread runs during the call
 # Each column: its label, and the order in which the first click sorts it
@@ -141,6 +150,8 @@ def listing(
     the directory's path in the file system. names: all names in the directory, if the caller has read them; None:
     they are read here. Raises HTTPError.
     """
+    made_at = time.monotonic()
+    key = key_of(request, path, descriptor, root)
     query = parameters(request.query)
     names = names_in(descriptor, path) if names is None else public(names)
     part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
@@ -151,18 +162,44 @@ def listing(
     is_json = prefers_json(request.values.get("accept", ""))
     page_number = "" if part is None else f"{part.number} of {part.count}"
     etag = tag_of(entries, f"{is_json}\0{path}\0{request.host}\0{sort}\0{order}\0{page_number}")
-    fields: tuple[tuple[str, str], ...] = (*FIELDS, ("ETag", etag))
-    status = outcome(request, etag, None) if request.conditional else None
-    if status == 304:
-        return Response(304, (field for field in fields if field[0] in ALWAYS))
-    if status == 412:
-        return error_page(412, "the condition does not hold")
+    fields: Fields = (*FIELDS, ("ETag", etag))
+    if (refusal := refused_by_condition(request, etag, fields)) is not None:
+        return refusal
     if part is not None:
         fields = (*fields, ("Link", part.links()))
     if is_json:
-        return Response(200, (("Content-Type", "application/json"), *fields), as_json(entries).encode())
-    page = as_page(entries, path, request.host, sort, order, part)
-    return Response(200, (("Content-Type", "text/html; charset=utf-8"), *fields), page.encode())
+        fields = (("Content-Type", "application/json"), *fields)
+        body = as_json(entries).encode()
+    else:
+        fields = (("Content-Type", "text/html; charset=utf-8"), *fields)
+        body = as_page(entries, path, request.host, sort, order, part).encode()
+    if len(names) > INLINE_NAMES:
+        KEPT[key] = etag, fields, body, made_at
+    return Response(200, fields, body)
+
+
+def key_of(request: Request, path: str, descriptor: int, root: str) -> tuple[object, ...]:
+    """Return all on which the page of an open directory depends, except the sizes and the dates of its files."""
+    about = os.fstat(descriptor)
+    directory = about.st_dev, about.st_ino, about.st_mtime_ns
+    return *directory, root, path, request.host, request.query, request.values.get("accept")
+
+
+def kept(request: Request, path: str, descriptor: int, root: str) -> Response | None:
+    """Return the listing of an open directory as it was made less than KEPT_S ago, or a 304 or 412; else None."""
+    found = KEPT.get(key_of(request, path, descriptor, root)) if KEPT else None
+    if found is None or time.monotonic() - found[3] > KEPT_S:
+        return None
+    etag, fields, body, _ = found
+    return refused_by_condition(request, etag, fields) or Response(200, fields, body)
+
+
+def refused_by_condition(request: Request, etag: str, fields: Fields) -> Response | None:
+    """Return the 304 or 412 if a condition of the request forbids to send the page, else None."""
+    status = outcome(request, etag, None) if request.conditional else None
+    if status == 304:
+        return Response(304, (field for field in fields if field[0] in ALWAYS))
+    return error_page(412, "the condition does not hold") if status == 412 else None
 
 
 def tag_of(entries: list[DirectoryEntry], more: str) -> str:

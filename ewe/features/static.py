@@ -34,7 +34,16 @@ from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.media_types import content_type
-from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response, encode_head
+from ewe.http.messages import (
+    METHODS,
+    CachedFile,
+    FileResponse,
+    Region,
+    Request,
+    Response,
+    Source,
+    encode_head,
+)
 from ewe.http.negotiation import preferred_coding
 from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
@@ -101,8 +110,8 @@ class File:
     """
 
     __slots__ = (
-        "body", "etag", "fields", "head", "identity", "kind", "modified", "opened", "path", "response", "size",
-        "whole_fields",
+        "body", "etag", "fields", "head", "identity", "kind", "modified", "not_modified", "opened", "path",
+        "response", "size", "whole_fields",
     )  # fmt: skip
 
     def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
@@ -131,6 +140,7 @@ class File:
         self.response: CachedFile | None = None
         self.opened: OpenFile | None = None
         self.head = b""
+        self.not_modified: Response | None = None  # the 304, once it was asked for
 
     def again(self, opened: OpenFile) -> Response | None:
         """Return the response of an open file in the cache; None if it was changed meanwhile."""
@@ -167,22 +177,26 @@ class LazyListing(Response):
     """The listing of a directory, which listed() makes: a large directory takes long, and directory() must not
     wait.
 
-    path: the path of the URL; it ends in a slash. descriptor: the open directory.
+    path: the path of the URL; it ends in a slash. descriptor: the open directory. shown_root: symbolic links that
+    lead out of it are not listed; "": all links are.
     """
 
-    __slots__ = ("descriptor", "path", "static")
+    __slots__ = ("descriptor", "path", "shown_root", "static")
 
     def __init__(self, static: Static, path: str, descriptor: int) -> None:
         super().__init__(200, release=lambda: os.close(descriptor))
         self.static = static
         self.path = path
         self.descriptor = descriptor
+        self.shown_root = "" if static.follows else static.root
 
     async def listed(self, request: Request, io: Stream) -> Response:
         """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
-        from ewe.features.indexes import INLINE_NAMES, first_names
+        from ewe.features.indexes import INLINE_NAMES, first_names, kept
 
         try:
+            if (response := kept(request, self.path, self.descriptor, self.shown_root)) is not None:
+                return response
             names = first_names(self.descriptor)
             if len(names) <= INLINE_NAMES:
                 return self.list(request, self.descriptor, names)
@@ -213,8 +227,8 @@ class LazyListing(Response):
         """
         from ewe.features.indexes import listing
 
-        root = "" if self.static.follows else self.static.root
-        return listing(request, self.path, descriptor, root, self.static.name(self.path), names)
+        directory = self.static.name(self.path)
+        return listing(request, self.path, descriptor, self.shown_root, directory, names)
 
 
 class Static:
@@ -268,6 +282,8 @@ class Static:
                     return response
                 elif (refusal := refused_by_condition(request, file)) is not None:
                     return refusal
+                else:
+                    return self.part(request, file, response) or response
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
         response = self.serve(request, request.path)
@@ -500,13 +516,14 @@ class Static:
         """
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
-        response = self.part(request, file, descriptor) or whole(file, descriptor)
+        response = whole(file, descriptor)
+        response = self.part(request, file, response) or response
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
         return response
 
-    def part(self, request: Request, file: File, descriptor: int) -> Response | None:
-        """Return a 206 or 416, or None to send the whole file."""
+    def part(self, request: Request, file: File, whole: Response) -> Response | None:
+        """Return a 206 or 416, or None to send the whole file. whole: the response with it."""
         value = request.values.get("range")
         if value is None or request.method != "GET":
             return None
@@ -517,7 +534,8 @@ class Static:
             return None
         if not found:
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
-        return ranges.partial(found, file.size, file.kind, file.fields, descriptor)
+        assert not isinstance(whole.body, Source)
+        return ranges.partial(found, file.size, file.kind, file.fields, whole.body)
 
     # The cache: path -> file, at most self.room bytes. Each entry is checked again after FILE_CHECK_S.
 
@@ -593,7 +611,9 @@ def refused_by_condition(request: Request, file: File) -> Response | None:
     """Return the 304 or 412 if a condition of the request forbids to send the file, else None."""
     status = conditional.outcome(request, file.etag, file.modified)
     if status == 304:
-        return Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
+        if file.not_modified is None:
+            file.not_modified = Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
+        return file.not_modified
     return error_page(412, "the condition does not hold") if status == 412 else None
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+from ewe.bounded import BoundedDict
 from ewe.http.dates import parse_date
 from ewe.http.messages import Request
 
 # entity-tag = [ "W/" ] DQUOTE *etagc DQUOTE: section 8.8.3
 TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*")
+
+
+# The same pages are asked for with the same dates again and again.
+PARSED_DATES: BoundedDict[str, float | None] = BoundedDict(256)
 
 
 def tags(value: str | None) -> list[str] | None:
@@ -48,7 +53,12 @@ def outcome(request: Request, etag: str, modified: float | None) -> int | None:
 
 def is_later(modified: float, date: str | None) -> bool | None:
     """Return whether a time is later than that of a date field; None if the field is missing or malformed."""
-    since = parse_date(date or "")
+    if date is None or len(date) > 40:  # the longest form has 33 characters
+        return None
+    try:
+        since = PARSED_DATES[date]
+    except KeyError:
+        since = PARSED_DATES[date] = parse_date(date)
     return None if since is None else modified > since
 
 

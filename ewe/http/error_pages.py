@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ewe.http.messages import Response
+from ewe.http.messages import Response, encode_head
 from ewe.http.status import REASONS
 
 PAGE = """<!DOCTYPE html>
@@ -34,6 +34,7 @@ DOCUMENT = """<!DOCTYPE html>
 """
 
 PAGE_FIELDS = (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
+MADE_PAGES: dict[int, tuple[bytes, bytes]] = {}  # status: the page, and the status and field lines
 TEXTS = {
     400: "The server could not understand this request. Please check the address for typing errors.",
     401: "Please log in: this address needs a name and a password.",
@@ -68,15 +69,16 @@ def error_page(
     text: the explanation on the page; "": the general text of the status.
     """
     reason = REASONS.get(status, "Error")
-    page = PAGE.format(
-        status=status, reason=reason, text=html_escape(text) if text else TEXTS.get(status, reason + ".")
-    )
-    return Response(
-        status,
-        (*PAGE_FIELDS, *fields),
-        page.encode(),
-        cause=cause,
-    )
+    made = MADE_PAGES.get(status) if not text else None
+    if made is None:
+        shown = html_escape(text) if text else TEXTS.get(status, reason + ".")
+        page = PAGE.format(status=status, reason=reason, text=shown).encode()
+        made = page, encode_head(status, reason, PAGE_FIELDS)
+        if not text:
+            MADE_PAGES[status] = made
+    page, head = made
+    return Response(status, (*PAGE_FIELDS, *fields) if fields else PAGE_FIELDS, page, cause=cause,
+        head=b"" if fields else head)  # fmt: skip
 
 
 def fault_page(traceback: str) -> Response:

@@ -62,16 +62,22 @@ def unsatisfiable(size: int) -> tuple[tuple[str, str], ...]:
 
 
 def partial(
-    ranges: list[tuple[int, int]], size: int, kind: str, fields: tuple[tuple[str, str], ...], file: int
+    ranges: list[tuple[int, int]],
+    size: int,
+    kind: str,
+    fields: tuple[tuple[str, str], ...],
+    whole: bytes | tuple[bytes | Region, ...],
 ) -> Response:
-    """Return the 206 for ranges of an open file. Several ranges become a multipart/byteranges (section 14.6).
+    """Return the 206 for ranges of a file. Several ranges become a multipart/byteranges (section 14.6).
 
-    kind: the Content-Type of the whole file. fields: all other fields.
+    kind: the Content-Type of the whole file. fields: all other fields. whole: the bytes or the Region of the file.
     """
     if len(ranges) == 1:
         offset, count = ranges[0]
         about = ("Content-Range", f"bytes {offset}-{offset + count - 1}/{size}")
-        return Response(206, (("Content-Type", kind), about, *fields), (Region(file, offset, count),))
+        part = part_of(whole, offset, count)
+        body = part if isinstance(part, bytes) else (part,)
+        return Response(206, (("Content-Type", kind), about, *fields), body)
     boundary = os.urandom(12).hex()
     pieces: list[bytes | Region] = []
     for offset, count in ranges:
@@ -79,7 +85,16 @@ def partial(
         lead = (
             f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {offset}-{last}/{size}\r\n\r\n"
         )
-        pieces += [lead.encode("latin-1"), Region(file, offset, count)]
+        pieces += [lead.encode("latin-1"), part_of(whole, offset, count)]
     pieces.append(f"\r\n--{boundary}--\r\n".encode())
     about = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
     return Response(206, (about, *fields), tuple(pieces))
+
+
+def part_of(whole: bytes | tuple[bytes | Region, ...], offset: int, count: int) -> bytes | Region:
+    """Return a range of a file in memory, or of an open file."""
+    if isinstance(whole, bytes):
+        return whole[offset : offset + count]
+    region = whole[0]
+    assert isinstance(region, Region)
+    return Region(region.file, offset, count, region.owner)

@@ -22,7 +22,8 @@ QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\%]*")
 KEPT_SLASH = re.compile("%2F", re.IGNORECASE)
 ENCODED_SLASH = "the path has an encoded slash"
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*+,=@/")
+UNESCAPED_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*+,=@/"
+UNESCAPED = frozenset(UNESCAPED_BYTES)
 
 
 def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: tuple[int, int]) -> str:
@@ -159,4 +160,6 @@ def unescape(text: str) -> str:
 def percent_encode(path: str) -> str:
     """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of unescape()."""
     raw = path.encode("utf-8", "surrogateescape")
+    if not raw.translate(None, UNESCAPED_BYTES):  # most names
+        return path
     return "".join(chr(byte) if byte in UNESCAPED else f"%{byte:02X}" for byte in raw)

@@ -984,6 +984,34 @@ def test_a_body_keeps_its_file_open(public: Path) -> None:
         os.fstat(descriptor)
 
 
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_a_condition_or_a_range_of_a_remembered_file_opens_nothing(
+    public: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    content = tell(0, size)
+    (public / "file.txt").write_bytes(content)
+    settle()
+    files = Static(Config(documentroot=str(public)))
+    respond(files)
+    monkeypatch.setattr(files, "open", lambda *_: pytest.fail("the file was opened"))
+    part = respond(files, "/file.txt", "Range: bytes=500-509")
+    assert part is not None and part.status == 206
+    body = part.body
+    if isinstance(body, tuple):
+        body = os.pread(region_of(part).file, region_of(part).count, region_of(part).offset)
+    assert body == content[500:510]
+    several = respond(files, "/file.txt", "Range: bytes=0-9,20-29")
+    assert several is not None and isinstance(several.body, tuple) and len(several.body) == 5
+    unsatisfiable = respond(files, "/file.txt", f"Range: bytes={size}-")
+    assert unsatisfiable is not None and unsatisfiable.status == 416
+    whole = respond(files, "/file.txt", "If-Modified-Since: Thu, 01 Jan 1970 00:00:01 GMT")
+    assert whole is not None and whole.status == 200
+    etag = whole.get("etag")
+    unchanged = respond(files, "/file.txt", f"If-None-Match: {etag}")
+    assert unchanged is not None and unchanged.status == 304 and unchanged.get("etag") == etag
+    assert respond(files, "/file.txt", f"If-None-Match: {etag}") is unchanged
+
+
 def test_few_files_stay_open(public: Path) -> None:
     for number in range(50):
         (public / f"{number}.bin").write_bytes(bytes(100_000))

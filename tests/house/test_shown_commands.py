@@ -411,7 +411,7 @@ def test_lines_name_commands_that_work() -> None:
 # Single options, as in `--parking never`
 
 SUBCOMMANDS: list[tuple[Callable[..., int], tuple[str, ...]]] = [
-    (ewe.xswitch.cli.main, ("", "status", "java", "libcgi")),
+    (ewe.xswitch.cli.main, ("", "status", "drain", "java", "libcgi")),
     (ewe.xswitch.check.main, ("",)),
     (ewe.database.cli.main, ("", "status", "ask", "time", "sample", "load")),
     (ewe_explore.cli.command, ("",)),

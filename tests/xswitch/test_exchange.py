@@ -310,6 +310,18 @@ def test_heads(held: bytes, data: bytes, last: bool, expected: bytes | None) -> 
     assert finished_head(held, data, last) == expected
 
 
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"Status: 404\r\nX-Switch: refused\r\n\r\n", b"Status: 404\r\nX-Switch: refused\r\n\r\n"),
+        (b"Status: 500\r\nX-Switch: no-engine\r\n\r\n", b"Status: 500\r\n\r\n"),
+    ],
+)
+def test_only_a_refusal_of_another_x_switch_stays_marked(head: bytes, expected: bytes) -> None:
+    assert finished_head(b"", head, is_far=True) == expected
+    assert b"X-Switch" not in (finished_head(b"", head) or b"")
+
+
 def test_a_request_that_the_protocol_cannot_carry() -> None:
     bench = Bench(HTTP_X="a\0b")
     bench.exchange.own_variables = {b"SCRIPT_FILENAME": b"/x.py"}

@@ -152,7 +152,7 @@ class Control:
     def part_for(self, peer: socket.socket, status: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a status for the process at the other end: other users' engines are left out.
 
-        Over TCP the account is unknown: whoever may connect there may run any script, and sees all.
+        Over TCP the account is unknown: a process that may connect there may run any script, and sees all.
         """
         if peer.family != socket.AF_UNIX:
             return status

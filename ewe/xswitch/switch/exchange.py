@@ -144,6 +144,7 @@ class Exchange:
         self.params = params
         self.script = script
         self.application: WebApplication | None = None  # of Java; `script` is then the path of its WEB-INF
+        self.is_far = False  # it goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
         # Variables of the script that X-Switch sets: see identify.own_variables()
@@ -274,7 +275,7 @@ class Exchange:
         """Take part of the response."""
         self.output_bytes += len(data)
         if self.state in HEAD_NOT_SENT:
-            ready = finished_head(self.held_head, data)
+            ready = finished_head(self.held_head, data, is_far=self.is_far)
             if not ready:
                 # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
                 self.held_head = self.held_head + data if ready is None else b""
@@ -286,7 +287,7 @@ class Exchange:
     def complete(self, data: bytes, status: int) -> None:
         """Take the rest of the response. status: the script's exit status."""
         if self.state in HEAD_NOT_SENT:
-            data = finished_head(self.held_head, data, last=True) or b""
+            data = finished_head(self.held_head, data, True, self.is_far) or b""
             if not data:
                 self.fail(502, f"it wrote nothing (exit status {status})")
                 return

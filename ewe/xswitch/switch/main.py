@@ -190,7 +190,7 @@ class Switch:
 
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
-        exchange.key = self.peers.engines[kind.name].key
+        exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
         exchange.user = exchange.key[0]
         exchange.identified()
 

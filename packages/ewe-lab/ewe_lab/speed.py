@@ -32,8 +32,8 @@ from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding,
 from ewe_lab.experiments.papers import printed
 from ewe_lab.lab_bench import LabBench, why_server_is_missing
 from ewe_lab.speed_rows import (
+    COMPARISONS,
     CONNECTIONS,
-    CONTESTS,
     QUICK_SIZES,
     REFERENCE,
     ROWS,
@@ -62,7 +62,7 @@ MEASUREMENT_S = (1.0, 2.0)  # of one measurement, quick and full
 FACT_NAMES = ("processor", "cores", "system", "python", "ewe", "uvloop", "wrk")
 QUICK_ROWS = ("size",)
 # The rows of a run whose models are named
-FILE_ROWS = tuple(row for row in ROWS if row not in {contest.row for contest in CONTESTS.values()})
+FILE_ROWS = tuple(row for row in ROWS if row not in {comparison.row for comparison in COMPARISONS.values()})
 
 # ---------------------------------------------------------------------------------------------------------
 # The experiment

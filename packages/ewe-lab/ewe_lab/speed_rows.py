@@ -1,11 +1,11 @@
-"""The rows of `ewe-lab speed`: what is asked, of which servers, and which of them is the reference.
+"""The rows of `ewe-lab speed`: the requests, the servers that get them, and the server that is the reference.
 
     SpeedSetting   the requests of one measurement: one block of the table
     Contestant     a server in a block: ewe, another web server, or a program and the server before it
     SpeedRow       one contestant at one setting, with its samples
 
 `ROWS` names the kinds of settings (`--rows`). The settings of files are measured under all models and beside nginx.
-A contest (WSGI, LibCGI, X-Switch ...) has contestants of its own. Its first one is the reference.
+A comparison (WSGI, LibCGI, X-Switch ...) has its own contestants. The first one is the reference.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SpeedSetting:
 
     varied: each request has its own query string and cookie, so no server can reuse the parsed head of another.
     tls: over HTTPS; without keep-alive each request pays for a handshake, which `resumed` shortens.
-    asked: a request for something else than a whole file, one of ASKED. contest: one of CONTESTS.
+    asked: a request for something else than a whole file, one of ASKED. comparison: one of COMPARISONS.
     """
 
     size: int
@@ -80,7 +80,7 @@ class SpeedSetting:
     tls: bool = False
     resumed: bool = False
     asked: str = ""
-    contest: str = ""
+    comparison: str = ""
 
 
 TARGETS_AT = SpeedSetting(1024)
@@ -120,7 +120,7 @@ def goal(setting: SpeedSetting) -> float | None:
     """Return the ratio to the reference that a row of a setting should not exceed; None if there is none."""
     if setting.tls:
         return TLS_GOALS[setting.keep_alive]
-    return GOALS.get(setting.asked) or GOALS.get(setting.contest.partition(":")[0])
+    return GOALS.get(setting.asked) or GOALS.get(setting.comparison.partition(":")[0])
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Contest:
+class PeerComparison:
     """Servers that do the same work; the first is the reference. connections: at once, over which wrk asks."""
 
     row: str
@@ -181,21 +181,23 @@ def modelled(stack: ServingStack, models: Sequence[str]) -> tuple[Contestant, ..
     return tuple(stacked(f"ewe {model}", replace(stack, front="ewe", model=model)) for model in models)
 
 
-def wsgi_contest() -> Contest:
-    """Return the contest of a WSGI application of 52 bytes."""
+def wsgi_comparison() -> PeerComparison:
+    """Return the comparison of a WSGI application of 52 bytes."""
     peers = (
         application("gunicorn gthread", "gunicorn", "wsgi"),
         application("gunicorn gevent", "gunicorn", "wsgi", "--worker-class", "gevent"),
         application("granian", "granian", "wsgi", "--interface", "wsgi"),
     )
     hello = ServingStack("ewe", "wsgi", "python", program="hello")
-    return Contest("wsgi", hello.length, peers + modelled(hello, ("prefork", "thread", "pool", "asyncio")))
+    return PeerComparison(
+        "wsgi", hello.length, peers + modelled(hello, ("prefork", "thread", "pool", "asyncio"))
+    )
 
 
-def asgi_contest(row: str, program: str) -> Contest:
-    """Return the contest of an ASGI application under the same event loop."""
+def asgi_comparison(row: str, program: str) -> PeerComparison:
+    """Return the comparison of an ASGI application under the same event loop."""
     loop = ("--loop", "uvloop")
-    return Contest(
+    return PeerComparison(
         row,
         ServingStack("ewe", "asgi", "python", program=program).length,
         (
@@ -209,9 +211,9 @@ def asgi_contest(row: str, program: str) -> Contest:
     )
 
 
-def libcgi_contest(tested: ServerUnderTest) -> Contest:
-    """Return the contest of a library's answer of 64 bytes and a file of 64 bytes, under one model."""
-    return Contest(
+def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
+    """Return the comparison of a library's answer of 64 bytes and a file of 64 bytes, under one model."""
+    return PeerComparison(
         "libcgi",
         64,
         (
@@ -222,34 +224,38 @@ def libcgi_contest(tested: ServerUnderTest) -> Contest:
     )
 
 
-def fastcgi_contest(connections: int) -> Contest:
-    """Return the contest of a page of 14 bytes by php-fpm, with default settings."""
+def fastcgi_comparison(connections: int) -> PeerComparison:
+    """Return the comparison of a page of 14 bytes by php-fpm, with default settings."""
     page = ServingStack("nginx", "php-fpm", "php")
     ours = modelled(page, ("asyncio", "pool", "thread"))
-    return Contest("fastcgi", page.length, (stacked("nginx", page), *ours), connections)
+    return PeerComparison("fastcgi", page.length, (stacked("nginx", page), *ours), connections)
 
 
-def xswitch_contest(reference: Contestant, language: str) -> Contest:
-    """Return the contest of X-Switch and the usual way to run a script."""
+def xswitch_comparison(reference: Contestant, language: str) -> PeerComparison:
+    """Return the comparison of X-Switch and the usual way to run a script."""
     ours = ServingStack("ewe", "xswitch", language, children=0, program="hello")
-    return Contest(XSWITCH, ours.length, (reference, stacked(f"X-Switch {language}", ours)), 8)
+    return PeerComparison(XSWITCH, ours.length, (reference, stacked(f"X-Switch {language}", ours)), 8)
 
 
 CGI_PERL = stacked("CGI perl", ServingStack("ewe", "cgi", "perl", program="hello"))
 FPM_PHP = stacked("nginx php-fpm", ServingStack("nginx", "php-fpm", "php", program="hello"))
-CONTESTS: Mapping[str, Contest] = {
-    "WSGI": wsgi_contest(),
-    "ASGI": asgi_contest("asgi", "hello"),
-    "ASGI, 1 MB": asgi_contest("stream", "stream"),
-    **{f"LibCGI: {each.name}": libcgi_contest(each) for each in TESTED_SERVERS if each.name in MAIN_VARIANTS[1:]},
-    "FastCGI: 64 clients": fastcgi_contest(64),
-    "FastCGI: 8 clients": fastcgi_contest(8),
-    "Perl": xswitch_contest(CGI_PERL, "perl"),
-    "PHP": xswitch_contest(FPM_PHP, "php"),
+COMPARISONS: Mapping[str, PeerComparison] = {
+    "WSGI": wsgi_comparison(),
+    "ASGI": asgi_comparison("asgi", "hello"),
+    "ASGI, 1 MB": asgi_comparison("stream", "stream"),
+    **{
+        f"LibCGI: {each.name}": libcgi_comparison(each)
+        for each in TESTED_SERVERS
+        if each.name in MAIN_VARIANTS[1:]
+    },
+    "FastCGI: 64 clients": fastcgi_comparison(64),
+    "FastCGI: 8 clients": fastcgi_comparison(8),
+    "Perl": xswitch_comparison(CGI_PERL, "perl"),
+    "PHP": xswitch_comparison(FPM_PHP, "php"),
 }  # fmt: skip
 ROWS = (
     "size", "close", "log", "varied", "tls", "resumed", "handshake",
-    *(name.lower() for name in ASKED), *dict.fromkeys(contest.row for contest in CONTESTS.values()),
+    *(name.lower() for name in ASKED), *dict.fromkeys(comparison.row for comparison in COMPARISONS.values()),
 )  # fmt: skip
 
 
@@ -267,8 +273,8 @@ def settings(sizes: Sequence[int], rows: Sequence[str]) -> list[SpeedSetting]:
     }
     for asked in ASKED:
         found[asked.lower()] = [SpeedSetting(ASKED[asked].length or 0, asked=asked)]
-    for name, contest in CONTESTS.items():
-        found.setdefault(contest.row, []).append(SpeedSetting(contest.size, contest=name))
+    for name, comparison in COMPARISONS.items():
+        found.setdefault(comparison.row, []).append(SpeedSetting(comparison.size, comparison=name))
     return [each for row in ROWS if row in rows for each in found[row]]
 
 
@@ -287,10 +293,10 @@ def contestants(
 ) -> list[Contestant]:
     """Return the contestants of a setting, the reference first. chosen: the servers of files, and ewe's models.
 
-    are_named: the user named the servers. A contest without a chosen model has no contestants.
+    are_named: the user named the servers. A comparison without a chosen model has no contestants.
     """
-    if setting.contest:
-        return contestants_of(CONTESTS[setting.contest], chosen)
+    if setting.comparison:
+        return contestants_of(COMPARISONS[setting.comparison], chosen)
     takes_time = setting.asked or (setting.tls and not (setting.keep_alive or setting.resumed))
     found = []
     for each in chosen:
@@ -305,14 +311,14 @@ def contestants(
     return found
 
 
-def contestants_of(contest: Contest, chosen: Sequence[ServerUnderTest]) -> list[Contestant]:
-    """Return the contestants of a contest: all other servers, and ewe under the chosen models."""
-    if contest.row == XSWITCH:
-        return list(contest.contestants)
+def contestants_of(comparison: PeerComparison, chosen: Sequence[ServerUnderTest]) -> list[Contestant]:
+    """Return the contestants of a comparison: all other servers, and ewe under the chosen models."""
+    if comparison.row == XSWITCH:
+        return list(comparison.contestants)
     models = {each.model for each in chosen}
     found = [
         each
-        for each in contest.contestants
+        for each in comparison.contestants
         if (each.model in models if each.stack else each.tested in chosen) or not each.model
     ]
     return found if any(each.model for each in found) else []
@@ -352,7 +358,7 @@ class SpeedRow:
         return float(statistics.median(sample_figures(sample)[what] for sample in self.samples))
 
     def notes(self) -> str:
-        """Return what is asked other than a file, and the reasons to doubt the row, with commas between them."""
+        """Return the request unless it is for a file, and the reasons to doubt the row, between commas."""
         found = ["failed"] if self.failure else []
         if self.last is not None:
             found.append(f"SLOWER: {self.last:.2f} of {reference_name(self.setting)} in the last run")
@@ -366,8 +372,8 @@ class SpeedRow:
 
 def setting_notes(setting: SpeedSetting) -> Iterator[str]:
     """Yield what a setting asks, beyond the columns of the table."""
-    if setting.asked or setting.contest:
-        yield setting.asked or setting.contest.replace(": ", ", ")
+    if setting.asked or setting.comparison:
+        yield setting.asked or setting.comparison.replace(": ", ", ")
     if setting.varied:
         yield "varied heads"
     if setting.tls:
@@ -378,7 +384,7 @@ def setting_notes(setting: SpeedSetting) -> Iterator[str]:
 
 def reference_name(setting: SpeedSetting) -> str:
     """Return the name of the server whose CPU time is the measure of a setting's rows."""
-    return CONTESTS[setting.contest].contestants[0].name if setting.contest else REFERENCE
+    return COMPARISONS[setting.comparison].contestants[0].name if setting.comparison else REFERENCE
 
 
 def ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> float | None:
@@ -464,7 +470,7 @@ def rows_to_fill(
             if each.why_missing:
                 lacking.append(each.why_missing)
                 continue
-            count = CONTESTS[setting.contest].connections if setting.contest else connections
+            count = COMPARISONS[setting.comparison].connections if setting.comparison else connections
             most = each.stack.max_connections(True) if each.stack else count
             count = min(adapted_load(load_of(setting, count, 1), each.tested).users, most)
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
@@ -490,7 +496,7 @@ def describe(setting: SpeedSetting) -> str:
 
 def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:
     """Return a document root with the requested files, all of the same time."""
-    root = lab.site([64, 1024, LARGE, *(row.setting.size for row in rows if not row.setting.contest)])
+    root = lab.site([64, 1024, LARGE, *(row.setting.size for row in rows if not row.setting.comparison)])
     listed = root / "listing"
     if any(row.setting.asked == "listing" for row in rows) and not listed.exists():
         listed.mkdir()
@@ -509,8 +515,10 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
     for row in rows:
         setting, load = row.setting, load_of(row.setting, row.connections, seconds)
         found = by_name.get(row.server)
-        if setting.contest:
-            found = next(each for each in CONTESTS[setting.contest].contestants if each.name == row.server)
+        if setting.comparison:
+            found = next(
+                each for each in COMPARISONS[setting.comparison].contestants if each.name == row.server
+            )
             load = replace(load, path=found.path)
         assert found is not None
         tested = found.tested

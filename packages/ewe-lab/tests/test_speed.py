@@ -393,7 +393,7 @@ def test_the_settings() -> None:
         SpeedSetting(64),
         SpeedSetting(64, keep_alive=False),
     ]
-    assert {setting.contest for setting in speed_rows.settings([64], ["fastcgi", "wsgi"])} == {
+    assert {setting.comparison for setting in speed_rows.settings([64], ["fastcgi", "wsgi"])} == {
         "WSGI",
         "FastCGI: 64 clients",
         "FastCGI: 8 clients",
