@@ -489,7 +489,7 @@ def test_the_models() -> None:
 
 def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        speed_rows, "missing_here", lambda each: "apt install h2o" if each.kind == "h2o" else ""
+        speed_rows, "why_server_is_missing", lambda each: "apt install h2o" if each.kind == "h2o" else ""
     )
     assert [each.name for each in speed_rows.chosen_servers([])][-6:-4] == ["lighttpd", "apache-event"]
     assert "lighttpd" not in [each.name for each in speed_rows.chosen_servers([], quick=True)]
