@@ -184,7 +184,7 @@ def check_dbd(words: list[str], directory: Path) -> None:
 def check_lab(words: list[str], directory: Path) -> None:
     options = parsed(ewe_lab.cli.main, words)
     ids = [name for name in getattr(options, "ids", ()) if not is_placeholder(name)]
-    ewe_lab.cli.ids(ewe_lab.cli.of_documents(ids, CATALOG), list(CATALOG))
+    ewe_lab.cli.checked_ids(ewe_lab.cli.expand_documents(ids, CATALOG), list(CATALOG))
     for name in getattr(options, "models", None) or ():
         if ":" not in name:
             base.model_named(name)

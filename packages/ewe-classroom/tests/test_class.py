@@ -470,7 +470,7 @@ def test_manual_marks_are_kept_and_added(tmp_path: Path) -> None:
     found = marks.read_manual(tmp_path, rules, [ada, bo])
     assert found == {"Ada": {"style": 1.5, "text": 2.5}, "Bo": {"style": None, "text": None}}
     mark = marks.mark_of(ada, rules, 100, found["Ada"])
-    assert (mark.total, mark.most, mark.is_open) == (14, 15, False)
+    assert (mark.total, mark.max_points, mark.lacks_manual_mark) == (14, 15, False)
     file.write_text(file.read_text().replace("1.5", "2.5"))
     with pytest.raises(ConfigError, match=r"Ada, style: '2\.5' is no number from 0 to 2"):
         marks.read_manual(tmp_path, rules, [ada, bo])

@@ -48,8 +48,10 @@ def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
     """Grade a command, or a file of data, by some checks of the grading's lab, or by all."""
     whole = grading.scheme
     items = tuple(item for item in whole.items if not checks or item.check.name in checks)
-    recipe = grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
-    grading.recipe, grading.scheme = recipe, replace(whole, items=items)
+    start_command = (
+        grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
+    )
+    grading.start_command, grading.scheme = start_command, replace(whole, items=items)
     try:
         return grading.run().verdicts
     finally:

@@ -80,7 +80,7 @@ def test_an_untouched_starter_has_at_most_a_tenth(tmp_path: Path, name: str, way
     assert cli.main(["new", name, str(tmp_path / "begun"), "--language", way]) == 0
     only = [word for check in PASSED[name] for word in ("--only", check)]
     report = grade(name, tmp_path, *only, str(tmp_path / "begun" / labs.lab(name).variants[way].grade))
-    whole = sum(item.points for item in scheme.load(name).suited(way).items)
+    whole = sum(item.points for item in scheme.load(name).checks_for_language(way).items)
     earned = report["score"] + points_without(name, PASSED[name])
     assert earned <= whole / 10, [(each["name"], each["score"]) for each in report["verdicts"]]
     assert {"failed"} <= {each["status"] for each in report["verdicts"]}

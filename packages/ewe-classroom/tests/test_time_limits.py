@@ -26,16 +26,16 @@ def scene(*steps: tuple[float, str, str]) -> Scene:
 
 @pytest.mark.parametrize("end", ["answered", "closed-by-server", "reset-by-server"])
 def test_half_a_request_that_the_server_ends_late_met_a_time_limit(end: str) -> None:
-    assert scene((1.0, "send", HALF), (11.0, end, "")).gave_up()
+    assert scene((1.0, "send", HALF), (11.0, end, "")).may_have_timed_out()
 
 
 def test_an_end_at_once_is_no_time_limit() -> None:
-    assert not scene((1.0, "send", HALF), (1.2, "closed-by-server", "")).gave_up()
+    assert not scene((1.0, "send", HALF), (1.2, "closed-by-server", "")).may_have_timed_out()
 
 
 def test_an_answer_after_the_rest_is_no_time_limit_however_late() -> None:
-    assert not scene((1.0, "send", HALF), (9.0, "send", REST), (30.0, "answered", "")).gave_up()
-    assert not scene((1.0, "send", HALF + REST), (30.0, "answered", "")).gave_up()
+    assert not scene((1.0, "send", HALF), (9.0, "send", REST), (30.0, "answered", "")).may_have_timed_out()
+    assert not scene((1.0, "send", HALF + REST), (30.0, "answered", "")).may_have_timed_out()
 
 
 def unread(*steps: tuple[float, str, str]) -> Scene:
@@ -46,13 +46,13 @@ def unread(*steps: tuple[float, str, str]) -> Scene:
 
 
 def test_a_response_that_nobody_read_and_the_server_ended_met_a_time_limit() -> None:
-    assert unread((12.0, "read", ""), (12.1, "closed-by-server", "")).gave_up()
-    assert unread((11.0, "reset-by-server", "")).gave_up()
+    assert unread((12.0, "read", ""), (12.1, "closed-by-server", "")).may_have_timed_out()
+    assert unread((11.0, "reset-by-server", "")).may_have_timed_out()
 
 
 def test_a_response_that_is_read_in_time_met_none() -> None:
-    assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).gave_up()
-    assert not unread((3.0, "closed-by-server", "")).gave_up()
+    assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).may_have_timed_out()
+    assert not unread((3.0, "closed-by-server", "")).may_have_timed_out()
 
 
 def test_a_program_may_end_at_the_moment_in_which_its_gate_opens(

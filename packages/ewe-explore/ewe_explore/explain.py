@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ewe_explore.primitives import LOST_NOTIFY, Condition, Semaphore
 from ewe_explore.queues import Queue
-from ewe_explore.scheduler import BlockedLane, Run, Step, named
+from ewe_explore.scheduler import BlockedLane, Run, Step, name_of_object
 from ewe_explore.search import shared_keys
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
@@ -158,7 +158,7 @@ def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
 
 def phrase(step: Step, values: bool = True) -> str:
     """Describe a step in words: `reads self.n (3)`."""
-    text = f"{step.verb} {named(step)}".strip()
+    text = f"{step.verb} {name_of_object(step)}".strip()
     if values and step.attribute is not None:
         if step.verb == "writes" and step.attribute != "[]":
             text += f" = {step.after}" if step.after else ""
@@ -356,8 +356,8 @@ def advice_to_test_again(run: Run, first: Step, last: Step) -> str:
         )
         if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
             return (
-                f"{name(run, step)} waits on {named(step)} in between{at_line(step.line)}. After the wake-up, "
-                "another thread may be the first to get the lock, so this thread must test again: "
+                f"{name(run, step)} waits on {name_of_object(step)} in between{at_line(step.line)}. After the"
+                " wake-up, another thread may be the first to get the lock, so this thread must test again: "
                 "`while`, not `if`."
             )
     return ""

@@ -73,7 +73,7 @@ class Arrivals(Primitive):
         self.waiting.append(
             Arrival(socket=server, client=("127.0.0.1", 50000 + number), server=SERVER_ADDRESS)
         )
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         found: network.Socket = client
         return found
 
@@ -109,7 +109,7 @@ class Arrivals(Primitive):
         watched = [number for number, _ in self.epoll.ready()]
         for number in watched:
             self.epoll.watched[number] = self.epoll.once
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         return accepted, watched
 
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
@@ -124,12 +124,12 @@ class Arrivals(Primitive):
         self.wake()
 
     def wake(self) -> None:
-        if not self.is_outside_run():
+        if not self.run_is_over():
             self.woken = True
-            self.mark_runnable_stale()
+            self.recompute_runnable_lanes()
 
     def close(self) -> None:
-        if not self.is_outside_run():
+        if not self.run_is_over():
             self.point("closes")
             self.closed = True
             self.wake()
@@ -325,7 +325,7 @@ def log() -> ModuleType:
         reason = sys.exc_info()[1]
         if ACTIVE_RUNS and reason is not None:
             run = ACTIVE_RUNS[-1]
-            run.crash(run.current, reason)
+            run.end_by_exception(run.current, reason)
             run.may_step()
 
     def nothing(*_: Any) -> None:

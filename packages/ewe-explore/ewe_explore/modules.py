@@ -37,7 +37,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ewe_explore import instrument, network, primitives, queues, threads
-from ewe_explore.scheduler import ACTIVE_RUNS, Step, location, show
+from ewe_explore.scheduler import ACTIVE_RUNS, Step, line_of_program, short_value
 
 # The source of these packages runs on the replacements. A world loads their modules once; it loads the modules of
 # RELOADED_EACH_RUN, which keep threads, again for each run.
@@ -316,13 +316,13 @@ def record_print(
         return
     run = ACTIVE_RUNS[-1]
     text = (" " if sep is None else sep).join(map(str, values))
-    file_name, line = location()
+    file_name, line = line_of_program()
     run.point(
         Step(
             run.current.number,
             "print",
             "prints",
-            show(text),
+            short_value(text),
             target=None,
             attribute=None,
             writes=False,

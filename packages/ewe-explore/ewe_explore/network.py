@@ -158,7 +158,7 @@ class Socket(Primitive):
         if not self.waiting:  # another thread has shut the listening socket down
             raise OSError(errno.EINVAL, "Invalid argument")
         found = self.waiting.popleft()
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         return found, found.peer
 
     def connect(self, address: Address) -> None:
@@ -175,7 +175,7 @@ class Socket(Primitive):
         other.created_at = server.created_at
         other.name, other.peer = self.peer, self.name
         queue.append(other)
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def connect_ex(self, address: Address) -> int:
         try:
@@ -198,7 +198,7 @@ class Socket(Primitive):
         data = bytes(pipe.data[:size])
         if not flags & socket.MSG_PEEK:
             del pipe.data[:size]
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
@@ -217,7 +217,7 @@ class Socket(Primitive):
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         part = bytes(data)[: BUFFER_BYTES - len(pipe.data)]
         pipe.data += part
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         return len(part)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
@@ -228,7 +228,7 @@ class Socket(Primitive):
                 return
 
     def shutdown(self, how: int) -> None:
-        if self.is_outside_run():
+        if self.run_is_over():
             return
         self.point("shuts down")
         if self.incoming is None or self.outgoing is None:
@@ -237,12 +237,12 @@ class Socket(Primitive):
             self.outgoing.ended = True
         if how in (socket.SHUT_RD, socket.SHUT_RDWR):
             self.incoming.ended = True
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def close(self) -> None:
         if self.closed:
             return
-        if not self.is_outside_run():
+        if not self.run_is_over():
             self.point("closes")
         self.closed = True
         if ACTIVE_RUNS:  # else the network has ended with its run
@@ -254,7 +254,7 @@ class Socket(Primitive):
                 pipe.ended = pipe.unread = True
         for each in self.waiting or ():
             each.close()
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def detach(self) -> int:
         return self.number
@@ -388,7 +388,7 @@ class Poll(Selection):
             raise FileExistsError(errno.EEXIST, "File exists")
         self.point("watches a socket with")
         self.watched[number] = events
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def modify(self, item: Any, events: int) -> None:
         number = item if isinstance(item, int) else item.fileno()
@@ -396,7 +396,7 @@ class Poll(Selection):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self.point("watches a socket with")
         self.watched[number] = events
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def unregister(self, item: Any) -> None:
         number = item if isinstance(item, int) else item.fileno()

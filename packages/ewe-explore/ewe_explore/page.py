@@ -28,7 +28,7 @@ from ewe_explore.lanes import (
     left_of,
 )
 from ewe_explore.pages import prepare, render
-from ewe_explore.scheduler import short
+from ewe_explore.scheduler import base_name
 
 CONTEXT_LINES = 3  # lines of source to show around a line of an event
 MAX_WHOLE_LINES = 70  # a longer file is shown in part: the lines around the events
@@ -223,4 +223,4 @@ def listing(story: Story, file: str) -> SourceListing | None:
         kind = "bad" if (last.file, last.line) == (file, number) else "hit" if number in event_lines else ""
         found.append(SourceLine(number, lines[number - 1], kind, lanes_of_line.get(number, [])))
     width = max((len(lanes) for lanes in lanes_of_line.values()), default=0)
-    return SourceListing(short(file), found, f"{width * DOT_REM:.1f}")
+    return SourceListing(base_name(file), found, f"{width * DOT_REM:.1f}")

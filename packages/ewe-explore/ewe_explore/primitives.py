@@ -23,7 +23,15 @@ from types import TracebackType
 from typing import Any
 
 from ewe_explore.names import name_of
-from ewe_explore.scheduler import ACTIVE_RUNS, Abandoned, Lane, Run, Step, location, sync_step
+from ewe_explore.scheduler import (
+    ACTIVE_RUNS,
+    Abandoned,
+    Lane,
+    Run,
+    Step,
+    line_of_program,
+    synchronization_step,
+)
 
 
 class Primitive:
@@ -38,7 +46,7 @@ class Primitive:
         self.objects_per_line: dict[tuple[str, int], int] = (
             ACTIVE_RUNS[-1].objects_per_line if ACTIVE_RUNS else {}
         )
-        self.created_at = location() if ACTIVE_RUNS else ("", 0)
+        self.created_at = line_of_program() if ACTIVE_RUNS else ("", 0)
         self.creation_number = self.objects_per_line.get(self.created_at, 0) + 1
         self.objects_per_line[self.created_at] = self.creation_number
 
@@ -53,7 +61,7 @@ class Primitive:
 
     def step(self, run: Run, verb: str, note: str = "") -> Step:
         """Return a step of the current lane on this primitive."""
-        return sync_step(run, verb, self, note=note)
+        return synchronization_step(run, verb, self, note=note)
 
     def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
         """Record a step, and let the scheduler decide who runs next. Return the run; None outside of a run.
@@ -68,11 +76,11 @@ class Primitive:
         run.point(self.step(run, verb, note), decides)
         return run
 
-    def is_outside_run(self) -> bool:
-        """Return whether there is no run in progress. A release then does nothing, so that lanes can unwind."""
+    def run_is_over(self) -> bool:
+        """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
         return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
 
-    def mark_runnable_stale(self) -> None:
+    def recompute_runnable_lanes(self) -> None:
         """Make the scheduler compute the runnable lanes again."""
         if ACTIVE_RUNS:
             ACTIVE_RUNS[-1].runnable_is_stale = True
@@ -90,18 +98,18 @@ class Primitive:
 
         then: the verb of the lane's next step. The timeline hides the attempt before the wait.
         """
-        last = run.current.last
-        if then and last is not None and last.target is self:
-            last.hidden = True
+        last_step = run.current.last
+        if then and last_step is not None and last_step.target is self:
+            last_step.hidden = True
         in_time = run.block(self.step(run, verb), ready, seconds, spurious)
         if then:
-            after = self.step(run, then if in_time else "waits no longer for")
-            run.point(after, decides=False)
+            next_step = self.step(run, then if in_time else "waits no longer for")
+            run.point(next_step, decides=False)
         return in_time
 
 
 def acquire_timeout(blocking: bool, timeout: float) -> float | None:
-    """Return the timeout in seconds for the arguments of Lock.acquire(); None means no limit."""
+    """Return the timeout in seconds for the arguments of Lock.acquire(); None: no limit. Raises ValueError."""
     if not blocking and timeout != -1:
         raise ValueError("can't specify a timeout for a non-blocking call")
     if timeout < 0 and timeout != -1:
@@ -117,6 +125,7 @@ class Lock(Primitive):
         self.owner: Lane | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock as threading.Lock does; return whether the lane owns it now."""
         seconds = acquire_timeout(blocking, timeout)
         run = self.point("acquires")
         # Outside of a run, no other lane can be between two of its steps: the lock is free
@@ -127,29 +136,30 @@ class Lock(Primitive):
                 return False
             if not self.wait(run, "waits for", self.is_free, seconds, "acquires"):
                 return False
-        self.take(run)
+        self.become_owner(run)
         return True
 
     def is_free(self) -> bool:
         return self.owner is None
 
-    def take(self, run: Run) -> None:
-        """Make the current lane the owner."""
+    def become_owner(self, run: Run) -> None:
+        """Make the current lane the owner of the lock."""
         self.owner = run.current
         run.current.held.append(self)
         run.runnable_is_stale = True
 
     def release(self) -> None:
-        if self.is_outside_run():
+        """Free the lock as threading.Lock does. Raises RuntimeError if it has no owner."""
+        if self.run_is_over():
             self.owner = None
             return
         run = self.point("releases", decides=False)
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
-        self.give_up(run)
+        self.free_lock(run)
 
-    def give_up(self, run: Run | None) -> None:
-        """Free the lock."""
+    def free_lock(self, run: Run | None) -> None:
+        """Free the lock without a step; lanes that wait for it become runnable."""
         owner, self.owner = self.owner, None
         if owner is not None and self in owner.held:
             owner.held.remove(self)
@@ -177,13 +187,13 @@ class Lock(Primitive):
         return self.owner is not None
 
     def release_all(self) -> int:
-        """Release the lock completely; return the count for take_again()."""
-        self.give_up(ACTIVE_RUNS[-1] if ACTIVE_RUNS else None)
+        """Release the lock completely; return the count for take_with_count()."""
+        self.free_lock(ACTIVE_RUNS[-1] if ACTIVE_RUNS else None)
         return 1
 
-    def take_again(self, run: Run, count: int) -> None:
+    def take_with_count(self, run: Run, count: int) -> None:
         """Take the lock again, with the count from release_all()."""
-        self.take(run)
+        self.become_owner(run)
 
 
 class RLock(Lock):
@@ -194,6 +204,7 @@ class RLock(Lock):
         self.count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, or count once more if the lane owns it; return whether the lane owns it now."""
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
@@ -204,7 +215,8 @@ class RLock(Lock):
         return True
 
     def release(self) -> None:
-        if self.is_outside_run():
+        """Count one release; the last one frees the lock. Raises RuntimeError if the lane does not own it."""
+        if self.run_is_over():
             self.owner = None
             return
         if self.owner is not ACTIVE_RUNS[-1].current:
@@ -224,8 +236,8 @@ class RLock(Lock):
         super().release_all()
         return count
 
-    def take_again(self, run: Run, count: int) -> None:
-        super().take_again(run, count)
+    def take_with_count(self, run: Run, count: int) -> None:
+        super().take_with_count(run, count)
         self.count = count
 
 
@@ -284,7 +296,7 @@ class Condition(Primitive):
                 self.waiters.remove(waiter)
         if not self.lock.is_free():
             super().wait(run, "wants the lock of", self.lock.is_free, None)
-        self.lock.take_again(run, count)
+        self.lock.take_with_count(run, count)
         woken = self.step(run, "goes on after" if notified or waiter.notified else "wakes from")
         run.point(woken, decides=False)
         return waiter.notified or timeout is None
@@ -310,7 +322,7 @@ class Condition(Primitive):
 
     def wake(self, verb: str, count: int) -> None:
         """Notify `count` waiters, in the order in which they began to wait."""
-        if self.is_outside_run():
+        if self.run_is_over():
             return
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
@@ -352,7 +364,7 @@ class Semaphore(Primitive):
         return True
 
     def release(self, n: int = 1) -> None:
-        if self.is_outside_run():
+        if self.run_is_over():
             return
         if n < 1:
             raise ValueError("n must be one or more")
@@ -387,7 +399,7 @@ class Event(Primitive):
         self.flag = False
 
     def is_set(self) -> bool:
-        if not self.is_outside_run():
+        if not self.run_is_over():
             step = self.step(ACTIVE_RUNS[-1], "looks at")
             step.writes = False
             if not ACTIVE_RUNS[-1].inside_invariant:
@@ -397,14 +409,14 @@ class Event(Primitive):
     isSet = is_set
 
     def set(self) -> None:
-        if self.is_outside_run():
+        if self.run_is_over():
             return
         self.point("sets")
         self.flag = True
         ACTIVE_RUNS[-1].runnable_is_stale = True
 
     def clear(self) -> None:
-        if self.is_outside_run():
+        if self.run_is_over():
             return
         self.point("clears")
         self.flag = False
@@ -472,11 +484,11 @@ class Barrier(Primitive):
         return number
 
     def reset(self) -> None:
-        if not self.is_outside_run():
+        if not self.run_is_over():
             self.point("resets")
             self.abort()
             self.round = Round()
 
     def abort(self) -> None:
         self.round.broken = True
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()

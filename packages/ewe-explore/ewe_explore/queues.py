@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, START_TIME_S, Abandoned, sync_step
+from ewe_explore.scheduler import ACTIVE_RUNS, START_TIME_S, Abandoned, synchronization_step
 
 Empty = queue.Empty
 Full = queue.Full
@@ -51,6 +51,7 @@ class Queue(Primitive):
         return self.is_shutdown or self._qsize() > 0
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked. Raises Full."""
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("puts into")
@@ -63,9 +64,10 @@ class Queue(Primitive):
             raise ShutDown
         self._put(item)
         self.unfinished_tasks += 1
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item as queue.Queue does; a lane that has to wait is blocked. Raises Empty."""
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("gets from")
@@ -77,7 +79,7 @@ class Queue(Primitive):
         if self._qsize() == 0:
             raise ShutDown
         item = self._get()
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
         return item
 
     def put_nowait(self, item: Any) -> None:
@@ -100,19 +102,20 @@ class Queue(Primitive):
 
     def add_reading_point(self) -> None:
         """Add a scheduling point for a method that only reads the size."""
-        if not self.is_outside_run() and not ACTIVE_RUNS[-1].inside_invariant:
+        if not self.run_is_over() and not ACTIVE_RUNS[-1].inside_invariant:
             step = self.step(ACTIVE_RUNS[-1], "looks at the size of")
             step.writes = False
             ACTIVE_RUNS[-1].point(step)
 
     def task_done(self) -> None:
-        if self.is_outside_run():
+        """Count an item as done, as queue.Queue does: join() ends when all are."""
+        if self.run_is_over():
             return
         self.point("marks an item done in")
         if self.unfinished_tasks <= 0:
             raise ValueError("task_done() called too many times")
         self.unfinished_tasks -= 1
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
     def join(self) -> None:
         run = self.point("joins")
@@ -120,7 +123,8 @@ class Queue(Primitive):
             self.wait(run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, "sees")
 
     def shutdown(self, immediate: bool = False) -> None:
-        if self.is_outside_run():
+        """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown."""
+        if self.run_is_over():  # the lanes unwind
             return
         self.point("shuts down")
         self.is_shutdown = True
@@ -128,7 +132,7 @@ class Queue(Primitive):
             while self._qsize():
                 self._get()
             self.unfinished_tasks = 0
-        self.mark_runnable_stale()
+        self.recompute_runnable_lanes()
 
 
 class LifoQueue(Queue):
@@ -181,9 +185,9 @@ def sleep(seconds: float) -> None:
     lane = run.current
     lane.yields = True
     if seconds:
-        run.block(sync_step(run, f"sleeps {seconds:g} s", lane), lambda: False, seconds)
+        run.block(synchronization_step(run, f"sleeps {seconds:g} s", lane), lambda: False, seconds)
     else:
-        run.point(sync_step(run, "yields", lane))
+        run.point(synchronization_step(run, "yields", lane))
 
 
 def monotonic() -> float:

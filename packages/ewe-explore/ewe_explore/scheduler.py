@@ -57,7 +57,10 @@ PACKAGE_DIRECTORY = str(Path(__file__).parent) + "/"
 SAMPLES_DIRECTORY = PACKAGE_DIRECTORY + "samples/"
 MAX_LOOP_STEPS = 60  # steps without a write after which a lane counts as waiting in a loop
 TIME_SLICE_STEPS = 3000  # steps after which a lane that computes loses its turn
+RECENT_STEPS = 500  # the steps in which a lane that loops must have one
 MAX_RAISES = 50  # times that Abandoned is raised in one lane; then the lane stays blocked
+CHECK_EVERY_S = 0.25  # how often the watchdog looks for new steps
+MAX_END_S = 1.0  # seconds in which a lane must end after the run
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
 Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
@@ -132,8 +135,8 @@ class Problem:
     type: str = ""
     waits: list[BlockedLane] = field(default_factory=list)
 
-    def same(self, other: Problem | None) -> bool:
-        """Return whether another run failed in the same way."""
+    def is_same_failure(self, other: Problem | None) -> bool:
+        """Whether another run failed in the same way."""
         if other is None or self.kind != other.kind or self.type != other.type:
             return False
         return self.kind in ("deadlock", "steps") or (self.file, self.line) == (
@@ -244,53 +247,52 @@ class Run:
 
     def execute(self, main: Callable[[], Any]) -> None:
         """Run `main` as lane 0, with all the threads that it starts, until the run is over."""
-        collects = gc.isenabled()
+        gc_was_enabled = gc.isenabled()
         gc.disable()  # otherwise a finalizer could run at a moment that the schedule does not control
         state = random.getstate()
-        random.seed(0)
+        random.seed(0)  # the program gets the same random numbers in each run
         self.main = main
-        self.current = self.add("main", self.call_main, daemon=False)
-        self.begin(self.current)
+        self.current = self.add_lane("main", self.call_main, daemon=False)
+        self.start_thread(self.current)
         ACTIVE_RUNS.append(self)
         try:
             self.current.baton.release()
-            self.watch()
-            self.unwind()
+            self.wait_for_end()
+            self.end_remaining_lanes()
         finally:
             ACTIVE_RUNS.remove(self)
             random.setstate(state)
-            if collects:
+            if gc_was_enabled:
                 gc.enable()
 
     def call_main(self) -> None:
         """Call the program; keep its result."""
         self.result = self.main()
 
-    def watch(self) -> None:
+    def wait_for_end(self) -> None:
         """Wait for the end of the run. End the run if no lane makes a step for stall_s seconds."""
-        seen = -1
-        since = time.monotonic()
-        while not self.done.acquire(timeout=0.25):
+        last_count = -1
+        since = time.monotonic()  # the time of the last new step
+        while not self.done.acquire(timeout=CHECK_EVERY_S):
             count = len(self.steps) + len(self.branches)
-            if count != seen:
-                seen, since = count, time.monotonic()
+            if count != last_count:
+                last_count, since = count, time.monotonic()
             elif time.monotonic() - since > self.options.stall_s and not self.over:
-                self.problem = self.stuck()
+                self.problem = self.stuck_problem()
                 self.over = True
-                raise_in(self.current.ident, Abandoned)
+                raise_in_thread(self.current.ident, Abandoned)
                 return
 
-    def stuck(self) -> Problem:
+    def stuck_problem(self) -> Problem:
         """Describe the place at which the current lane blocks or computes without a step."""
         lane = self.current
         first = self.frame_of(lane)
         location = (first.f_code.co_filename, first.f_lineno) if first else ("", 0)
-        call = innermost(lane.ident)
+        call = innermost_frame(lane.ident)
         blocks = call is not None and location[0] != call.f_code.co_filename
         within = f" (in {call.f_code.co_qualname}())" if blocks and call is not None else ""
-        where = (
-            f"{short(location[0])}:{location[1]}{within}, and has made no step for {self.options.stall_s:g} s"
-        )
+        file, line = location
+        where = f"{base_name(file)}:{line}{within}, and has made no step for {self.options.stall_s:g} s"
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
         else:
@@ -299,7 +301,7 @@ class Run:
 
     def frame_of(self, lane: Lane) -> FrameType | None:
         """Return the innermost frame of a lane in the student's files, or else its innermost frame."""
-        found = innermost(lane.ident)
+        found = innermost_frame(lane.ident)
         frame = found
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.options.user):
@@ -307,7 +309,7 @@ class Run:
             frame = frame.f_back
         return found
 
-    def unwind(self) -> None:
+    def end_remaining_lanes(self) -> None:
         """End the remaining lanes, one after the other. A lane that does not end stays blocked."""
         for lane in self.lanes:
             if lane.ident and not lane.done:
@@ -316,27 +318,27 @@ class Run:
                     lane.baton.release()
                 except RuntimeError:
                     pass  # the lane runs, and ends at its next step
-                lane.ended.acquire(timeout=1.0)
+                lane.ended.acquire(timeout=MAX_END_S)
 
     # Lanes
 
-    def add(self, name: str, target: Callable[[], Any], daemon: bool) -> Lane:
+    def add_lane(self, name: str, target: Callable[[], Any], daemon: bool) -> Lane:
         """Add a lane that does not run yet."""
         lane = Lane(len(self.lanes), name, target, daemon)
         self.lanes.append(lane)
         return lane
 
-    def begin(self, lane: Lane) -> None:
-        """Start the real thread of a lane. The thread waits for the baton."""
-        lane.ident = -1
+    def start_thread(self, lane: Lane) -> None:
+        """Start the real thread of a lane, and wait until it exists. The thread waits for the baton."""
+        lane.ident = -1  # until the thread has stored its own
         lane.start_index = len(self.steps)
         started = _thread.allocate_lock()
         started.acquire()
-        _thread.start_new_thread(self.bootstrap, (lane, started))
+        _thread.start_new_thread(self.run_lane, (lane, started))
         started.acquire()
         self.runnable_is_stale = True
 
-    def bootstrap(self, lane: Lane, started: Any) -> None:
+    def run_lane(self, lane: Lane, started: Any) -> None:
         """Run as the real thread of a lane: wait for the baton, then call the lane's target.
 
         Abandoned ends a lane after the end of the run. SystemExit ends only its own thread, as in Python: it is a
@@ -352,13 +354,13 @@ class Run:
             pass
         except SystemExit as reason:
             if lane.number == 0 and reason.code not in (None, 0):
-                self.crash(lane, reason)
+                self.end_by_exception(lane, reason)
         except BaseException as reason:
-            self.crash(lane, reason)
+            self.end_by_exception(lane, reason)
         finally:
-            self.leave(lane)
+            self.end_lane(lane)
 
-    def crash(self, lane: Lane, reason: BaseException) -> None:
+    def end_by_exception(self, lane: Lane, reason: BaseException) -> None:
         """End the run because of an exception in a lane."""
         if self.over:
             return
@@ -374,15 +376,15 @@ class Run:
         elif kind == "assertion":
             code = source(file, line)
             code = f"`{code}`" if code.startswith("assert") and len(code) <= 70 else "an assertion"
-            words = f"{lane.name}: {code} does not hold ({short(file)}:{line})" + (
+            words = f"{lane.name}: {code} does not hold ({base_name(file)}:{line})" + (
                 f": {text}" if text else ""
             )
         else:
             what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-            words = f"{lane.name} dies of {what}, at {short(file)}:{line}"
+            words = f"{lane.name} dies of {what}, at {base_name(file)}:{line}"
         self.finish(Problem(kind, words, lane.number, file, line, type(reason).__name__))
 
-    def leave(self, lane: Lane) -> None:
+    def end_lane(self, lane: Lane) -> None:
         """End a lane, and pass the baton on."""
         lane.done = True
         lane.held.clear()
@@ -392,7 +394,7 @@ class Run:
                 lane.number, "life", "ends", "", target=lane, attribute=None, writes=True, file="", line=0
             )
             self.record(step)
-            self.happen(step)
+            self.note_execution(step)
             following = self.next_lane()
             if following is not None:
                 self.current = following
@@ -424,7 +426,7 @@ class Run:
             if lane.abandoned_count > MAX_RAISES:  # the lane catches every exception: block it permanently
                 lane.ended.release()
                 lane.baton.acquire()
-                lane.baton.acquire()
+                lane.baton.acquire()  # never released: the thread waits here until the process ends
             raise Abandoned
         return not self.inside_invariant
 
@@ -438,7 +440,7 @@ class Run:
         """Record the new value after the last write."""
         last, self.unfinished = self.unfinished, None
         if last is not None:
-            last.after = peek(last.target, last.attribute)
+            last.after = value_text(last.target, last.attribute)
 
     def point(self, step: Step, decides: bool = True) -> None:
         """Record the next step of the current lane. If `decides`, decide which lane runs next."""
@@ -449,29 +451,31 @@ class Run:
             self.check_invariants(lane)
         self.record(step)
         if len(self.steps) >= self.options.max_steps:
-            self.fail(self.too_long())
+            self.fail(self.too_long_problem())
         lane.steps += 1
         lane.reads = 0 if step.writes else lane.reads + 1
         if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
             lane.yields = True
             lane.reads = lane.steps = 0
-        syncs = step.kind == "sync"
+        is_sync = step.kind == "sync"
         if decides:
             lanes = self.runnable()
             if len(lanes) > 1:
                 step.decision = len(self.branches)
                 chosen = self.decide(lanes, lane)
                 if chosen is not lane:
-                    self.switch(chosen)
+                    self.pass_baton(chosen)
         lane.yields = False
-        self.runnable_is_stale = self.runnable_is_stale or syncs
-        self.happen(step)
+        self.runnable_is_stale = (
+            self.runnable_is_stale or is_sync
+        )  # a primitive may wake or block another lane
+        self.note_execution(step)
         if self.detailed and step.attribute is not None:
-            step.before = peek(step.target, step.attribute)
+            step.before = value_text(step.target, step.attribute)
             if step.writes:
                 self.unfinished = step
 
-    def happen(self, step: Step) -> None:
+    def note_execution(self, step: Step) -> None:
         """Note that a step happens now. Its lane may have been stopped between record() and this call."""
         step.execution_index = self.executed_steps
         self.lanes[step.lane].last = step
@@ -486,8 +490,8 @@ class Run:
         lane = self.current
         self.record(step)
         if len(self.steps) >= self.options.max_steps:
-            self.fail(self.too_long())
-        self.happen(step)
+            self.fail(self.too_long_problem())
+        self.note_execution(step)
         lane.ready = ready
         lane.deadline = None if seconds is None else self.now + max(seconds, 0.0)
         lane.may_wake_early = (spurious and self.options.spurious) or (
@@ -500,7 +504,7 @@ class Run:
         if following is None:
             raise Abandoned
         if following is not lane:
-            self.switch(following)
+            self.pass_baton(following)
         in_time = ready()
         if not in_time and lane.deadline is not None and self.now < lane.deadline and not spurious:
             self.now = lane.deadline  # an early timeout
@@ -509,7 +513,7 @@ class Run:
         self.runnable_is_stale = True
         return in_time
 
-    def switch(self, lane: Lane) -> None:
+    def pass_baton(self, lane: Lane) -> None:
         """Pass the baton to another lane, and wait until it comes back."""
         me = self.current
         self.current = lane
@@ -548,17 +552,17 @@ class Run:
                 self.finish(None)
                 return None
             lanes = self.runnable()
-            certain = [lane for lane in lanes if self.is_certain(lane)]
+            certain = [lane for lane in lanes if self.can_run_without_early_wake_up(lane)]
             if certain:
                 return lanes[0] if len(lanes) == 1 else self.decide(lanes, None)
             deadlines = [lane.deadline for lane in self.lanes if not lane.done and lane.deadline is not None]
             if not deadlines:
-                self.finish(self.deadlock())
+                self.finish(self.deadlock_problem())
                 return None
             self.now = max(self.now, min(deadlines))
             self.runnable_is_stale = True
 
-    def is_certain(self, lane: Lane) -> bool:
+    def can_run_without_early_wake_up(self, lane: Lane) -> bool:
         """Return whether a lane can run without a spurious wake-up or an early timeout."""
         if lane.ready is None or not lane.may_wake_early:
             return True
@@ -575,7 +579,9 @@ class Run:
         default = current
         if default is None or default.yields:
             start = self.current.number
-            others = [lane for lane in lanes if lane is not current and self.is_certain(lane)] or lanes
+            others = [
+                lane for lane in lanes if lane is not current and self.can_run_without_early_wake_up(lane)
+            ] or lanes
             default = min(others, key=lambda lane: (lane.number <= start, lane.number))
         index = len(self.branches)
         chosen = self.strategy.choose(self, lanes, default, index)
@@ -598,23 +604,24 @@ class Run:
                 if invariant() is False:
                     code = getattr(invariant, "__code__", None)
                     file, line = (code.co_filename, code.co_firstlineno) if code else ("", 0)
-                    text = f"the invariant at {short(file)}:{line} is broken after a step of {self.last_name(lane)}"
+                    text = f"the invariant at {base_name(file)}:{line} is broken"
+                    text += f" after a step of {self.name_of_last_lane(lane)}"
                     self.fail(Problem("invariant", text, lane.number, file, line))
         except Abandoned:
             raise
         except BaseException as reason:
             file, line = location_of(reason, self.options.user)
-            text = f"the invariant at {short(file)}:{line} is broken: {reason}"
+            text = f"the invariant at {base_name(file)}:{line} is broken: {reason}"
             self.fail(Problem("invariant", text, lane.number, file, line))
         finally:
             self.inside_invariant = False
 
-    def last_name(self, lane: Lane) -> str:
+    def name_of_last_lane(self, lane: Lane) -> str:
         """Return the name of the lane that made the last step."""
         return self.lanes[self.steps[-1].lane].name if self.steps else lane.name
 
-    def waits(self) -> list[BlockedLane]:
-        """Return the wait of every blocked lane."""
+    def blocked_lanes(self) -> list[BlockedLane]:
+        """Return the blocked lanes, each with the step at which it waits."""
         found = []
         for lane in self.lanes:
             step = lane.waiting
@@ -622,19 +629,27 @@ class Run:
                 continue
             owner = getattr(step.target, "owner", None)
             holder = owner.number if isinstance(owner, Lane) else None
-            holds = [each.label for each in lane.held]
+            holds = [lock.label for lock in lane.held]
             found.append(
                 BlockedLane(
-                    lane.number, step.verb, named(step), step.target, step.file, step.line, holder, holds
+                    lane.number,
+                    step.verb,
+                    name_of_object(step),
+                    step.target,
+                    step.file,
+                    step.line,
+                    holder,
+                    holds,
                 )
             )
         return found
 
-    def deadlock(self) -> Problem:
+    def deadlock_problem(self) -> Problem:
         """Return the problem of a deadlock, with the lanes that wait without end."""
-        waits = self.waits()
-        joins = [wait for wait in waits if not hasattr(wait.target, "lane")]
-        stuck = [wait for wait in joins if not self.lanes[wait.lane].daemon] or joins or waits
+        waits = self.blocked_lanes()
+        # A lane in join() waits for another lane that waits: the cause is the other lane
+        causes = [wait for wait in waits if not hasattr(wait.target, "lane")]
+        stuck = [wait for wait in causes if not self.lanes[wait.lane].daemon] or causes or waits
         names = " and ".join(self.lanes[wait.lane].name for wait in stuck)
         verb = "waits" if len(stuck) == 1 else "wait"
         first = stuck[0] if stuck else None
@@ -647,20 +662,20 @@ class Run:
             return Problem(kind, text)
         return Problem(kind, text, first.lane, first.file, first.line, waits=waits)
 
-    def too_long(self) -> Problem:
+    def too_long_problem(self) -> Problem:
         """Return the problem of a run that has used up its steps."""
-        recent = {step.lane for step in self.steps[-500:]}
+        recent = {step.lane for step in self.steps[-RECENT_STEPS:]}
         names = " and ".join(lane.name for lane in self.lanes if lane.number in recent)
         last = next((step for step in reversed(self.steps) if step.file), self.steps[-1])
         text = (
             f"the program has not ended after {self.options.max_steps:,} steps: {names} "
             f"{'goes' if len(recent) == 1 else 'go'} round in a loop (a busy wait or a livelock), "
-            f"last at {short(last.file)}:{last.line}"
+            f"last at {base_name(last.file)}:{last.line}"
         )
-        return Problem("steps", text, last.lane, last.file, last.line, waits=self.waits())
+        return Problem("steps", text, last.lane, last.file, last.line, waits=self.blocked_lanes())
 
 
-def named(step: Step) -> str:
+def name_of_object(step: Step) -> str:
     """Return the name of a step's object. A primitive's label may get a number later, if its line makes several."""
     if step.kind == "sync" and not step.name:
         return str(getattr(step.target, "label", ""))
@@ -672,17 +687,17 @@ def active() -> Run | None:
     return ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
 
 
-def innermost(ident: int) -> FrameType | None:
-    """Return the innermost frame of a thread."""
+def innermost_frame(ident: int) -> FrameType | None:
+    """Return the innermost frame of a thread, None if the thread has ended."""
     return sys._current_frames().get(ident)
 
 
-def raise_in(ident: int, error: type[BaseException]) -> None:
+def raise_in_thread(ident: int, error: type[BaseException]) -> None:
     """Raise an exception in another thread, at its next instruction."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
-def short(file: str) -> str:
+def base_name(file: str) -> str:
     """Return the name of a file without its directories."""
     return file.rpartition("/")[2] or "?"
 
@@ -700,8 +715,8 @@ def location_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]
     return found if found[0] else last
 
 
-def location() -> tuple[str, int]:
-    """Return the line of the program that called the explorer: the innermost frame outside the explorer."""
+def line_of_program() -> tuple[str, int]:
+    """Return the file and the line that called the explorer: those of the innermost frame outside the explorer."""
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
     user = ACTIVE_RUNS[-1].options.user if ACTIVE_RUNS else ()
@@ -715,9 +730,13 @@ def location() -> tuple[str, int]:
     return (first.f_code.co_filename, first.f_lineno) if first is not None else ("", 0)
 
 
-def sync_step(run: Run, verb: str, target: Any, name: str = "", note: str = "") -> Step:
-    """Return a step of kind `sync` of the current lane, at the line of the program that called the explorer."""
-    file, line = location()
+def synchronization_step(run: Run, verb: str, target: Any, name: str = "", note: str = "") -> Step:
+    """Return a step of kind `sync` of the current lane, at the line of the program that called the explorer.
+
+    target: the primitive. It counts as written, since most calls change it: the search may switch lanes here. A
+    caller that only reads sets `writes` to False.
+    """
+    file, line = line_of_program()
     return Step(
         run.current.number, "sync", verb, name, target=target, attribute=None, writes=True, file=file, line=line,
         note=note,
@@ -729,13 +748,13 @@ SCALAR_TYPES = (int, float, str, bytes, bool, type(None))
 CONTAINER_TYPES = (list, tuple, dict, set, frozenset)
 
 
-def peek(target: Any, attribute: str | None) -> str:
+def value_text(target: Any, attribute: str | None) -> str:
     """Return the value of a part of an object as text, without calling code of the program."""
     if attribute is None:
         return ""
     frame = getattr(target, "frame", None) if type(target).__name__ == "Variable" else None
     if isinstance(frame, FrameType):
-        return show(frame.f_locals.get(attribute, frame.f_globals.get(attribute)))
+        return short_value(frame.f_locals.get(attribute, frame.f_globals.get(attribute)))
     if attribute == "[]":
         value = target
     else:
@@ -745,10 +764,10 @@ def peek(target: Any, attribute: str | None) -> str:
             return ""
         if value is ...:
             return ""
-    return show(value)
+    return short_value(value)
 
 
-def show(value: Any) -> str:
+def short_value(value: Any) -> str:
     """Return a short text for a value: the value if it is plain, the size of a container, or ""."""
     kind = type(value)
     if kind in SCALAR_TYPES:

@@ -60,34 +60,36 @@ class Priorities:
 
     def __init__(self, seed: int, depth: int, length: int, hot: Hot) -> None:
         self.random = random.Random(seed)
-        self.hot = hot
+        self.shared_lines = hot
         self.priorities: dict[int, float] = {}  # by the number of the lane
-        # The decisions at which the current lane gets the lowest priority
-        self.changes = {self.random.randrange(max(length, 1)) for _ in range(depth - 1)}
-        self.count = 0  # decisions so far
+        # The numbers of the decisions at which the current lane gets the lowest priority
+        self.priority_changes = {self.random.randrange(max(length, 1)) for _ in range(depth - 1)}
+        self.decisions = 0  # decisions so far
         self.lowest = 0.0  # the lowest priority so far
 
     def choose(self, run: Run, lanes: list[Lane], default: Lane, index: int) -> Lane:
+        """Return the lane with the highest priority; the default at a line that touches no shared object."""
         for lane in run.lanes:
             if lane.number not in self.priorities:
-                self.priorities[lane.number] = self.random.random() + 1.0
+                self.priorities[lane.number] = self.random.random() + 1.0  # above those that were lowered
         current = run.current
         if current.yields:
-            self.lower(current)
+            self.give_lowest_priority(current)
         step = run.steps[-1]
-        forced = default is not current and not current.yields
-        if not forced and (step.file, step.line, step.verb) not in self.hot:
+        current_is_blocked = default is not current and not current.yields
+        if not current_is_blocked and (step.file, step.line, step.verb) not in self.shared_lines:
             return default
-        if not forced:
-            if self.count in self.changes:
-                self.lower(current)
-            self.count += 1
-        certain = [lane for lane in lanes if run.is_certain(lane)]
-        if len(certain) < len(lanes) and self.random.random() < UNCERTAIN_SHARE:
-            certain = [lane for lane in lanes if lane not in certain]
-        return max(certain or lanes, key=lambda lane: self.priorities[lane.number])
+        if not current_is_blocked:
+            if self.decisions in self.priority_changes:
+                self.give_lowest_priority(current)
+            self.decisions += 1
+        candidates = [lane for lane in lanes if run.can_run_without_early_wake_up(lane)]
+        # Sometimes try a lane that only a spurious wake-up or an early timeout wakes
+        if len(candidates) < len(lanes) and self.random.random() < UNCERTAIN_SHARE:
+            candidates = [lane for lane in lanes if lane not in candidates]
+        return max(candidates or lanes, key=lambda lane: self.priorities[lane.number])
 
-    def lower(self, lane: Lane) -> None:
+    def give_lowest_priority(self, lane: Lane) -> None:
         """Give a lane the lowest priority."""
         self.lowest -= 1.0
         self.priorities[lane.number] = self.lowest
@@ -132,7 +134,7 @@ class Search:
         self.options = options
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]
-        self.hot: Hot = set()  # (file, line, verb) of the accesses at which a switch can matter
+        self.shared_lines: Hot = set()  # (file, line, verb) of the accesses at which a switch can matter
         self.length = 20  # decisions at hot lines in the longest run so far
         self.runs = 0
         self.lots = 0  # runs with random priorities
@@ -140,11 +142,11 @@ class Search:
 
     def attempt(self) -> Run | None:
         """Try one more schedule; return its run, or None if all schedules have been tried."""
-        systematic = self.runs % 2 == 0 or not self.hot
+        systematic = self.runs % 2 == 0 or not self.shared_lines
         schedule = self.take() if systematic else None
         if schedule is not None:
             return self.run_level(schedule)
-        if not self.hot and self.runs:
+        if not self.shared_lines and self.runs:
             return None  # no object is shared, and every schedule of forced switches was tried
         if self.exhausted():
             return None
@@ -176,7 +178,7 @@ class Search:
         """Try random priorities."""
         depth = DEPTHS[self.lots % len(DEPTHS)]
         self.lots += 1
-        return self.execute(Priorities(self.random.getrandbits(32), depth, self.length, self.hot))
+        return self.execute(Priorities(self.random.getrandbits(32), depth, self.length, self.shared_lines))
 
     def execute(self, strategy: Replay | Priorities) -> Run:
         """Run the program once, and add the accesses at which switches matter to `hot`.
@@ -192,7 +194,7 @@ class Search:
         count = 0
         for step in run.steps:
             if step.decision >= 0 and step.key() in shared:
-                self.hot.add((step.file, step.line, step.verb))
+                self.shared_lines.add((step.file, step.line, step.verb))
                 count += 1
         self.length = max(self.length, count)
         return run

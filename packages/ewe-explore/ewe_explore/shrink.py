@@ -43,7 +43,7 @@ class Shrinker:
         if schedule in self.seen:
             return self.seen[schedule]
         run = self.run(schedule)
-        same = self.best.problem.same(run.problem)
+        same = self.best.problem.is_same_failure(run.problem)
         self.seen[schedule] = same
         if same:
             found = failure_of(run)
@@ -90,7 +90,7 @@ class Shrinker:
             if not self.is_smaller(len(schedule), preemptions):
                 continue
             run = self.run(schedule)
-            if self.best.problem.same(run.problem):
+            if self.best.problem.is_same_failure(run.problem):
                 found = failure_of(run)
                 if found.key() < self.best.key():
                     self.best = found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, sync_step
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, synchronization_step
 
 
 def lane_name(run: Run, target: Any) -> str:
@@ -66,9 +66,9 @@ class Thread(Primitive):
             raise RuntimeError("threads can only be started once")
         # A thread without a target is of a subclass that overrides run(): the lane then gets the name of the class
         name = self._given or lane_name(run, self._target if self._target is not None else type(self))
-        self.lane = run.add(name, self.run, self._daemonic)
+        self.lane = run.add_lane(name, self.run, self._daemonic)
         self.lane.thread = self
-        run.begin(self.lane)
+        run.start_thread(self.lane)
         self.point("starts")
 
     def join(self, timeout: float | None = None) -> None:
@@ -198,9 +198,9 @@ def start_new_thread(
 ) -> int:
     """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
     run = ACTIVE_RUNS[-1]
-    lane = run.add(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
-    run.begin(lane)
-    run.point(sync_step(run, "starts", lane, lane.name))
+    lane = run.add_lane(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
+    run.start_thread(lane)
+    run.point(synchronization_step(run, "starts", lane, lane.name))
     return lane.number + 1
 
 

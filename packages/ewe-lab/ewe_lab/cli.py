@@ -23,14 +23,22 @@ from ewe.config.command import DONE, RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
-from ewe_lab.options import CommandError, between, count, of, several, target
+from ewe_lab.options import (
+    CommandError,
+    argparse_type,
+    number_type,
+    read_path,
+    split_at_commas,
+    whole_number_type,
+)
 
 if TYPE_CHECKING:
     from ewe_lab.bench.experiment import Experiment
     from ewe_lab.bench.results import Results
 
 INSTALL_COMMAND = "pip install 'ewe-lab[locust]'"
-REQUIRED_MODULES = ("locust", "psutil", "jinja2")  # the first is for experiments that put a server under load
+MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for experiments that put no server under load
+REQUIRED_MODULES = ("locust", *MODULES_WITHOUT_LOAD)
 DEFAULT_PATH = "/index.html"
 TERMINAL_COLUMNS = 100  # columns of the output
 
@@ -39,7 +47,7 @@ TERMINAL_COLUMNS = 100  # columns of the output
 def main(words: list[str]) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
     if words[:1] == ["speed"]:
-        need_extra()
+        raise_if_extra_is_missing()
         from ewe_lab import speed
 
         return speed.main(words[1:])
@@ -50,7 +58,7 @@ def main(words: list[str]) -> int:
 
 
 def rerun(arguments: Sequence[str]) -> str:
-    """Return the command line that repeats this run, without --out."""
+    """Return the command line that repeats this run, without --out: a second run must not overwrite the first."""
     text = shlex.join(["ewe-lab", *arguments])
     return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
 
@@ -123,41 +131,53 @@ def add_compare(parser: RaisingParser) -> None:
     add = parser.add_argument
     for flag, model in FLAGS.items():
         add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
-    add("--model", action="extend", dest="models", type=several, metavar="LIST",
+    add("--model", action="extend", dest="models", type=split_at_commas, metavar="LIST",
         help="models, with commas; a model may have options: 'pool --poolthreads 20'")  # fmt: skip
-    add("--against", type=several, action="extend", default=[], metavar="LIST",
+    add("--against", type=split_at_commas, action="extend", default=[], metavar="LIST",
         help="other servers, with commas: nginx,apache-event,...")  # fmt: skip
     add("--target", action="append", default=[], metavar="URL",
         help="a server that runs already, here or elsewhere, instead of models; also several times")  # fmt: skip
     add("--target-ssh", action="append", default=[], metavar="HOST",
         help="the target's machine, where ssh reads CPU and memory; none: nowhere [the URL's host]")  # fmt: skip
-    add("--load-from", type=several, action="extend", default=[], metavar="LIST",
+    add("--load-from", type=split_at_commas, action="extend", default=[], metavar="LIST",
         help="machines from which locust loads the target, with commas: [USER@]HOST[:PORT] for ssh")  # fmt: skip
     add("--load-python", default="python3", metavar="PROGRAM", help="the Python with locust there [python3]")
     add("--ssh", default="ssh", metavar="COMMAND", help="ssh with options, such as 'ssh -i KEY' [ssh]")
-    add("--users", type=count(1, 10_000), metavar="N", help="users at once [50]; with --rate: connections"
-        " that all requests share [one for each]")  # fmt: skip
+    add("--users", type=whole_number_type(1, 10_000), metavar="N", help="users at once [50]; with --rate:"
+        " connections that all requests share [one for each]")  # fmt: skip
     add(
         "--think",
-        type=of(duration(0.0)),
+        type=argparse_type(duration(0.0)),
         default=0.1,
         metavar="TIME",
         help="the pause between an answer and the next request [100ms]",
     )
-    add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive however fast the"
+    add("--rate", type=number_type(0.1, 20_000), metavar="N", help="requests/s that arrive however fast the"
         " server is, instead of users")  # fmt: skip
-    add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="the length of one measurement [10s]")
+    add(
+        "--time",
+        type=argparse_type(WAIT),
+        default=10.0,
+        metavar="TIME",
+        help="the length of one measurement [10s]",
+    )
     add(
         "--warm-up",
-        type=of(duration(0.0)),
+        type=argparse_type(duration(0.0)),
         default=1.0,
         metavar="TIME",
         help="the load before a measurement, which is not counted [1s]",
     )
-    add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="how long a request may take [5s]")
+    add(
+        "--timeout",
+        type=argparse_type(WAIT),
+        default=5.0,
+        metavar="TIME",
+        help="how long a request may take [5s]",
+    )
     add("--no-keep-alive", dest="keep_alive", action="store_false", help="open a connection for each request")
     add("--tls", action="store_true", help="use HTTPS")
-    add("--path", type=target, default=DEFAULT_PATH, help="path of the URL [/index.html, 1 KB]")
+    add("--path", type=read_path, default=DEFAULT_PATH, help="path of the URL [/index.html, 1 KB]")
     add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
     add(
         "--cgi",
@@ -165,9 +185,9 @@ def add_compare(parser: RaisingParser) -> None:
         metavar="DIR",
         help="directory of a program, which --path names: /cgi-bin/hello.py",
     )
-    add("--gateways", type=several, action="extend", default=[], metavar="LIST",
+    add("--gateways", type=split_at_commas, action="extend", default=[], metavar="LIST",
         help="ways to run the program, with commas: cgi,fastcgi,xswitch,libcgi,wsgi,asgi [cgi]")  # fmt: skip
-    add("--repeats", type=count(1, 99), default=3, metavar="N", help="measure N times [3]")
+    add("--repeats", type=whole_number_type(1, 99), default=3, metavar="N", help="measure N times [3]")
     add_out(parser)
 
 
@@ -183,7 +203,7 @@ def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     length.add_argument(
         "--full", action="store_true", help="measure in full length, three times (the default)"
     )
-    add("--repeats", type=count(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
+    add("--repeats", type=whole_number_type(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
     add_out(parser)
 
 
@@ -202,7 +222,10 @@ def add_renew(actions: argparse._SubParsersAction[RaisingParser]) -> None:
         help="directory of the small reports [reports, beside the page]",
     )
     add(
-        "--minutes", type=between(0.1, 10_000), metavar="N", help="how long to measure [each experiment once]"
+        "--minutes",
+        type=number_type(0.1, 10_000),
+        metavar="N",
+        help="how long to measure [each experiment once]",
     )
     add("--quick", action="store_true", help="measure shorter, and once: only what has no full verdict")
     add("--anyway", action="store_true", help="measure also beside other programs")
@@ -217,7 +240,7 @@ def in_container(arguments: Sequence[str]) -> str:
     return f'bash -c "pip install {" ".join(REQUIRED_MODULES)} && {shlex.join(["ewe-lab", *arguments])}"'
 
 
-def need_extra(needs: Sequence[str] = REQUIRED_MODULES) -> None:
+def raise_if_extra_is_missing(needs: Sequence[str] = REQUIRED_MODULES) -> None:
     """Check that the system is Linux and that the packages `needs` are installed. Raises CommandError."""
     if reason := needs_linux("measuring", in_container(sys.argv[1:])):
         raise CommandError(reason, 1)
@@ -226,76 +249,83 @@ def need_extra(needs: Sequence[str] = REQUIRED_MODULES) -> None:
 
 
 def compare_servers(options: argparse.Namespace) -> int:
-    """Carry out `compare`."""
-    need_extra()
+    """Measure the chosen models and servers side by side, and write the report; return the exit status."""
+    raise_if_extra_is_missing()
     from ewe_lab import compare, invocation
     from ewe_lab.bench.processes import LabError
 
     try:
-        part = compare.planned_table(options, options.command)
+        table = compare.planned_table(options, options.command)
         directory = invocation.new_directory(options.out)
     except LabError as reason:
         raise CommandError(str(reason)) from None
-    return invocation.carry_out(
-        [part],
+    return invocation.fill_tables(
+        [table],
         directory,
         command=options.command,
         quick=False,
         repeats=options.repeats,
-        used=options.against,
+        noted_servers=options.against,
     )
 
 
 def run_experiments(options: argparse.Namespace) -> int:
-    """Carry out `run`."""
-    need_extra(REQUIRED_MODULES[1:])
+    """Run the experiments that the command line names, and write the report; return the exit status."""
+    raise_if_extra_is_missing(MODULES_WITHOUT_LOAD)
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import ExperimentTable
     from ewe_lab.experiments import CATALOG
     from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
-    if bool(options.ids) == options.all:
+    if bool(options.ids) == options.all:  # both, or neither
         raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
-    chosen = [CATALOG[name] for name in ids(of_documents(options.ids, CATALOG), list(CATALOG))]
+    chosen = [CATALOG[name] for name in checked_ids(expand_documents(options.ids, CATALOG), list(CATALOG))]
     if options.all:
-        chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
-    if any(each.loads for each in chosen):
-        need_extra()
-    parts = []
-    length = " --quick" if options.quick else ""
-    for each in chosen:
-        seconds = each.quick_seconds if options.quick else each.minutes * 60 if each.run else 0.0
-        command = f"ewe-lab run {each.id}{length}"
-        reason = "" if each.run else each.needs or "it cannot be run yet"
-        table = ExperimentTable(each.id, each.title, skipped=reason, quick=options.quick, command=command)
-        parts.append(invocation.PlannedTable(table, each.run, seconds, each))
+        chosen = [experiment for experiment in CATALOG.values() if experiment.quick or not options.quick]
+    if any(experiment.loads for experiment in chosen):
+        raise_if_extra_is_missing()
+    plan = []
+    quick_option = " --quick" if options.quick else ""
+    for experiment in chosen:
+        full_s = experiment.minutes * 60 if experiment.run else 0.0
+        table = ExperimentTable(
+            experiment.id,
+            experiment.title,
+            skipped="" if experiment.run else experiment.needs or "it cannot be run yet",
+            quick=options.quick,
+            command=f"ewe-lab run {experiment.id}{quick_option}",
+        )
+        seconds = experiment.quick_seconds if options.quick else full_s
+        plan.append(invocation.PlannedTable(table, experiment.run, seconds, experiment))
     try:
         directory = invocation.new_directory(options.out)
     except LabError as reason:
         raise CommandError(str(reason)) from None
-    return invocation.carry_out(
-        parts,
+    return invocation.fill_tables(
+        plan,
         directory,
         command=options.command,
         quick=options.quick,
         repeats=options.repeats or (1 if options.quick else 3),
-        used=list(OTHER_SERVERS),
+        noted_servers=list(OTHER_SERVERS),
     )
 
 
-def of_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
-    """Return the ids that `wanted` names. A document (`RDBMS`, or `R`, its prefix) names all of its ids."""
+def expand_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
+    """Replace the name of a document (`RDBMS`, or `R`, its prefix) by the ids of all its experiments."""
     found: list[str] = []
     for name in wanted:
         ids_of_document = [
-            id for id, each in catalog.items() if each.document == name or id.startswith(f"{name.upper()}-")
+            id
+            for id, experiment in catalog.items()
+            if experiment.document == name or id.startswith(f"{name.upper()}-")
         ]
         found += ids_of_document or [name]
     return found
 
 
-def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+def checked_ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return ids in the spelling of the catalogue, each once. Raises CommandError for an unknown id."""
     spelt = {name.lower(): name for name in known}
     for name in wanted:
@@ -306,40 +336,43 @@ def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def list_experiments(options: argparse.Namespace) -> int:
-    """Carry out `list`."""
+    """List the experiments, those of each document under its name."""
     from ewe_lab.experiments import CATALOG
 
     document = ""
-    for each in CATALOG.values():
-        if each.document != document:
-            document = each.document
+    for experiment in CATALOG.values():
+        if experiment.document != document:
+            document = experiment.document
             print(f"{document}:")
-        marks = "q" if each.quick else " "
-        length = f"{each.minutes:4.1f} min" if each.run else "  waits "
-        print(f"  {each.id:9} {marks} {length}  {each.title}" + ("" if each.run else f" ({each.needs})"))
-    seconds = sum(each.quick_seconds for each in CATALOG.values() if each.quick)
+        mark = "q" if experiment.quick else " "
+        length = f"{experiment.minutes:4.1f} min" if experiment.run else "  waits "
+        reason = "" if experiment.run else f" ({experiment.needs})"
+        print(f"  {experiment.id:9} {mark} {length}  {experiment.title}{reason}")
+    seconds = sum(experiment.quick_seconds for experiment in CATALOG.values() if experiment.quick)
     print(f"\nq: also in `ewe-lab run --all --quick`, which takes about {seconds / 60:.0f} minutes in all.")
     return 0
 
 
 def show_experiments(options: argparse.Namespace) -> int:
-    """Carry out `show`."""
+    """Describe the experiments that the command line names."""
     from ewe_lab.experiments import CATALOG
 
-    for name in ids(options.ids, list(CATALOG)):
-        each = CATALOG[name]
-        print(f"{each.id}: {each.title}")
+    for name in checked_ids(options.ids, list(CATALOG)):
+        experiment = CATALOG[name]
+        print(f"{experiment.id}: {experiment.title}")
         rows = {
-            "document": f"{each.document}, {each.source}",
-            "claim": each.claim,
-            "varies": each.varies,
-            "measures": each.measures,
-            "then": ", ".join(f"{key}: {value}" for key, value in each.machine.items()),
-            "errors": " ".join(each.errata),
-            "waits": "" if each.run else each.needs,
-            "takes": f"{each.minutes:g} min, {each.quick_seconds:.0f} s with --quick" if each.run else "",
-            "again": f"ewe-lab run {each.id}" if each.run else "",
+            "document": f"{experiment.document}, {experiment.source}",
+            "claim": experiment.claim,
+            "varies": experiment.varies,
+            "measures": experiment.measures,
+            "then": ", ".join(f"{key}: {value}" for key, value in experiment.machine.items()),
+            "errors": " ".join(experiment.errata),
         }
+        if experiment.run:
+            rows["takes"] = f"{experiment.minutes:g} min, {experiment.quick_seconds:.0f} s with --quick"
+            rows["again"] = f"ewe-lab run {experiment.id}"
+        else:
+            rows["waits"] = experiment.needs
         for title, text in rows.items():
             if text:
                 print(
@@ -354,8 +387,8 @@ def show_experiments(options: argparse.Namespace) -> int:
     return 0
 
 
-def loaded(directories: Sequence[Path]) -> list[Results]:
-    """Return the results of runs, each of a directory or a results.json. Raises CommandError."""
+def load_runs(directories: Sequence[Path]) -> list[Results]:
+    """Load the results of runs, each from a directory or a results.json. Raises CommandError."""
     from ewe_lab.bench.results import BadResults, load
 
     parts = []
@@ -371,17 +404,17 @@ def loaded(directories: Sequence[Path]) -> list[Results]:
 
 
 def write_claims(options: argparse.Namespace) -> int:
-    """Carry out `claims`."""
+    """Put the findings of runs on the page of all claims; print each change of a finding."""
     from ewe_lab.bench.results import BadResults
     from ewe_lab.report import claims
 
     if options.page.suffix != ".md":
         raise CommandError(f"--page {options.page}: the page's name has to end in .md")
-    parts = loaded(options.directories)
+    parts = load_runs(options.directories)
     try:
         kept = claims.load(claims.kept_file(options.page))
         for results in sorted(parts, key=lambda part: part.started):
-            for sentence in kept.take(results):
+            for sentence in kept.add_findings(results):
                 print(sentence)
         claims.write(kept, options.page)
     except BadResults as reason:
@@ -394,14 +427,14 @@ def write_claims(options: argparse.Namespace) -> int:
 
 def renew_claims(options: argparse.Namespace) -> int:
     """Carry out `renew`."""
-    need_extra()
+    raise_if_extra_is_missing()
     from ewe_lab import renew
     from ewe_lab.bench.results import BadResults
     from ewe_lab.experiments import CATALOG
 
     if options.page.suffix != ".md":
         raise CommandError(f"--page {options.page}: the page's name has to end in .md")
-    chosen = ids(of_documents(options.ids, CATALOG), list(CATALOG)) or list(CATALOG)
+    chosen = checked_ids(expand_documents(options.ids, CATALOG), list(CATALOG)) or list(CATALOG)
     renewal = renew.Renewal(
         [CATALOG[name] for name in chosen],
         options.page,
@@ -420,18 +453,19 @@ def renew_claims(options: argparse.Namespace) -> int:
 
 
 def make_report(options: argparse.Namespace) -> int:
-    """Carry out `report`. Without --out, the report of a single run goes into the directory of that run."""
-    need_extra()
+    """Join runs and write their report. Without --out, that of a single run goes into the run's directory."""
+    raise_if_extra_is_missing()
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import join_runs
     from ewe_lab.report import report
 
-    parts = loaded(options.directories)
-    alone = options.directories[0] if len(parts) == 1 and options.directories[0].is_dir() else None
+    runs = load_runs(options.directories)
+    first = options.directories[0]
+    only_directory = first if len(runs) == 1 and first.is_dir() else None
     try:
-        directory = invocation.new_directory(options.out or alone)
-        for path in report.write(join_runs(parts), directory):
+        directory = invocation.new_directory(options.out or only_directory)
+        for path in report.write(join_runs(runs), directory):
             print(path)
     except LabError as reason:
         raise CommandError(str(reason)) from None
@@ -439,7 +473,7 @@ def make_report(options: argparse.Namespace) -> int:
 
 
 def print_locustfile(options: argparse.Namespace) -> int:
-    """Carry out `locustfile`."""
+    """Print the locustfile of the package, for a user to save and change."""
     print(Path(__file__).with_name("locustfile.py").read_text(), end="")
     return 0
 

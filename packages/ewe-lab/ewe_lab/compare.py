@@ -15,7 +15,7 @@ from ewe_lab import compare_target
 from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.invocation import PlannedTable
-from ewe_lab.lab_bench import CellJob, LabBench, expected_s, missing
+from ewe_lab.lab_bench import CellJob, LabBench, expected_s, why_server_is_missing
 from ewe_lab.options import CommandError
 from ewe_lab.stacks import gateways, other_servers
 from ewe_lab.stacks.gateways import CgiProgram
@@ -41,7 +41,7 @@ def tested_servers(models: Sequence[str], against: Sequence[str]) -> list[Server
 
 
 def tested_ewe(text: str) -> ServerUnderTest:
-    """Return the model that a text names, with its options: `pool --parking never`. Raises CommandError."""
+    """Return ewe under the model that a text names, with options: `pool --parking never`. Raises CommandError."""
     try:
         name, *options = shlex.split(text)
         model = base.SYNONYMS.get(name, name)
@@ -77,7 +77,7 @@ def check_root(root: Path | None, path: str) -> int | None:
     if root is None:
         if path != "/index.html":
             raise CommandError("--path needs --root DIR: the lab's own site has /index.html only")
-        return 1024
+        return 1024  # the length of the page that LabBench.site() makes
     if not root.is_dir():
         raise CommandError(f"--root {str(root)!r} is not a directory")
     file = root / path.lstrip("/")
@@ -99,6 +99,16 @@ def program_of(options: Namespace) -> CgiProgram:
     return program
 
 
+def gateway_cell(gateway: str, program: CgiProgram, model: ServerUnderTest | None) -> Cell:
+    """Return the empty cell of a gateway. model: to name in its label, if several models are compared."""
+    other_program = gateways.other_form(gateway, program)  # a library in place of the script, for example
+    label = f"{gateway} ({other_program})" if other_program else gateway
+    remark = ""
+    if other_program:
+        remark = f"runs {other_program}, and not {program.file}: the two programs differ"
+    return Cell(f"{label}, {model.name}" if model else label, remark=remark)
+
+
 def gateways_table(options: Namespace, command: str) -> PlannedTable:
     """Return the table of one program behind several gateways. Raises CommandError."""
     names = list(dict.fromkeys(options.gateways)) or [gateways.CGI]
@@ -116,18 +126,14 @@ def gateways_table(options: Namespace, command: str) -> PlannedTable:
         jobs = []
         with ExitStack() as stack:
             for name in names:
-                if lacking := gateways.missing(name, program):
-                    lab.note(lacking)
+                if reason := gateways.why_missing(name, program):
+                    lab.add_note(reason)
                     continue
-                for each in lab.servers(models):
-                    found, path = stack.enter_context(gateways.start_gateway(lab, name, program, each))
-                    other = gateways.other_form(name, program)
-                    label = f"{name} ({other})" if other else name
-                    label = f"{label}, {each.name}" if len(models) > 1 else label
-                    remark = f"runs {other}, and not {program.file}: the two programs differ" if other else ""
-                    cell = Cell(label, remark=remark)
-                    jobs.append(CellJob(found, replace(load, path=path), cell, lab.site([])))
-            yield from lab.measure_all(jobs)
+                for model in lab.servers(models):
+                    tested, path = stack.enter_context(gateways.start_gateway(lab, name, program, model))
+                    cell = gateway_cell(name, program, model if len(models) > 1 else None)
+                    jobs.append(CellJob(tested, replace(load, path=path), cell, lab.site([])))
+            yield from lab.fill_cells_in_turns(jobs)
 
     under = f" under {models[0].name}" if len(models) == 1 else ""
     table = ExperimentTable(
@@ -138,22 +144,26 @@ def gateways_table(options: Namespace, command: str) -> PlannedTable:
 
 
 def planned_table(options: Namespace, command: str) -> PlannedTable:
-    """Return the table to fill. Raises CommandError."""
+    """Return the table that the command line asks for: of targets, of gateways, or of servers.
+
+    command: the command line, for the report. Raises CommandError.
+    """
     if options.target:
-        return compare_target.part(options, load_of(options), command)
+        return compare_target.target_table(options, load_of(options), command)
     if options.gateways or options.cgi:
         return gateways_table(options, command)
-    compare_target.load_hosts(options)
+    compare_target.load_hosts(options)  # raises CommandError for --load-from, which needs --target
     if options.target_ssh:
         raise CommandError("--target-ssh needs --target URL")
-    found = tested_servers(options.models, options.against)
+    tested = tested_servers(options.models, options.against)
     root = options.root.resolve() if options.root else None
     load = replace(load_of(options), length=check_root(root, options.path))
 
     def run(lab: LabBench) -> Iterator[Cell]:
-        jobs = [CellJob(each, load, Cell(each.name), root or lab.site([])) for each in lab.servers(found)]
-        yield from lab.measure_all(jobs)
+        yield from lab.fill_cells_in_turns(
+            [CellJob(server, load, Cell(server.name), root or lab.site([])) for server in lab.servers(tested)]
+        )
 
     table = ExperimentTable("compare", f"{load.description()}, {load.path}", command=command)
-    count = sum(not missing(each) for each in found)
+    count = sum(not why_server_is_missing(server) for server in tested)
     return PlannedTable(table, run, count * options.repeats * expected_s(load))

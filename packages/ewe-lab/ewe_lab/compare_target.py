@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from ewe_lab.bench.experiment import Load, ServerUnderTest, in_words
+from ewe_lab.bench.experiment import Load, ServerUnderTest, duration_text
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.invocation import PlannedTable
@@ -28,7 +28,7 @@ LOCAL = ("models", "against", "root", "cgi", "gateways", "tls")  # options about
 
 @dataclass(frozen=True)
 class Target:
-    """A target with the path that is asked for."""
+    """A server that runs already, and the path of the requests to it. name: its host and port, for the table."""
 
     name: str
     server: TargetServer
@@ -44,7 +44,7 @@ def split_url(url: str, path: str) -> tuple[str, str]:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise wrong
-    except ValueError:
+    except ValueError:  # urlsplit() raises it for a port that is no number
         raise wrong from None
     if (
         parts.username is not None
@@ -54,12 +54,15 @@ def split_url(url: str, path: str) -> tuple[str, str]:
         or " " in url
     ):
         raise wrong
-    own = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return f"{parts.scheme}://{parts.netloc}/", path if own == "/" and path else own
+    path_of_url = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return f"{parts.scheme}://{parts.netloc}/", path if path_of_url == "/" and path else path_of_url
 
 
-def target(url: str, where: str, options: Namespace) -> Target:
-    """Return a target. where: the word of --target-ssh, "" to derive it from the URL. Raises CommandError."""
+def planned_target(url: str, where: str, options: Namespace) -> Target:
+    """Return a target, with the machine on which an agent reads its resources. Raises CommandError.
+
+    where: the word of --target-ssh, "" to derive the machine from the URL.
+    """
     base, path = split_url(url, options.path if options.path != options.default_path else "")
     ssh = ssh_words(options)
     name = urlsplit(base).hostname or ""
@@ -71,7 +74,7 @@ def target(url: str, where: str, options: Namespace) -> Target:
         server = TargetServer(base, session.SshHost(""), ssh=ssh)
     else:
         try:
-            server = TargetServer(base, session.host(f"[{name}]" if ":" in name else name), ssh=ssh)
+            server = TargetServer(base, session.parse_host(f"[{name}]" if ":" in name else name), ssh=ssh)
         except LabError as reason:
             server = TargetServer(base, None, str(reason), ssh)
     return Target(urlsplit(base).netloc, server, path, base.startswith("https"))
@@ -91,7 +94,7 @@ def ssh_words(options: Namespace) -> tuple[str, ...]:
 def ssh_host(text: str, option: str) -> session.SshHost:
     """Return the host that an option names. Raises CommandError."""
     try:
-        return session.host(text)
+        return session.parse_host(text)
     except LabError as reason:
         raise CommandError(f"{option}: {reason}") from None
 
@@ -111,45 +114,49 @@ def load_hosts(options: Namespace) -> LoadHosts | None:
 
 def announcement(targets: list[Target], load: Load, repeats: int, hosts: LoadHosts | None) -> str:
     """Return the sentence that says, before any load, where it goes, how much it is, and how long it lasts."""
-    much = f"{load.rate:g} requests/s" if load.shape == "arrivals" else f"{load.users} users"
-    urls = ", ".join(each.server.url for each in targets)
+    amount = f"{load.rate:g} requests/s" if load.shape == "arrivals" else f"{load.users} users"
+    urls = ", ".join(target.server.url for target in targets)
     times = f", {repeats} times" if repeats > 1 else ""
     origin = f" from {', '.join(map(str, hosts.hosts))}" if hosts else ""
-    return f"Load goes to {urls}{origin}: {much} for {in_words(load.warm_up + load.seconds)}{times}."
+    return f"Load goes to {urls}{origin}: {amount} for {duration_text(load.warm_up + load.seconds)}{times}."
 
 
-def part(options: Namespace, load: Load, command: str) -> PlannedTable:
-    """Return the table of targets. Raises CommandError."""
+def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
+    """Return the table of the targets that the command line names. Raises CommandError."""
     for name in LOCAL:
         if getattr(options, name):
             raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
     machines = options.target_ssh or [""] * len(options.target)
     if len(machines) != len(options.target):
         raise CommandError("write --target-ssh once for each --target, or not at all")
-    targets = [target(url, where, options) for url, where in zip(options.target, machines, strict=True)]
+    targets = [
+        planned_target(url, where, options) for url, where in zip(options.target, machines, strict=True)
+    ]
     hosts = load_hosts(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
         lab.load_hosts = hosts
         if hosts:
-            lab.progress.say("clocks")
-            hosts.check()
+            lab.progress.show_step("clocks")
+            hosts.check_clocks()
             for note in hosts.notes:
-                lab.note(note)
-        lab.progress.note(announcement(targets, load, lab.repeats, hosts))
+                lab.add_note(note)
+        lab.progress.print_line(announcement(targets, load, lab.repeats, hosts))
         jobs = []
-        for each in targets:
-            own = replace(load, path=each.path, tls="default" if each.tls else "")
-            tested = ServerUnderTest(each.name, "target")
-            jobs.append(CellJob(tested, own, Cell(each.name), lab.directory, target=each.server))
-        yield from lab.measure_all(jobs)
+        for target in targets:
+            load_of_target = replace(load, path=target.path, tls="default" if target.tls else "")
+            tested = ServerUnderTest(target.name, "target")
+            cell = Cell(target.name)
+            # The document root is not used: the lab does not start the target
+            jobs.append(CellJob(tested, load_of_target, cell, root=lab.directory, target=target.server))
+        yield from lab.fill_cells_in_turns(jobs)
 
-    paths = ", ".join(dict.fromkeys(each.path for each in targets))
+    paths = ", ".join(dict.fromkeys(target.path for target in targets))
     origin = f", from {', '.join(map(str, hosts.hosts))}" if hosts else ""
     table = ExperimentTable("compare", f"{load.description()}, {paths}{origin}", command=command)
     return PlannedTable(table, run, len(targets) * options.repeats * expected_s(load))
 
 
 def option_of(name: str) -> str:
-    """Return the option of a setting."""
+    """Return an option as the user writes it; `models` has several options."""
     return "the models" if name == "models" else f"--{name}"

@@ -19,13 +19,13 @@ from ewe.config.command import INTERRUPTED
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE, OtherProgramsWatch
-from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
+from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, save
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.report import report
-from ewe_lab.stacks.machine import machine
+from ewe_lab.stacks.machine import machine_facts
 
 WANTED_DESCRIPTORS = 20_000
 DIFFERENCE_UNITS = ("µs", "ms", "s", "%")  # units in which an experiment subtracts one run from another
@@ -58,63 +58,66 @@ def new_directory(wanted: Path | None) -> Path:
     return directory
 
 
-def carry_out(
-    parts: Sequence[PlannedTable],
+def fill_tables(
+    plan: Sequence[PlannedTable],
     directory: Path,
     *,
     command: str,
     quick: bool,
     repeats: int,
-    used: Sequence[str],
+    noted_servers: Sequence[str],
 ) -> int:
-    """Fill and print all tables, write results.json and the report; return the exit status."""
-    results = Results(now().isoformat(timespec="seconds"), command, machine(used))
-    progress = Progress(sum(part.seconds for part in parts))
-    before = {each.pid for each in process_tree(os.getpid())}
+    """Fill and print all tables, write results.json and the report; return the exit status.
+
+    command: the command line of the run. noted_servers: those whose versions the report names.
+    """
+    results = Results(now().isoformat(timespec="seconds"), command, machine_facts(noted_servers))
+    progress = Progress(sum(planned.seconds for planned in plan))
+    pids_before = {process.pid for process in process_tree(os.getpid())}
     status = 0
     allow_descriptors(WANTED_DESCRIPTORS)
-    heed_interrupts()
+    raise_on_first_interrupt()
     try:
-        if plan := progress.plan():
-            progress.note(f"The run takes {plan}, and longer on a busy machine.")
+        if planned_time := progress.planned_time_text():
+            progress.print_line(f"The run takes {planned_time}, and longer on a busy machine.")
         with progress, LabBench(progress, quick=quick, repeats=repeats) as lab:
-            for part in parts:
-                results.tables.append(part.table)
-                status = max(status, carry_out_part(part, lab, progress))
+            for planned in plan:
+                results.tables.append(planned.table)
+                status = max(status, fill_table(planned, lab, progress))
                 save(results, directory / "results.json")
-                print_table(part, progress)
+                print_table(planned, progress)
     except KeyboardInterrupt:
         status = INTERRUPTED
-        for table in results.tables[-1:]:
-            table.interrupted = True
-        progress.note("interrupted: the results until then follow")
+        if results.tables:
+            results.tables[-1].interrupted = True
+        progress.print_line("interrupted: the results until then follow")
     finally:
         ignore_interrupts()
-        end_children(but=before)
+        end_children(but=pids_before)
     if status == INTERRUPTED and results.tables:
-        print_table(parts[len(results.tables) - 1], progress)
+        print_table(plan[len(results.tables) - 1], progress)  # the table that was being filled
     for path in report.write(results, directory):
-        progress.note(f"written: {path}")
+        progress.print_line(f"written: {path}")
     return status
 
 
-def carry_out_part(part: PlannedTable, lab: LabBench, progress: Progress) -> int:
-    """Fill a table; return 1 if something could not be measured."""
-    table = part.table
-    if part.run is None:
+def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
+    """Fill a table; return 1 if something could not be measured, else 0."""
+    table = planned.table
+    if planned.run is None:
         return 0
     began = time.monotonic()
-    lab.notes, lab.started, lab.prefix = table.notes, [], []
-    progress.begin(part.seconds)
-    progress.say(f"{table.id}: {table.title}")
+    lab.notes, lab.started, lab.command_prefix = table.notes, [], []  # nothing of the table before
+    progress.begin_table(planned.seconds)
+    progress.show_step(f"{table.id}: {table.title}")
     watch = OtherProgramsWatch(two_cores())
     try:
         with watch:
-            for cell in part.run(lab):
+            for cell in planned.run(lab):
                 table.cells.append(without_negative_figure(cell))
     except KeyboardInterrupt:
-        for cell in lab.started:
-            if cell.samples and all(cell is not each for each in table.cells):
+        for cell in lab.started:  # keep the samples of the cells that are not complete
+            if cell.samples and all(cell is not complete for complete in table.cells):
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise
@@ -122,26 +125,27 @@ def carry_out_part(part: PlannedTable, lab: LabBench, progress: Progress) -> int
         table.notes.append(f"The experiment could not go on: {reason}.")
         return 1
     finally:
-        progress.end()
-        table.foreign, table.cores = watch.share(), len(watch.cores)
-        table.notes += foreign_sentence(table)
+        progress.end_table()
+        table.foreign, table.cores = watch.foreign_share(), len(watch.cores)
+        table.notes += sentences_on_other_programs(table)
         table.seconds = time.monotonic() - began
     return 1 if any(cell.failure for cell in table.cells) or not table.cells else 0
 
 
 def without_negative_figure(cell: Cell) -> Cell:
-    """Return a cell without its figure if that is a negative time or share: a difference lost in the noise.
+    """Remove a cell's samples, and note a failure, if its figure is a negative time or share. Return the cell.
 
-    No layer of a server takes less than no time. The subtracted runs differed by more than the layer.
+    An experiment subtracts two runs to find the time of a layer. No layer takes less than no time: the two runs
+    differed by chance by more than the layer.
     """
     if cell.unit in DIFFERENCE_UNITS and cell.median is not None and cell.median < 0:
-        text = f"{figures.number(cell.median)} {cell.unit}"
-        cell.failure = f"not resolved: the difference is {text}, so the runs differ by more than it"
+        difference = f"{figures.number_text(cell.median)} {cell.unit}"
+        cell.failure = f"not resolved: the difference is {difference}, so the runs differ by more than it"
         cell.samples.clear()
     return cell
 
 
-def foreign_sentence(table: ExperimentTable) -> list[str]:
+def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
     """Return a sentence for each core of which other programs used more than the share MAX_FOREIGN_SHARE."""
     cells = [cell for cell in table.cells if not cell.line]  # a line has the samples of another cell
     samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
@@ -158,17 +162,17 @@ def foreign_sentence(table: ExperimentTable) -> list[str]:
         ],
     }
     notes = []
-    for whose, found in shares.items():
-        if disturbed := [share for share in found if share > MAX_FOREIGN_SHARE]:
+    for whose, shares_of_core in shares.items():
+        if disturbed := [share for share in shares_of_core if share > MAX_FOREIGN_SHARE]:
             notes.append(
                 f"Other programs had {statistics.median(disturbed):.0%} of the {whose}'s core in"
-                f" {len(disturbed)} of {len(found)} measurements: run it again on a quiet machine before you"
-                " believe rates and times; the CPU time of a reply suffers less."
+                f" {len(disturbed)} of {len(shares_of_core)} measurements: run it again on a quiet machine"
+                " before you believe rates and times; the CPU time of a reply suffers less."
             )
     return notes
 
 
-def print_table(part: PlannedTable, progress: Progress) -> None:
-    """Print a table."""
+def print_table(planned: PlannedTable, progress: Progress) -> None:
+    """Print a table that has been filled, in place of the line with the current step."""
     progress.clear()
-    print(report.text(part.table, part.experiment), end="\n\n", flush=True)
+    print(report.text(planned.table, planned.experiment), end="\n\n", flush=True)

@@ -1,6 +1,6 @@
 """The bench on which experiments run: start a server, load it, watch it, stop it, and remove its files.
 
-    LabBench.once       one measurement
+    LabBench.measure_once   one measurement
       start             the server, on its core, from a scratch directory
       probe             one request, and a check of the answer
       load              the load generator on its core, while a Watch reads /proc
@@ -26,10 +26,18 @@ from pathlib import Path
 
 from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.links import link
-from ewe_lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
+from ewe_lab.bench.processes import (
+    LabError,
+    last_line,
+    on_core,
+    output_text,
+    path_of_tool,
+    running,
+    two_cores,
+)
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample
-from ewe_lab.bench.watch import Watch
+from ewe_lab.bench.watch import LOAD, Watch
 from ewe_lab.load.child import environment
 from ewe_lab.load.run import run
 from ewe_lab.machines.watch import TargetServer, TargetWatch
@@ -38,6 +46,7 @@ from ewe_lab.stacks import other_servers, servers
 from ewe_lab.stacks.ways import ServingStack, served
 
 OVERHEAD_S = 2.5  # seconds to start and stop server and load; used in estimates
+MAX_PROBE_S = 15  # seconds that the first request may take, with the start of Python
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
@@ -73,7 +82,9 @@ class LabBench:
         self.started: list[Cell] = []
         self.load_hosts: LoadHosts | None = None  # the machines from which load comes; None: this one
         self.is_announced = False  # whether the progress line names the measurement
-        self.prefix: list[str] = []  # of all commands: makes a command enter the network of a slow link
+        self.command_prefix: list[
+            str
+        ] = []  # of all commands: makes a command enter the network of a slow link
         self.server_core: int | None
         self.load_core: int | None
         self.watch_core: int | None
@@ -93,20 +104,20 @@ class LabBench:
 
     # Helpers of an experiment
 
-    def seconds(self, quick: float, full: float) -> float:
+    def quick_or_full(self, quick: float, full: float) -> float:
         """Return the first number in a quick run, else the second."""
         return quick if self.quick else full
 
     def servers(self, tested_servers: Iterable[ServerUnderTest]) -> Iterator[ServerUnderTest]:
         """Yield the servers that can run here; add a note for each of the others with the reason."""
-        for each in tested_servers:
-            if lacking := missing(each):
-                self.note(lacking)
+        for tested in tested_servers:
+            if reason := why_server_is_missing(tested):
+                self.add_note(reason)
             else:
-                yield each
+                yield tested
 
-    def note(self, text: str) -> None:
-        """Add a note to the table, once."""
+    def add_note(self, text: str) -> None:
+        """Add a note to the table, unless the table has it already."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -126,13 +137,13 @@ class LabBench:
         if not path.exists():
             key, chain = self.directory / "key.pem", self.directory / "chain.pem"
             command = [
-                tool("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key),
+                path_of_tool("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key),
                 "-out", str(chain), "-days", "2", "-subj", "/CN=localhost",
                 "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
             ]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             if done.returncode:
-                raise LabError(f"openssl could not make a certificate: {one_line(done.stderr)}")
+                raise LabError(f"openssl could not make a certificate: {last_line(done.stderr)}")
             path.write_text(key.read_text() + chain.read_text())
         return path
 
@@ -143,16 +154,16 @@ class LabBench:
         self, tested: ServerUnderTest, root: Path, *options: str, tls: bool = False, access_log: bool = False
     ) -> Iterator[RunningServer]:
         """Run a server on the server's core until the block is left. access_log: ewe and nginx only."""
-        if not self.is_announced:
-            self.progress.say(tested.name)
+        if not self.is_announced:  # an experiment has called start() itself, without measure_once()
+            self.progress.show_step(tested.name)
         certificate = self.certificate() if tls else None
         scratch = Path(tempfile.mkdtemp(prefix="server-", dir=self.directory))
         scratch.chmod(0o755)
         log = scratch / "access.log" if access_log else None
         options = (*tested.options, *options)
-        run, name = servers.other_server, tested.kind
+        run, name = servers.run_other_server, tested.kind
         if tested.kind == "ewe":
-            run, name = partial(servers.ewe, variables=tested.variables), tested.model
+            run, name = partial(servers.run_ewe, variables=tested.variables), tested.model
             if "--requests" not in options:
                 options = ("--requests", "0", *options)  # no connection is closed because of its age
         started = run(
@@ -163,7 +174,7 @@ class LabBench:
             core=self.server_core,
             access_log=log,
             certificate=certificate,
-            prefix=self.prefix,
+            prefix=self.command_prefix,
         )
         try:
             with started as server:
@@ -174,7 +185,7 @@ class LabBench:
     def probe(self, server: RunningServer, load: Load) -> None:
         """Send one request and check its answer against the load. Raises LabError."""
         command = [
-            *self.prefix,
+            *self.command_prefix,
             sys.executable,
             "-m",
             "ewe_lab.load.probe",
@@ -190,30 +201,30 @@ class LabBench:
             running(command, output, self.load_core, env=environment()) as started,
         ):
             try:
-                status = started.wait(15)
+                status = started.wait(MAX_PROBE_S)
             except subprocess.TimeoutExpired:
                 raise LabError("a first request did not end") from None
             if status:
-                raise LabError(one_line(text_of(output)))
-            if remark := text_of(output).strip():
-                self.note(remark)
+                raise LabError(last_line(output_text(output)))
+            if remark := output_text(output).strip():
+                self.add_note(remark)
 
     def load(self, server: RunningServer, load: Load) -> Sample:
-        """Run a load once on the load's core, and watch the server meanwhile."""
+        """Run a load once on the load's core, and watch the server meanwhile. Return its sample."""
         run_load = self.load_hosts.run if self.load_hosts else run
-        watching: Watch
+        new_watch: Watch
         if isinstance(server, TargetServer):
-            watching = server.watch(self.load_core)
+            new_watch = server.watch(self.load_core)
         else:
-            watching = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
-        with on_core(self.watch_core), watching as watch:
-            sample = run_load(load, server.url, self.load_core, watch, self.prefix)
+            new_watch = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
+        with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
+            sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
             sample.usage = watch.usage()
-            sample.core = None if self.load_hosts else watch.busy_share(1)
+            sample.core = None if self.load_hosts else watch.busy_share(LOAD)
             if isinstance(watch, TargetWatch):
                 sample.elsewhere = True
-                self.note(watch.sentence())
-            watch.fill(sample.timeline)
+                self.add_note(watch.sentence())
+            watch.add_to_timeline(sample.timeline)
             begin = 0.0
             for phase in sample.phases:
                 phase.usage = watch.usage_between(begin, begin + phase.seconds)
@@ -224,41 +235,44 @@ class LabBench:
 
     # Cells
 
-    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Measure a cell: start, warm up, load and stop the server as often as the lab repeats."""
+    def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+        """Start, warm up, load and stop the server as often as the lab repeats; add the samples to the cell."""
         job = CellJob(tested, load, cell, root, options)
         for repeat in range(self.repeats):
-            if not self.once(job, repeat):
+            if not self.measure_once(job, repeat):
                 break
         return cell
 
-    def measure_all(self, jobs: Sequence[CellJob]) -> Iterator[Cell]:
+    def fill_cells_in_turns(self, jobs: Sequence[CellJob]) -> Iterator[Cell]:
         """Measure cells in turns, with the order reversed in every other round; yield each cell when it is
         complete.
 
         A busy minute of the machine then affects one repeat of many cells, not all repeats of one cell.
         """
         for repeat in range(self.repeats):
-            last = repeat + 1 == self.repeats
+            is_last_round = repeat + 1 == self.repeats
+            # The last round is never a reversed one, so the cells are complete in their order
             for job in jobs if (self.repeats - repeat) % 2 else reversed(jobs):
                 if not job.cell.failure:
-                    self.once(job, repeat)
-                if last:
+                    self.measure_once(job, repeat)
+                if is_last_round:
                     yield job.cell
 
-    def once(self, job: CellJob, repeat: int) -> bool:
-        """Measure a cell once: add a sample, or a failure. Return whether there is a sample."""
+    def measure_once(self, job: CellJob, repeat: int) -> bool:
+        """Measure a cell once: add a sample, or a failure. Return whether a sample was added."""
         cell, load = job.cell, adapted_load(job.load, job.tested)
-        if all(cell is not each for each in self.started):
+        if all(cell is not started for started in self.started):  # `is`: two cells may be equal
             self.started.append(cell)
         turn = f", {repeat + 1} of {self.repeats}" if self.repeats > 1 else ""
         self.is_announced = True
-        self.progress.say(", ".join(filter(None, (cell.server, cell.column, load.description()))) + turn)
+        self.progress.show_step(
+            ", ".join(filter(None, (cell.server, cell.column, load.description()))) + turn
+        )
         if self.server_core is None and not job.target:
-            self.note(ONE_CORE)
+            self.add_note(ONE_CORE)
         cell.load = load.description()
         try:
-            with self.running(job, load) as (server, path):
+            with self.server_of_job(job, load) as (server, path):
                 load = replace(load, path=path)
                 cell.command = server.command
                 self.probe(server, load)
@@ -271,7 +285,7 @@ class LabBench:
             self.is_announced = False
 
     @contextmanager
-    def running(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:
+    def server_of_job(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:
         """Yield the server of a job, started for the block or the target that runs already; and the load's path."""
         if job.target:
             yield job.target, load.path
@@ -286,27 +300,27 @@ class LabBench:
                 yield server, load.path
 
     @contextmanager
-    def linked(self, speed: str) -> Iterator[str]:
-        """Run the servers and loads of the block behind a slow link. Yield the reason if there is none, else ""."""
-        made = link(speed)
+    def behind_link(self, speed: str) -> Iterator[str]:
+        """Run the servers and loads of the block behind a slow link. Yield "", or why the link cannot be made."""
+        slow_link = link(speed)
         try:
-            self.prefix = made.__enter__()
-        except LabError as reason:
-            yield str(reason)
+            self.command_prefix = slow_link.__enter__()
+        except LabError as problem:
+            yield str(problem)
             return
         try:
             yield ""
         finally:
-            self.prefix = []
-            made.__exit__(None, None, None)
+            self.command_prefix = []
+            slow_link.__exit__(None, None, None)
 
 
-def missing(tested: ServerUnderTest) -> str:
+def why_server_is_missing(tested: ServerUnderTest) -> str:
     """Return why a server cannot run here, "" if it can."""
     if tested.kind != "ewe":
         found = other_servers.OTHER_SERVERS.get(tested.kind)
-        return found.missing if found else f"{tested.name}: there is no server {tested.kind!r}"
-    from ewe.processors import base
+        return found.why_missing if found else f"{tested.name}: there is no server {tested.kind!r}"
+    from ewe.processors import base  # late: the modules of the models take long to load
 
     try:
         base.model_named(tested.model)
@@ -318,11 +332,11 @@ def missing(tested: ServerUnderTest) -> str:
 
 
 def adapted_load(load: Load, tested: ServerUnderTest) -> Load:
-    """Adapt a load to a server: a warm-up that is long enough, and at most `max_connections` kept connections."""
+    """Return the load for a server: with a warm-up that is long enough, and no more connections than it keeps."""
     load = other_servers.with_warm_up(load, tested.kind)
-    max_connections = tested.most
+    max_connections = tested.max_connections
     if tested.kind in other_servers.OTHER_SERVERS:
-        max_connections = min(max_connections, other_servers.OTHER_SERVERS[tested.kind].most)
+        max_connections = min(max_connections, other_servers.OTHER_SERVERS[tested.kind].max_connections)
     if load.shape == "saturation" and load.keep_alive and load.users > max_connections:
         return replace(load, users=max_connections)
     return load
@@ -330,7 +344,7 @@ def adapted_load(load: Load, tested: ServerUnderTest) -> Load:
 
 def expected_s(load: Load) -> float:
     """Return an estimate of the seconds that a measurement takes."""
-    length = load.duration
-    if load.sessions:
-        length = min(length, load.sessions / load.rate + load.calls * load.think)
-    return OVERHEAD_S + load.warm_up + length
+    measured_s = load.duration
+    if load.sessions:  # then it ends with the last session
+        measured_s = min(measured_s, load.sessions / load.rate + load.calls * load.think)
+    return OVERHEAD_S + load.warm_up + measured_s

@@ -21,7 +21,7 @@ class CommandError(Failure):
         self.exit_status = status
 
 
-def of(kind: Kind[T]) -> Callable[[str], T]:
+def argparse_type(kind: Kind[T]) -> Callable[[str], T]:
     """Return the argparse type for a type of setting."""
 
     def read(text: str) -> T:
@@ -33,7 +33,7 @@ def of(kind: Kind[T]) -> Callable[[str], T]:
     return read
 
 
-def between(low: float, high: float) -> Callable[[str], float]:
+def number_type(low: float, high: float) -> Callable[[str], float]:
     """Return the argparse type for a number from `low` to `high`."""
 
     def read(text: str) -> float:
@@ -47,24 +47,24 @@ def between(low: float, high: float) -> Callable[[str], float]:
     return read
 
 
-def count(low: int, high: int) -> Callable[[str], int]:
+def whole_number_type(low: int, high: int) -> Callable[[str], int]:
     """Return the argparse type for a whole number from `low` to `high`."""
-    return of(whole(low, high, f"a whole number from {low} to {high}"))
+    return argparse_type(whole(low, high, f"a whole number from {low} to {high}"))
 
 
-def target(text: str) -> str:
+def read_path(text: str) -> str:
     """Read the path of a URL."""
     if not re.fullmatch(r"/[!-~]*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a path that begins with / and has no spaces")
     return text
 
 
-def several(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split a list at its commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a list at its commas and spaces."""
     return [part for part in re.split(r"[,\s]+", text) if part]
 
@@ -73,7 +73,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     """Return the argparse type for a list of some of these names."""
 
     def read(text: str) -> list[str]:
-        for word in (found := words(text)):
+        for word in (found := split_words(text)):
             if word not in names:
                 raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(names)}")
         return found
@@ -81,6 +81,6 @@ def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     return read
 
 
-def sizes(text: str) -> list[int]:
+def read_sizes(text: str) -> list[int]:
     """Read a list of sizes, such as `64,1k`; a size that is repeated counts once."""
-    return list(dict.fromkeys(of(SIZE)(part) for part in words(text)))
+    return list(dict.fromkeys(argparse_type(SIZE)(part) for part in split_words(text)))

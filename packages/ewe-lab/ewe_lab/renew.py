@@ -161,7 +161,7 @@ class Renewer:
         """Write the page, the file beside it, and the small report; return True. Raises OSError, BadResults."""
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
-        sentences = list(kept.take(results))
+        sentences = list(kept.add_findings(results))
         for sentence in sentences:
             say(sentence)
         if not sentences:
@@ -201,7 +201,7 @@ def foreign_cores() -> float:
     """Return how many of the two cores other programs have now."""
     with OtherProgramsWatch(two_cores()) as watch:
         time.sleep(LOOK_S)
-    return watch.share() * len(watch.cores)
+    return watch.foreign_share() * len(watch.cores)
 
 
 def code_version() -> str:

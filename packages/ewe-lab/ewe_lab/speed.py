@@ -24,14 +24,13 @@ from ewe.config.command_parser import CommandParser
 from ewe.config.messages import docs_page
 from ewe_lab import options as types
 from ewe_lab.bench.foreign import OtherProgramsWatch
-from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
-from ewe_lab.bench.processes import LabError, end_children, missing, process_tree, two_cores
+from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
+from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
-from ewe_lab.lab_bench import LabBench
-from ewe_lab.lab_bench import missing as missing_here
+from ewe_lab.lab_bench import LabBench, why_server_is_missing
 from ewe_lab.speed_rows import (
     COMPARISONS,
     CONNECTIONS,
@@ -55,7 +54,7 @@ from ewe_lab.speed_rows import (
     settings,
     size_text,
 )
-from ewe_lab.stacks.machine import machine
+from ewe_lab.stacks.machine import machine_facts
 
 OVERHEAD_S = 1.0  # seconds to start, probe and stop a server; used in estimates
 MEASUREMENT_S = (1.0, 2.0)  # of one measurement, quick and full
@@ -77,8 +76,8 @@ def run(lab: LabBench) -> Iterator[Cell]:
     ]
     rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
     for reason in lacking:
-        lab.note(reason)
-    yield from lab.measure_all(jobs_of(lab, rows, lab.seconds(*MEASUREMENT_S)))
+        lab.add_note(reason)
+    yield from lab.fill_cells_in_turns(jobs_of(lab, rows, lab.quick_or_full(*MEASUREMENT_S)))
 
 
 def check(table: ExperimentTable) -> Finding:
@@ -297,20 +296,24 @@ def arguments() -> CommandParser:
         action="store_true",
         help="measure 1 KB with keep-alive and without a log only: about a minute",
     )
-    add("--models", type=types.words, default=[], metavar="LIST",
+    add("--models", type=types.split_words, default=[], metavar="LIST",
         help="models, with commas; nginx is always measured")  # fmt: skip
     add(
         "--sizes",
-        type=types.sizes,
+        type=types.read_sizes,
         metavar="LIST",
         help="sizes of the file, with commas [64,1k,16k,128k; 1k with --quick]",
     )
     add("--rows", type=types.one_of(ROWS), default=[], metavar="LIST",
         help="kinds of rows, with commas [all; those of files with --models; size with --quick]: "
         + ", ".join(ROWS))  # fmt: skip
-    add("--seconds", type=types.between(0.1, 600), help="the length of one measurement [2; 1 with --quick]")
-    add("--repeats", type=types.count(1, 99), default=3, metavar="N", help="measure N times [3]")
-    add("--connections", type=types.count(1, 1000), default=CONNECTIONS, metavar="N",
+    add(
+        "--seconds",
+        type=types.number_type(0.1, 600),
+        help="the length of one measurement [2; 1 with --quick]",
+    )
+    add("--repeats", type=types.whole_number_type(1, 99), default=3, metavar="N", help="measure N times [3]")
+    add("--connections", type=types.whole_number_type(1, 1000), default=CONNECTIONS, metavar="N",
         help="simultaneous connections [32; fewer where a server allows fewer]")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every sample to a file as well")
     return parser
@@ -330,7 +333,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
     quiet = not sys.stderr.isatty()
     watch = OtherProgramsWatch(two_cores())
     status = 0
-    heed_interrupts()
+    raise_on_first_interrupt()
     try:
         with (
             watch,
@@ -338,8 +341,8 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
             LabBench(progress, repeats=repeats) as lab,
         ):
             jobs = jobs_of(lab, rows, seconds)
-            progress.begin(estimated_s(len(rows), seconds, repeats))
-            for _ in lab.measure_all(jobs):
+            progress.begin_table(estimated_s(len(rows), seconds, repeats))
+            for _ in lab.fill_cells_in_turns(jobs):
                 pass
     except KeyboardInterrupt:
         print("Interrupted: the results until then follow.\n")
@@ -347,7 +350,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
     finally:
         ignore_interrupts()
         end_children(but=before)
-    watched = ExperimentTable("speed", foreign=watch.share(), cores=len(watch.cores))
+    watched = ExperimentTable("speed", foreign=watch.foreign_share(), cores=len(watch.cores))
     return status or int(any(row.failure for row in rows)), other_programs_clause(watched)
 
 
@@ -363,18 +366,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.json.touch()  # a file that cannot be written fails now, not after ten minutes
     except (LabError, OSError) as reason:
         parser.error(str(reason))
-    if lacking := missing(("wrk", REFERENCE)):
+    if lacking := missing_programs_text(("wrk", REFERENCE)):
         print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
         return 1
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
     found = settings(sizes, kinds_of_rows)
     rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
     if not (options.models or options.quick):
-        reasons = [*filter(None, map(missing_here, TESTED_SERVERS)), *reasons]
+        reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
     if not rows:
         parser.error("no such model runs in a row of these kinds")
     kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
-    known = machine(kinds)
+    known = machine_facts(kinds)
     about = {name: known[name] for name in (*FACT_NAMES, *kinds)}
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
     duration = estimated_s(len(rows), seconds, options.repeats)

@@ -24,8 +24,7 @@ from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
-from ewe_lab.lab_bench import CellJob, LabBench, adapted_load
-from ewe_lab.lab_bench import missing as missing_here
+from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, why_server_is_missing
 from ewe_lab.stacks import compiled, gateways
 from ewe_lab.stacks.forms import forms_of
 from ewe_lab.stacks.ways import ServingStack
@@ -142,11 +141,11 @@ class Contestant:
     path: str = ""
 
     @property
-    def missing(self) -> str:
+    def why_missing(self) -> str:
         """Return why the contestant cannot run here, "" if it can."""
         if self.library:
-            return gateways.libcgi_lacks() or compiled.missing()
-        return self.stack.missing if self.stack else missing_here(self.tested)
+            return gateways.why_no_libcgi() or compiled.why_missing()
+        return self.stack.why_missing if self.stack else why_server_is_missing(self.tested)
 
     @property
     def model(self) -> str:
@@ -424,11 +423,11 @@ def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnd
     if models:
         found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
         for each in found:
-            if each.name in models and (lacking := missing_here(each)):
+            if each.name in models and (lacking := why_server_is_missing(each)):
                 raise LabError(lacking)
     else:
         found = [each for each in TESTED_SERVERS if each.model or not quick]
-    installed = [each for each in found if each.name != REFERENCE and not missing_here(each)]
+    installed = [each for each in found if each.name != REFERENCE and not why_server_is_missing(each)]
     return [TESTED_SERVERS[0], *installed]
 
 
@@ -468,11 +467,11 @@ def rows_to_fill(
             )
             continue
         for each in contestants(setting, chosen, are_named):
-            if each.missing:
-                lacking.append(each.missing)
+            if each.why_missing:
+                lacking.append(each.why_missing)
                 continue
             count = COMPARISONS[setting.comparison].connections if setting.comparison else connections
-            most = each.stack.most(True) if each.stack else count
+            most = each.stack.max_connections(True) if each.stack else count
             count = min(adapted_load(load_of(setting, count, 1), each.tested).users, most)
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
             rows.append(SpeedRow(each.name, setting, count, cell))

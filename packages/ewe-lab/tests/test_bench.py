@@ -21,7 +21,7 @@ from ewe_lab.bench.processes import LabError, find_tool, process_tree, processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
 from ewe_lab.bench.watch import Reading, Watch
-from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, missing
+from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, why_server_is_missing
 from ewe_lab.stacks import other_servers, servers
 
 
@@ -112,7 +112,7 @@ def test_a_cell(lab: LabBench) -> None:
     # The reading after two seconds has to come before the children end, also on a busy machine: the switches after
     # the last reading are not counted.
     load = Load(users=10, think=0.05, seconds=2.8, warm_up=0.3, path="/2000.html", length=2000)
-    cell = lab.measure(ServerUnderTest("fork", model="fork"), load, Cell("fork"), lab.site([2000]))
+    cell = lab.fill_cell(ServerUnderTest("fork", model="fork"), load, Cell("fork"), lab.site([2000]))
     assert cell.failure == ""
     assert cell.command == "ewe --model fork --requests 0"
     assert cell.load == "10 users, 50 ms think time, 2.8 s"
@@ -141,9 +141,9 @@ def test_a_cell_that_fails_says_why(lab: LabBench) -> None:
     root = lab.site([])
     load = Load(users=1, seconds=1)
     broken = ServerUnderTest("broken", model="thread", options=("--nonsense",))
-    cell = lab.measure(broken, load, Cell("broken"), root)
+    cell = lab.fill_cell(broken, load, Cell("broken"), root)
     assert cell.failure.startswith("ewe did not start: ewe: unknown option --nonsense")
-    cell = lab.measure(
+    cell = lab.fill_cell(
         ServerUnderTest("thread", model="thread"),
         Load(users=1, path="/missing", seconds=1),
         Cell("thread"),
@@ -164,7 +164,7 @@ def test_many_cells_take_turns(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(lab, "once", once)
     jobs = [CellJob(ServerUnderTest(name), Load(), Cell(name), Path()) for name in "abc"]
-    assert [cell.server for cell in lab.measure_all(jobs)] == ["a", "b", "c"]
+    assert [cell.server for cell in lab.fill_cells_in_turns(jobs)] == ["a", "b", "c"]
     assert order == ["a", "b", "c", "b", "a", "a", "b"]
 
 
@@ -202,7 +202,7 @@ def test_one_core_is_said_so(lab: LabBench) -> None:
         with LabBench(lab.progress, repeats=1) as single:
             assert single.server_core is single.load_core is None
             load = Load(users=1, think=0.05, seconds=0.3, warm_up=0)
-            cell = single.measure(
+            cell = single.fill_cell(
                 ServerUnderTest("thread", model="thread"), load, Cell("thread"), single.site([])
             )
             assert cell.samples
@@ -259,7 +259,7 @@ def test_what_a_tree_of_processes_uses() -> None:
     assert 50 < usage.voluntary < 1000 * lasted  # it sleeps 1 ms, again and again
     assert 0 < usage.cpu < lasted
     timeline = [Second(number) for number in range(60)]
-    watch.fill(timeline)
+    watch.add_to_timeline(timeline)
     assert [second.processes for second in timeline[:2]] == [2, 2]
     assert timeline[-1].processes is None
     assert all(second.switches for second in timeline[:2])
@@ -302,7 +302,7 @@ NEEDED = {
 OTHER_SERVERS = [
     pytest.param(name, marks=pytest.mark.needs(NEEDED[name]) if name in NEEDED else ())
     for name, other_server in other_servers.OTHER_SERVERS.items()
-    if name in NEEDED or not other_server.missing
+    if name in NEEDED or not other_server.why_missing
 ]
 
 
@@ -375,7 +375,7 @@ def test_another_server_that_has_one_process_says_so(lab: LabBench) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("nginx")
 def test_another_server_that_does_not_start_says_why(lab: LabBench) -> None:
-    wrong = servers.other_server("nginx", "-y", root=lab.site([]), directory=lab.directory)
+    wrong = servers.run_other_server("nginx", "-y", root=lab.site([]), directory=lab.directory)
     with pytest.raises(LabError, match=r"^nginx does not listen at its port: .*invalid option"), wrong:
         pass
 
@@ -384,7 +384,7 @@ def test_every_server_can_be_explained() -> None:
     for name, other_server in other_servers.OTHER_SERVERS.items():
         assert other_server.name == name
         assert other_server.about
-        assert missing(ServerUnderTest(name, name)) == other_server.missing
+        assert why_server_is_missing(ServerUnderTest(name, name)) == other_server.why_missing
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -394,9 +394,9 @@ def test_every_server_can_be_explained() -> None:
 @pytest.mark.starts_processes
 def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabBench) -> None:
     load = Load(users=1, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
-    with lab.linked("100mbit") as why:
+    with lab.behind_link("100mbit") as why:
         if not why:
-            cell = lab.measure(
+            cell = lab.fill_cell(
                 ServerUnderTest("thread", model="thread"), load, Cell("thread"), lab.site([131072])
             )
             assert cell.failure == ""
@@ -407,17 +407,17 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
             assert 131072 * 8 / sample.service.buckets[0][0] > 50e6
     assert "\n" not in why
     assert not why or why.startswith("no link of 100mbit")
-    assert lab.prefix == []
+    assert lab.command_prefix == []
 
 
 @pytest.mark.starts_processes
 @pytest.mark.needs("ip")
 def test_links_that_cannot_be_made(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with lab.linked("1 tbit") as why:
+    with lab.behind_link("1 tbit") as why:
         assert why == "there is no link of '1 tbit'; there are 10mbit, 100mbit, 1gbit"
-    monkeypatch.setattr(links, "SHAPE", "echo not permitted >&2; exit 1 # {ip} {tc} {speed}")
-    with lab.linked("10mbit") as why:
+    monkeypatch.setattr(links, "LINK_SCRIPT", "echo not permitted >&2; exit 1 # {ip} {tc} {speed}")
+    with lab.behind_link("10mbit") as why:
         assert why.startswith("no link of 10mbit can be made here: ")
     monkeypatch.setattr(links, "find_tool", lambda name: None)
-    with lab.linked("10mbit") as why:
+    with lab.behind_link("10mbit") as why:
         assert why == "no link of 10mbit: ip and tc missing: apt install iproute2"

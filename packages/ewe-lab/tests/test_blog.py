@@ -76,11 +76,11 @@ def test_the_pages_show_the_posts(blog: BlogSetup) -> None:
 def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "programs", str)
     lacking = BlogSetup("asyncio", POSTGRESQL)
-    assert lacking.missing == "asyncio PostgreSQL is left out: apt install postgresql"
+    assert lacking.why_missing == "asyncio PostgreSQL is left out: apt install postgresql"
     with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.served(lab):
         pass
     monkeypatch.setattr(sql_blog, "find_spec", lambda name: None)
-    assert "pip install 'ewe-server[pages]'" in BlogSetup("asyncio").missing
+    assert "pip install 'ewe-server[pages]'" in BlogSetup("asyncio").why_missing
     monkeypatch.setattr(sql_blog, "PACKAGE", Path("/nowhere/ewe"))
     with pytest.raises(LabError, match="sample blog is missing"):
         sql_blog.sample()
@@ -125,9 +125,9 @@ def test_what_wordpress_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(wordpress, "THEMES", tmp_path / "themes")
     monkeypatch.setattr(wordpress, "find_tool", lambda name: None)
     monkeypatch.setattr(mariadb, "find_tool", lambda name: None)
-    assert wordpress.missing() == "wordpress mariadb-server php-cli php-mysql"
+    assert wordpress.missing_packages() == "wordpress mariadb-server php-cli php-mysql"
     (tmp_path / "wp-load.php").write_text("")
-    assert wordpress.missing().split()[0] == "wordpress-theme-twentytwentythree"
+    assert wordpress.missing_packages().split()[0] == "wordpress-theme-twentytwentythree"
     with quick_lab() as lab:
         with pytest.raises(LabError, match=r"^WordPress is left out: apt install"), wordpress.wordpress(lab):
             pass
@@ -184,7 +184,7 @@ def few_visitors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(visitors, "QUICK_S", SECONDS)
     monkeypatch.setattr(visitors, "CAPACITY_TIMES_S", (0.5, 0.5))
     monkeypatch.setattr(visitors, "THINK_TIMES_S", (0.1, 0.1))
-    monkeypatch.setattr(wordpress, "missing", lambda: "wordpress")
+    monkeypatch.setattr(wordpress, "missing_packages", lambda: "wordpress")
     monkeypatch.setattr(
         sql_blog, "BLOGS", (BlogSetup("asyncio"), BlogSetup("nowhere"), BlogSetup("pool", full=True))
     )
@@ -333,8 +333,8 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
 
 
 def test_phases_begin_one_after_the_other() -> None:
-    assert phases.starts(sampled()) == [0.0, 2.0, 4.0]
-    assert phases.starts(replace(sampled(), phases=[])) == []
+    assert phases.phase_starts(sampled()) == [0.0, 2.0, 4.0]
+    assert phases.phase_starts(replace(sampled(), phases=[])) == []
 
 
 def test_the_rows_of_the_blog_are_those_of_wordpress(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def run_of(
 def kept_after(*runs: Results) -> tuple[KeptFindings, list[str]]:
     """Return the findings after some runs, and the sentences about those that replaced nothing."""
     kept = KeptFindings()
-    return kept, [sentence for run in runs for sentence in kept.take(run)]
+    return kept, [sentence for run in runs for sentence in kept.add_findings(run)]
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -65,7 +65,7 @@ def test_the_page_has_each_claim_once() -> None:
     page = PAGE.read_text()
     assert re.findall(r"^\| ([A-Z]+(?:-\w+)?) \| .* \|$", page, re.M) == list(CATALOG)
     for document, untested in UNTESTED.items():
-        assert all(claims.in_cell(each.reason) in page for each in untested), document
+        assert all(claims.table_cell(each.reason) in page for each in untested), document
         assert {each.state for each in untested} <= {"missing", "in part"}
 
 

@@ -23,9 +23,9 @@ from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage, load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.invocation import foreign_sentence
+from ewe_lab.invocation import sentences_on_other_programs
 from ewe_lab.report.summary import standings
-from ewe_lab.stacks.machine import machine
+from ewe_lab.stacks.machine import machine_facts
 
 
 def command(*words: str) -> list[str]:
@@ -266,21 +266,28 @@ def disturbed(server: float, client: float) -> Sample:
 
 def test_the_work_of_others_is_noted() -> None:
     quiet, busy = disturbed(0.35, 0.3), disturbed(0.9, 0.3)
-    assert foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])) == []
-    (note,) = foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[quiet, busy])]))
+    assert (
+        sentences_on_other_programs(
+            ExperimentTable("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])
+        )
+        == []
+    )
+    (note,) = sentences_on_other_programs(ExperimentTable("x", cells=[Cell("a", samples=[quiet, busy])]))
     assert note.startswith("Other programs had 60% of the server's core in 1 of 2 measurements: ")
-    (note,) = foreign_sentence(ExperimentTable("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])]))
+    (note,) = sentences_on_other_programs(
+        ExperimentTable("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])])
+    )
     assert note.startswith("Other programs had 70% of the load's core in 1 of 1 measurements: ")
 
 
 @pytest.mark.starts_processes
 def test_what_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = machine(["nginx", "http.server"])
+    facts = machine_facts(["nginx", "http.server"])
     assert facts["python"] == facts["http.server"] == platform.python_version()
     assert platform.node() not in " ".join(facts.values()).split()
     monkeypatch.setattr("ewe_lab.stacks.other_servers.find_tool", lambda name: None)
-    assert machine(["nginx"])["wrk"] == "not installed"
-    assert "nginx" not in machine(["nginx"])
+    assert machine_facts(["nginx"])["wrk"] == "not installed"
+    assert "nginx" not in machine_facts(["nginx"])
 
 
 class Terminal(io.StringIO):
@@ -294,30 +301,32 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pyte
     terminal = Terminal()
     progress = Progress(60, terminal)
     assert (
-        progress.plan() == "about 60 s" and Progress(347).plan() == "about 6 min" and Progress().plan() == ""
+        progress.planned_time_text() == "about 60 s"
+        and Progress(347).planned_time_text() == "about 6 min"
+        and Progress().planned_time_text() == ""
     )
-    progress.begin(20)
-    progress.say("one")
+    progress.begin_table(20)
+    progress.show_step("one")
     clock[0] = 5.0
-    progress.say("two")
+    progress.show_step("two")
     clock[0] = 40.0
-    assert progress.left() == "40 s left"  # it takes longer than planned
-    progress.end()
-    progress.begin(40)
-    progress.say("three")
+    assert progress.time_left_text() == "40 s left"  # it takes longer than planned
+    progress.end_table()
+    progress.begin_table(40)
+    progress.show_step("three")
     expected = "\r\x1b[K[60 s left] one\r\x1b[K[55 s left] two\r\x1b[K[80 s left] three"
     assert terminal.getvalue() == expected
     clock[0] = 500.0
-    assert progress.left() == "longer than planned"
-    progress.end()
-    assert progress.left() == "0 s left"
+    assert progress.time_left_text() == "longer than planned"
+    progress.end_table()
+    assert progress.time_left_text() == "0 s left"
 
 
 def test_progress_on_a_terminal_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ewe_lab.bench.progress.UPDATE_EVERY_S", 0.01)
     terminal = Terminal()
     with Progress(60, terminal) as progress:
-        progress.say("one")
+        progress.show_step("one")
         wait_until(lambda: terminal.getvalue().count("left] one") > 2, 20)
     assert terminal.getvalue().endswith("\r\x1b[K")
 

@@ -23,7 +23,7 @@ from ewe_lab.experiments.thesis_dynamic import PLAIN, DynamicTest
 from ewe_lab.experiments.thesis_static import BEST_COLUMN_PREFIX, KEEP_ALIVE, NO_KEEP_ALIVE, TLS_1_3_PREFIX
 from ewe_lab.stacks import backends, ways, webservers
 from ewe_lab.stacks.backends import opener
-from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, directory_of
+from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, programs_directory
 from ewe_lab.stacks.ways import ServingStack, served
 from ewe_lab.stacks.webservers import APACHE_MODULES, BackendProgram, Setup
 
@@ -51,7 +51,7 @@ def test_loads_are_bounded(id: str) -> None:
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
     for way in test.ways:
         assert (1 <= way.children <= 16 or way.language == "java") and 1 <= way.processes <= 8
-        assert way.most(True) <= 10 if way.by == "cgi" else way.most(False) >= 1000
+        assert way.max_connections(True) <= 10 if way.by == "cgi" else way.max_connections(False) >= 1000
 
 
 def test_what_is_printed() -> None:
@@ -117,7 +117,7 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     monkeypatch.setattr(ways, "php_fpm", lambda: "")
     monkeypatch.setattr(webservers, "mod_php", lambda: "")
-    monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
+    monkeypatch.setattr(ways, "missing_tomcat_packages", lambda: "tomcat10 default-jdk-headless")
     lacks = {
         ServingStack("nginx", "php-fpm", "php"): "nginx-light php-fpm",
         ServingStack("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",
@@ -127,8 +127,8 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
         ServingStack("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
     }
     for way, packages in lacks.items():
-        assert way.missing == f"{way.name} is left out: apt install {packages}"
-    assert not ServingStack("ewe", "cgi", "python").missing
+        assert way.why_missing == f"{way.name} is left out: apt install {packages}"
+    assert not ServingStack("ewe", "cgi", "python").why_missing
 
 
 def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
     """Whatever the machine's own settings of PHP say."""
     with quick_lab() as lab:
         page = "<?php echo extension_loaded('Zend OPcache') && opcache_get_status() ? 'on' : 'off';"
-        (directory_of(lab) / "page.php").write_text(page)
+        (programs_directory(lab) / "page.php").write_text(page)
         for opcache in (False, True):
             tuned = replace(way, opcache=opcache)
             with served(lab, tuned) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:

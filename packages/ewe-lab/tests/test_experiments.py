@@ -44,7 +44,7 @@ from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
 from ewe_lab.report import report
-from ewe_lab.stacks.servers import ewe
+from ewe_lab.stacks.servers import run_ewe
 from ewe_lab.stacks.ways import served, technology
 
 ALL_IDS = """
@@ -216,7 +216,7 @@ class Paper:
         self.directory, self.quick, self.notes = directory, quick, []
         self.loads: list[tuple[str, Load]] = []
 
-    def seconds(self, quick: float, full: float) -> float:
+    def quick_or_full(self, quick: float, full: float) -> float:
         return quick if self.quick else full
 
     def servers(self, tested_servers):
@@ -233,10 +233,10 @@ class Paper:
         self.loads.append((server.command, load))
         return Sample("none", 1.0, 1000, 1000, 100, received=1e8)
 
-    def linked(self, speed: str):
+    def behind_link(self, speed: str):
         return nullcontext("")
 
-    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+    def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
         cell.samples.append(self.load(SimpleNamespace(command=tested.name), load))
         return cell
 
@@ -620,7 +620,7 @@ def test_a_helper_is_not_the_worker_whose_memory_counts() -> None:
 @pytest.mark.starts_processes
 def test_silent_connections_and_answers(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello\n")
-    with ewe("asyncio", root=tmp_path, directory=tmp_path) as server:
+    with run_ewe("asyncio", root=tmp_path, directory=tmp_path) as server:
         with clients.connections(server.url, 70, clients.COMPLETE_HEAD) as asking:
             assert len(asking) == 70
             assert clients.count_answered(asking, 20) == 70
@@ -636,7 +636,7 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["LazyFork", "PidfdFork", "BuildingThread", "BuildingFork"])
 def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello\n")
-    with ewe(
+    with run_ewe(
         f"ewe_lab.stacks.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path
     ) as server:
         for _ in range(2):
@@ -668,7 +668,7 @@ def test_technologies_answer(name: str) -> None:
     if name == "xswitch java":
         build_once()
     with quick_lab() as lab, served(lab, technology(name)) as (server, path):
-        assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 50
+        assert 0 < xswitch_tables.time_first_answer(server.url.rstrip("/") + path) < 50
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -679,9 +679,14 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr("ewe_lab.stacks.backends.find_tool", lambda name: None)
     monkeypatch.setattr("ewe_lab.stacks.webservers.mod_php", lambda: "")
-    assert technology("uwsgi python").missing == "uwsgi python is left out: apt install uwsgi-plugin-python3"
-    assert "apt install php-fpm" in technology("php-fpm php").missing and not technology("cgi python").missing
-    assert "apt install libapache2-mod-php" in technology("mod_php php").missing
-    assert "apt install libfcgi-perl" in technology("fcgi perl").missing
+    assert (
+        technology("uwsgi python").why_missing == "uwsgi python is left out: apt install uwsgi-plugin-python3"
+    )
+    assert (
+        "apt install php-fpm" in technology("php-fpm php").why_missing
+        and not technology("cgi python").why_missing
+    )
+    assert "apt install libapache2-mod-php" in technology("mod_php php").why_missing
+    assert "apt install libfcgi-perl" in technology("fcgi perl").why_missing
     monkeypatch.setattr("ewe_lab.stacks.webservers.has_mod_perl", lambda: False)
-    assert "apt install libapache2-mod-perl2" in technology("mod_perl perl").missing
+    assert "apt install libapache2-mod-perl2" in technology("mod_perl perl").why_missing

@@ -27,17 +27,17 @@ ROOT_PID, CHILD, STRANGER = 2**23, 2**23 + 1, 2**23 + 9  # greater than any pid,
 
 
 class FakeLab:
-    """A bench, as far as `carry_out_part` needs one."""
+    """A bench, as far as `fill_table` needs one."""
 
     notes: list[str]
     started: list[Cell]
-    prefix: list[str]
+    command_prefix: list[str]
 
 
 def ran(id: str, share: float, monkeypatch: pytest.MonkeyPatch) -> ExperimentTable:
     """Run an experiment of the catalogue with figures that keep its claim, beside other programs."""
     experiment = CATALOG[id]
-    monkeypatch.setattr(OtherProgramsWatch, "share", lambda watch: share)
+    monkeypatch.setattr(OtherProgramsWatch, "foreign_share", lambda watch: share)
     if id in CHECKS:
         monkeypatch.setitem(CHECKS, id, lambda table: Finding(HOLDS, "It is so."))
 
@@ -48,7 +48,7 @@ def ran(id: str, share: float, monkeypatch: pytest.MonkeyPatch) -> ExperimentTab
             yield Cell(name, value="extra.figure", paper=paper, paper_server=of, samples=samples)
 
     part = invocation.PlannedTable(ExperimentTable(id), run, 1.0, experiment)
-    invocation.carry_out_part(part, FakeLab(), Progress(file=io.StringIO()))  # type: ignore[arg-type]
+    invocation.fill_table(part, FakeLab(), Progress(file=io.StringIO()))  # type: ignore[arg-type]
     return part.table
 
 
@@ -181,7 +181,7 @@ def test_the_share_of_others_is_what_the_family_did_not_use(monkeypatch: pytest.
     watch.take_reading(first=True)
     now[0] = 10.0
     watch.take_reading()
-    assert watch.share() == pytest.approx(0.7)
+    assert watch.foreign_share() == pytest.approx(0.7)
 
 
 @pytest.mark.starts_processes
@@ -189,5 +189,5 @@ def test_a_childs_time_is_ours_after_its_end() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     with OtherProgramsWatch(range(os.cpu_count() or 1)) as watch:
         subprocess.run([sys.executable, "-c", burn], check=True)
-    assert watch.ours >= 0.45
-    assert watch.all >= 0.45  # seconds of the cores
+    assert watch.lab_s >= 0.45
+    assert watch.busy_s >= 0.45  # seconds of the cores

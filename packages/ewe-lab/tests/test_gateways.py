@@ -63,7 +63,7 @@ def test_every_form_sends_the_same_bytes() -> None:
             for gateway in (CGI, FASTCGI, WSGI, ASGI)
         }
         found["python"] = body_by(lab, CGI, in_python)
-        if not gateways.libcgi_lacks():
+        if not gateways.why_no_libcgi():
             found[LIBCGI] = body_by(lab, LIBCGI, in_c)
     assert {name: body == expected for name, body in found.items()} == dict.fromkeys(found, True)
 
@@ -93,17 +93,17 @@ def test_a_form_of_its_own_comes_before_the_script(tmp_path: Path) -> None:
     beside = CgiProgram(tmp_path / "cgi-bin", "hello.py")
     assert gateways.form_of(LIBCGI, beside) == tmp_path / "libcgi-bin" / "hello.so"
     assert gateways.form_of(WSGI, CgiProgram(tmp_path, "main.c")) is None
-    assert gateways.missing(FASTCGI, CgiProgram(tmp_path, "main.c")) == (
+    assert gateways.why_missing(FASTCGI, CgiProgram(tmp_path, "main.c")) == (
         "fastcgi is left out: there is no main.fcgi beside main.c"
     )
 
 
 def test_what_a_library_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = CgiProgram(tmp_path, "hello.py")
-    monkeypatch.setattr(gateways, "libcgi_lacks", lambda: gateways.NOT_BUILT)
-    assert gateways.missing(LIBCGI, program) == f"libcgi is left out: {gateways.NOT_BUILT}"
-    monkeypatch.setattr(gateways, "libcgi_lacks", lambda: "")
-    assert gateways.missing(LIBCGI, program) == "libcgi is left out: there is no hello.so beside hello.py"
+    monkeypatch.setattr(gateways, "why_no_libcgi", lambda: gateways.NOT_BUILT)
+    assert gateways.why_missing(LIBCGI, program) == f"libcgi is left out: {gateways.NOT_BUILT}"
+    monkeypatch.setattr(gateways, "why_no_libcgi", lambda: "")
+    assert gateways.why_missing(LIBCGI, program) == "libcgi is left out: there is no hello.so beside hello.py"
 
 
 def test_a_script_leaves_the_process_as_it_was(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from lab_bench import quick_lab
+from run_ewe.xswitch.engine_kinds import BUILT_IN
 
-from ewe.xswitch.engine_kinds import BUILT_IN
 from ewe_lab.bench import accounts
 from ewe_lab.bench.processes import LabError, running
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times
@@ -26,7 +26,7 @@ from ewe_lab.load import pinger
 from ewe_lab.load.pinger import PingTime
 from ewe_lab.stacks.backends import wait_for_socket
 from ewe_lab.stacks.programs import HELLO
-from ewe_lab.stacks.servers import ewe
+from ewe_lab.stacks.servers import run_ewe
 from ewe_lab.stacks.variants import HELLO_BODY
 
 # The pinger
@@ -35,7 +35,7 @@ from ewe_lab.stacks.variants import HELLO_BODY
 @pytest.mark.starts_processes
 def test_pinging_a_server_that_does_nothing(tmp_path: Path) -> None:
     assert len(HELLO_BODY) == len(HELLO) == 52
-    with ewe("ewe_lab.stacks.variants:Null", root=tmp_path, directory=tmp_path) as server:
+    with run_ewe("ewe_lab.stacks.variants:Null", root=tmp_path, directory=tmp_path) as server:
         with pinger.http(server.url, "/whatever", HELLO_BODY) as ask:
             took = pinger.ping(ask, 50)
             assert took.count == 50 and 0 < took.client < took.seconds * 2
@@ -126,12 +126,12 @@ def made_up(
     full: float, null: float, direct: float, engine: float, script: float
 ) -> tuple[AllRequestsRun, ...]:
     """Five runs that took so many µs a request; CPU time is half of that."""
-    groups = {FRONT: 200e-6, SWITCH: 80e-6, ENGINE: 50e-6}
+    comparable_groups = {FRONT: 200e-6, SWITCH: 80e-6, ENGINE: 50e-6}
     runs = [
         AllRequestsRun(PingTime(1, micros / 1e6, 0), {"": micros / 2e6})
         for micros in (null, direct, engine, script)
     ]
-    return (AllRequestsRun(PingTime(1, full / 1e6, 0), groups), *runs)
+    return (AllRequestsRun(PingTime(1, full / 1e6, 0), comparable_groups), *runs)
 
 
 def test_layers_are_differences() -> None:
@@ -197,7 +197,7 @@ def test_table_1_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_accounts_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "need root" in accounts.impossible()
+    assert "need root" in accounts.why_impossible()
     with quick_lab() as lab:
         (cell,) = x_c2.run(lab)
         assert any("need root" in note for note in lab.notes)
@@ -210,7 +210,7 @@ def test_no_accounts_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> None:
     ask = "import pwd; print(pwd.getpwuid(61001).pw_name)"
     with accounts.accounts(tmp_path, 2) as (users, prefix):
-        users[1].write("x.py", "")
+        users[1].write_program("x.py", "")
         assert (users[1].home / "public_html" / "cgi-bin" / "x.py").stat().st_uid == users[1].number == 61002
         done = subprocess.run([*prefix, "python3", "-c", ask], capture_output=True, text=True, timeout=170)
         assert done.stdout == f"{users[0].name}\n", done.stderr
@@ -227,7 +227,7 @@ def test_engines_are_evicted_where_users_outnumber_them(monkeypatch: pytest.Monk
     monkeypatch.setattr(x_c2, "REQUEST_COUNTS", (30, 30))
     with quick_lab() as lab, accounts.accounts(lab.directory, 3) as (users, prefix):
         for user in users:
-            user.write(x_c2.PROGRAM, x_c2.TEXT)
+            user.write_program(x_c2.PROGRAM, x_c2.TEXT)
         crowded = x_c2.measure(lab, 2, users, prefix)
         roomy = x_c2.measure(lab, 3, users, prefix)
     assert not crowded.failure and not roomy.failure

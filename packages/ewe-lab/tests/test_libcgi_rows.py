@@ -127,7 +127,7 @@ def test_requests_are_timed_in_the_server(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_the_shim_the_library_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l_t2, "measure_sizes", lambda lab, *of: dict.fromkeys(SIZES, HANDLED))
-    monkeypatch.setattr("ewe_lab.stacks.gateways.libcgi_lacks", lambda: gateways.NOT_BUILT)
+    monkeypatch.setattr("ewe_lab.stacks.gateways.why_no_libcgi", lambda: gateways.NOT_BUILT)
     monkeypatch.setattr("ewe_lab.stacks.compiled.find_tool", lambda name: None)
     monkeypatch.setattr(gateways, "form_of", lambda gateway, program: program.script)
     with quick_lab() as lab:
@@ -300,8 +300,8 @@ def test_a_slow_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with quick_lab() as lab:
         cells = list(l_c2.run(lab))
-        assert lab.prefix == []
-    if lacking := l_c2.impossible():
+        assert lab.command_prefix == []
+    if lacking := l_c2.why_impossible():
         assert {cell.failure for cell in cells} == {lacking}
         return
     assert [cell.failure for cell in cells] == ["", "", ""]
@@ -325,7 +325,7 @@ def test_the_claim_about_names(slow: float, not_asked: float, word: str) -> None
 # L-PK: protection inside one address space
 
 FEW_CALLS = dict.fromkeys(protected_calls.METHODS, (10, 10))
-BY_DEED = list(protected_calls.DEEDS)
+BY_DEED = list(protected_calls.DAMAGES)
 
 
 @pytest.mark.starts_processes
@@ -354,10 +354,10 @@ def test_the_damage_that_each_boundary_stops(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_processor_without_keys_is_named() -> None:
-    assert protected_calls.keys_lacking("flags\t\t: fpu pku ospke\n") == ""
-    assert "names no pku." in protected_calls.keys_lacking("flags\t\t: fpu pkus\n")
-    assert "names no ospke." in protected_calls.keys_lacking("flags\t\t: fpu pku\n")
-    assert "names no pku." in protected_calls.keys_lacking("")
+    assert protected_calls.why_no_keys("flags\t\t: fpu pku ospke\n") == ""
+    assert "names no pku." in protected_calls.why_no_keys("flags\t\t: fpu pkus\n")
+    assert "names no ospke." in protected_calls.why_no_keys("flags\t\t: fpu pku\n")
+    assert "names no pku." in protected_calls.why_no_keys("")
 
 
 def protected(keys: float, process: float, stopped: int) -> ExperimentTable:

@@ -32,12 +32,12 @@ from ewe_lab.load.client import (
     BadAnswer,
     LoadConnection,
     error_kind,
-    target,
+    load_target,
 )
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.load.run import choose
+from ewe_lab.load.run import choose_tool
 from ewe_lab.report import report
 from ewe_lab.report.summary import outcomes
 
@@ -256,7 +256,7 @@ def test_errors_by_kind(known: KnownServers, behaviour: str, expected: str) -> N
 def test_what_a_client_raises(known: KnownServers, behaviour: str, expected: str) -> None:
     url = known(behaviour)
     patience = 0.3 if expected == "ct" else 10.0
-    connection = LoadConnection(target(Load(length=1000, timeout=patience), url))
+    connection = LoadConnection(load_target(Load(length=1000, timeout=patience), url))
     began = time.monotonic()
     with pytest.raises((OSError, BadAnswer)) as raised:
         connection.ask()
@@ -312,7 +312,7 @@ def test_what_waits_in_a_closed_loop_is_lost(known: KnownServers) -> None:
     assert sum(second.errors.get("ct", 0) for second in sample.timeline) == 5
     times = sample.service
     assert times is not None and (times.count, times.mean) == (0, None)
-    assert 0.7 < times.p50 < 20 and times.is_bound(times.p50)
+    assert 0.7 < times.p50 < 20 and times.is_lower_bound(times.p50)
 
 
 def test_a_load_waits_only_so_long_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +322,10 @@ def test_a_load_waits_only_so_long_for_answers(monkeypatch: pytest.MonkeyPatch) 
     recorder.begin, recorder.end = 10.0, 12.0
     for who, sent in enumerate((9.0, 11.0, 12.5)):  # the third was sent after the end
         recorder.count_sent(who, sent)
-    assert recorder.under_way() == 2
+    assert recorder.count_under_way() == 2
     clock[0] = 12.2
     recorder.count_end(1, 11.0, 11.0, "", 0, 100)
-    assert recorder.under_way() == 1
+    assert recorder.count_under_way() == 1
     clock[0] = 17.0
     sample = recorder.sample("locust")
     assert (sample.replies, sample.errors, sample.extra) == (0, {"ct": 1}, {"late": 1.0})
@@ -360,12 +360,12 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
         options = ("--poolthreads", "5", "--parking", "never")
         pool = ServerUnderTest("pool", model="pool", options=options)
         cells = [
-            lab.measure(each, load, Cell(each.name), lab.site([]))
+            lab.fill_cell(each, load, Cell(each.name), lab.site([]))
             for each in (pool, ServerUnderTest("thread", model="thread"))
         ]
     starved, whole = (cell.samples[0] for cell in cells)
     assert starved.errors == {"ct": 5} and starved.replies and starved.service is not None
-    assert starved.service.at_least is not None and not starved.service.is_bound(starved.service.p50)
+    assert starved.service.at_least is not None and not starved.service.is_lower_bound(starved.service.p50)
     assert starved.lost == pytest.approx(5 / (starved.replies + 5), rel=0.2)
     assert (whole.errors, whole.lost) == ({}, 0.0)
     assert winners(cells) == []  # there is no contest with one alone
@@ -378,7 +378,7 @@ def test_a_server_that_starves_its_users_is_known_by_them() -> None:
 @pytest.mark.parametrize("keep_alive", [True, False])
 def test_answers_are_read_to_their_end(known: KnownServers, behaviour: str, keep_alive: bool) -> None:
     url = known(behaviour)
-    connection = LoadConnection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
+    connection = LoadConnection(load_target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
     for _ in range(3):
         connection.ask()
     kept = keep_alive and behaviour in ("plain", "chunked", "early")
@@ -445,13 +445,13 @@ def test_a_phase_has_what_was_due_in_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     recorder = Recorder(scheduled=True)
     recorder.set_window(10.0, 13.0)
-    recorder.divide([1.0, 2.0])
+    recorder.divide_into_phases([1.0, 2.0])
     for who, (due, ends, error) in enumerate(((10.5, 10.7, ""), (10.9, 11.9, ""), (12.0, 12.5, "ct"))):
         recorder.count_due(due)
         recorder.count_sent(who, due)
         clock[0] = ends
         recorder.count_end(who, due, due, error, 1, 100)
-    recorder.dropped(10.1)
+    recorder.count_dropped(10.1)
     first, second = recorder.sample("locust").phases
     assert (first.requests, first.replies, first.errors) == (2, 1, {"fd": 1})
     assert first.response is not None and first.response.count == 2  # the answer came in the second phase
@@ -516,15 +516,19 @@ def test_the_tool_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"wrk", "ab"}
     monkeypatch.setattr("ewe_lab.load.run.find_tool", lambda name: name if name in here else None)
     saturation = Load("saturation", users=8)
-    assert choose(Load(users=8)) == choose(Load("arrivals", rate=1)) == "locust"
-    assert choose(saturation) == "wrk"
-    assert choose(replace(saturation, keep_alive=False)) == choose(replace(saturation, tls="parity")) == "ab"
-    assert choose(replace(saturation, tool="locust")) == "locust"
+    assert choose_tool(Load(users=8)) == choose_tool(Load("arrivals", rate=1)) == "locust"
+    assert choose_tool(saturation) == "wrk"
+    assert (
+        choose_tool(replace(saturation, keep_alive=False))
+        == choose_tool(replace(saturation, tls="parity"))
+        == "ab"
+    )
+    assert choose_tool(replace(saturation, tool="locust")) == "locust"
     here.clear()
-    assert choose(saturation) == choose(replace(saturation, tls="parity")) == "locust"
+    assert choose_tool(saturation) == choose_tool(replace(saturation, tls="parity")) == "locust"
     for wrong in (Load("spiral"), Load(tool="wrk"), Load("arrivals", tool="ab")):
         with pytest.raises(LabError, match="shape"):
-            choose(wrong)
+            choose_tool(wrong)
 
 
 def test_what_ab_reports() -> None:

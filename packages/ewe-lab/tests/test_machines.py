@@ -26,12 +26,12 @@ from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage, load
 from ewe_lab.load.histogram import Histogram
-from ewe_lab.load.merged import merged, packed
+from ewe_lab.load.merged import merge_counts, pack_counts
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
 from ewe_lab.machines import session, workers
-from ewe_lab.machines.session import Session, SshHost, host, ssh_command
-from ewe_lab.machines.watch import TargetServer, TargetWatch, reading
+from ewe_lab.machines.session import Session, SshHost, parse_host, ssh_command
+from ewe_lab.machines.watch import TargetServer, TargetWatch, parse_reading
 from ewe_lab.report.terminal import row_texts
 
 MACHINES = ("root", "ip", "sshd", "/dev/net/tun")
@@ -57,13 +57,13 @@ MACHINES = ("root", "ip", "sshd", "/dev/net/tun")
 )
 def test_a_host_is_never_an_option_of_ssh(text: str) -> None:
     with pytest.raises(LabError, match="is not a host for ssh"):
-        host(text)
+        parse_host(text)
 
 
 def test_a_host_with_all_its_parts() -> None:
-    assert host("me@lab-7.example:2222") == SshHost("lab-7.example", "me", 2222)
-    assert host("[fe80::1]") == SshHost("fe80::1")
-    command = ssh_command(host("me@lab7:2222"), ("ssh", "-i", "key"), 5557, "true")
+    assert parse_host("me@lab-7.example:2222") == SshHost("lab-7.example", "me", 2222)
+    assert parse_host("[fe80::1]") == SshHost("fe80::1")
+    command = ssh_command(parse_host("me@lab7:2222"), ("ssh", "-i", "key"), 5557, "true")
     assert command[:4] == ["ssh", "-i", "key", "-T"] and command[-3:] == ["--", "lab7", "true"]
     assert "BatchMode=yes" in command and "127.0.0.1:0:127.0.0.1:5557" in command
 
@@ -140,9 +140,9 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
 def test_figures_of_an_agent_are_checked(wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"cpu": 1, "memory": None, "descriptors": 3, "processes": 1, "threads": 1,
                                 "voluntary": 5, "involuntary": 0}  # fmt: skip
-    assert reading(right).cpu == 1
+    assert parse_reading(right).cpu == 1
     with pytest.raises(LabError, match="cannot be read"):
-        reading(right | wrong)
+        parse_reading(right | wrong)
 
 
 BUSY = """import socket, sys, time
@@ -218,7 +218,7 @@ def recorded(seed: int, count: int) -> Recorder:
     for number in range(count):
         found.requests += 1
         found.replies += 1
-        found.second(0.5).replies += 1
+        found.second_of(0.5).replies += 1
         found.service.add((seed + number) / 1000)
         found.times_by_second[0].add((seed + number) / 1000)
     found.errors["ref"] += seed
@@ -227,8 +227,8 @@ def recorded(seed: int, count: int) -> Recorder:
 
 def test_percentiles_are_those_of_all_workers_together() -> None:
     """One worker has the fast answers, and few; a mean of percentiles would be far off."""
-    parts = json.loads(json.dumps([packed(recorded(1, 50)), packed(recorded(1000, 950))]))
-    sample = merged(parts, scheduled=False).sample("locust")
+    parts = json.loads(json.dumps([pack_counts(recorded(1, 50)), pack_counts(recorded(1000, 950))]))
+    sample = merge_counts(parts, scheduled=False).sample("locust")
     whole = Histogram()
     for times in (range(1, 51), range(1000, 1950)):
         for milliseconds in times:
@@ -240,9 +240,9 @@ def test_percentiles_are_those_of_all_workers_together() -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"service": None}, {"seconds": [[1]]}, {"errors": []}])
 def test_counts_of_a_worker_are_checked(wrong: dict[str, object]) -> None:
-    part = packed(recorded(1, 5)) | wrong if wrong else {}
+    part = pack_counts(recorded(1, 5)) | wrong if wrong else {}
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-        merged([part], scheduled=False)
+        merge_counts([part], scheduled=False)
 
 
 @pytest.mark.starts_processes
@@ -272,8 +272,8 @@ def test_a_clock_that_differs_is_said(
     fake.chmod(0o755)
     own = time.time
     monkeypatch.setattr(session.time, "time", lambda: own() - offset)
-    hosts = workers.LoadHosts([host("lab7"), host("lab7")], (str(fake),), sys.executable)
-    hosts.check()
+    hosts = workers.LoadHosts([parse_host("lab7"), parse_host("lab7")], (str(fake),), sys.executable)
+    hosts.check_clocks()
     assert len(hosts.notes) == bool(said)
     assert not said or said in hosts.notes[0]
     ahead, error = hosts.offsets["lab7"]
@@ -290,7 +290,7 @@ def test_workers_share_users_and_a_schedule(tmp_path: Path) -> None:
         ' >&2;; esac; done\nexec sh -c "$last"\n'
     )
     fake.chmod(0o755)
-    hosts = workers.LoadHosts([host("a"), host("b")], (str(fake),), sys.executable)
+    hosts = workers.LoadHosts([parse_host("a"), parse_host("b")], (str(fake),), sys.executable)
     command = [sys.executable, "-m", "ewe", "-a", "--host", "127.0.0.1", "--port", "0", "--access-log", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ewe:
         try:

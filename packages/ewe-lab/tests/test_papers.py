@@ -68,7 +68,7 @@ def test_the_example_says_what_it_measures(file: Path) -> None:
 class Quick:
     """A bench, as far as a load needs one."""
 
-    def seconds(self, quick: float, full: float) -> float:
+    def quick_or_full(self, quick: float, full: float) -> float:
         return quick
 
 

@@ -15,7 +15,7 @@ from ewe_lab.experiments.prime import NONE, PRIMED, WARM, check, sample_of
 def test_the_visitor_of_the_second_day_finds_an_engine() -> None:
     """The day is told by a file: the counters of X-Switch say how each engine began."""
     with quick_lab() as lab:
-        scripts = {"Perl": prime.directory_of(lab) / "hello.pl"}
+        scripts = {"Perl": prime.programs_directory(lab) / "hello.pl"}
         with prime.run_xswitch(lab, PRIMED) as (clock, address):
             waits, hours = prime.replay_day(clock, address, scripts, (9,))
             assert counters(address).get("primed", 0) == 0 and hours["Perl"] < 1

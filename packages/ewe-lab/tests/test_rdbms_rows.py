@@ -123,20 +123,20 @@ def test_a_sample_has_means_and_the_medians_of_what_was_told() -> None:
 
 
 def test_a_parabola_is_found_again() -> None:
-    curve = fit.fitted([(x, 3 + 2 * x - 0.5 * x * x) for x in (1, 2, 4, 16)])
+    curve = fit.fit_quadratic([(x, 3 + 2 * x - 0.5 * x * x) for x in (1, 2, 4, 16)])
     assert curve is not None
     assert (curve.a, curve.b, curve.c, curve.share) == pytest.approx((3, 2, -0.5, 1))
 
 
 def test_noise_is_not_explained() -> None:
-    curve = fit.fitted([(0, 0), (1, 1), (2, 0), (3, 1), (0, 1), (1, 0), (2, 1), (3, 0)])
+    curve = fit.fit_quadratic([(0, 0), (1, 1), (2, 0), (3, 1), (0, 1), (1, 0), (2, 1), (3, 0)])
     assert curve is not None and curve(1.5) == pytest.approx(0.5) and curve.share < 0.01
 
 
 @pytest.mark.parametrize("points", [[], [(1, 2)], [(1, 2), (1, 3), (4, 5)]])
 def test_too_few_points_have_no_curve(points: list[tuple[float, float]]) -> None:
-    assert fit.fitted(points) is None
-    assert fit.drawn(points) == points
+    assert fit.fit_quadratic(points) is None
+    assert fit.curve_points(points) == points
 
 
 def test_a_scatter_plot_has_a_mark_for_each_figure_and_a_curve() -> None:
@@ -175,7 +175,7 @@ def test_every_number_of_clients_is_measured_for_every_way(
     monkeypatch.setattr(r_f5, "start_ways", running_ways)
     monkeypatch.setattr(r_f5, "ping", counted)
     monkeypatch.setattr(r_f5, "LINKS", {"full speed": ""})
-    monkeypatch.setattr(databases, "missing", lambda name: "" if name == SQLITE else "no such thing")
+    monkeypatch.setattr(databases, "why_missing", lambda name: "" if name == SQLITE else "no such thing")
     with quick_lab() as lab:
         cells = list(r_f5.run(lab))
         assert f"{POSTGRESQL} is left out: no such thing" in lab.notes
@@ -276,13 +276,13 @@ def test_both_databases_have_the_same_report(few_rows: None) -> None:
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite, postgresql = LabDatabase(SQLITE, "x"), LabDatabase(POSTGRESQL, "x")
     monkeypatch.setattr(report_servers, "find_spec", lambda name: None)
-    assert WAYS[DATASETTE].missing(sqlite) == f"{DATASETTE} on SQLite is left out: pip install datasette"
-    assert "SQLite alone" in WAYS[DATASETTE].missing(postgresql)
-    assert WAYS[TYPE_2].missing(postgresql).endswith("its driver is that of SQLite")
+    assert WAYS[DATASETTE].why_missing(sqlite) == f"{DATASETTE} on SQLite is left out: pip install datasette"
+    assert "SQLite alone" in WAYS[DATASETTE].why_missing(postgresql)
+    assert WAYS[TYPE_2].why_missing(postgresql).endswith("its driver is that of SQLite")
     monkeypatch.setattr(report_servers, "find_tool", lambda name: None)
-    assert WAYS[database_ways.FPM].missing(sqlite).endswith("apt install nginx-light")
+    assert WAYS[database_ways.FPM].why_missing(sqlite).endswith("apt install nginx-light")
     monkeypatch.setattr(databases, "programs", lambda: "")
-    assert databases.missing(POSTGRESQL) == "apt install postgresql"
+    assert databases.why_missing(POSTGRESQL) == "apt install postgresql"
 
 
 # R-F9: a session's state
@@ -316,12 +316,12 @@ def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_forged_cookie_counts_from_the_start() -> None:
-    good = sessions.signed(41)
-    assert sessions.unsigned(good) == 41
-    assert sessions.unsigned("99" + good[2:]) == 0
-    assert sessions.unsigned("") == sessions.unsigned("x.y") == 0
+    good = sessions.sign(41)
+    assert sessions.checked_count(good) == 41
+    assert sessions.checked_count("99" + good[2:]) == 0
+    assert sessions.checked_count("") == sessions.checked_count("x.y") == 0
     count, headers = sessions.count_visit("cookie", {"HTTP_COOKIE": f"a=b; session={good}"})
-    assert count == 42 and sessions.signed(42) in headers[0][1]
+    assert count == 42 and sessions.sign(42) in headers[0][1]
 
 
 def test_a_name_of_the_visitors_own_is_not_a_files_name(
@@ -383,6 +383,6 @@ def test_the_claim_about_daemons(busy: float, idle: float, word: str) -> None:
 def test_a_document_stands_for_its_experiments() -> None:
     rows = [id for id in CATALOG if id.startswith("R-")]
     assert len(rows) >= 7
-    assert cli.of_documents(["R"], CATALOG) == cli.of_documents(["r"], CATALOG) == rows
-    assert cli.of_documents(["RDBMS", "E-T2"], CATALOG) == [*rows, "E-T2"]
-    assert cli.of_documents(["GROW", "nothing"], CATALOG) == ["GROW", "nothing"]
+    assert cli.expand_documents(["R"], CATALOG) == cli.expand_documents(["r"], CATALOG) == rows
+    assert cli.expand_documents(["RDBMS", "E-T2"], CATALOG) == [*rows, "E-T2"]
+    assert cli.expand_documents(["GROW", "nothing"], CATALOG) == ["GROW", "nothing"]

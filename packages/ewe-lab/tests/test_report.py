@@ -298,7 +298,7 @@ def test_doubts() -> None:
     ],
 )
 def test_numbers(value: float | None, text: str) -> None:
-    assert figures.number(value) == text
+    assert figures.number_text(value) == text
 
 
 def test_units() -> None:
@@ -307,14 +307,18 @@ def test_units() -> None:
     assert figures.time_text(3.4) == "3.4 s"
     assert figures.size_text(716_000) == "716 kB"
     assert figures.size_text(20_100_000) == "20.1 MB"
-    assert figures.ratio(0.00444) == "0.0044" and figures.ratio(1) == "1.00" and figures.ratio(37.2) == "37.2"
+    assert (
+        figures.ratio_text(0.00444) == "0.0044"
+        and figures.ratio_text(1) == "1.00"
+        and figures.ratio_text(37.2) == "37.2"
+    )
     assert figures.errors_text({"res": 5, "st": 881, "ct": 0}) == "881 st, 5 res"
     assert figures.errors_text({}) == "0"
 
 
 @given(st.floats(1e-9, 1e12))
 def test_numbers_are_near_what_they_say(value: float) -> None:
-    text = figures.number(value)
+    text = figures.number_text(value)
     assert "e" not in text
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.006)
 

@@ -22,7 +22,7 @@ from support.server import MODELS
 from ewe.libcgi.build import build
 from ewe_lab.bench.experiment import ServerUnderTest
 from ewe_lab.lab_bench import LabBench
-from ewe_lab.load.http_clients import TIMING
+from ewe_lab.load.http_clients import CPU_TIMING
 from ewe_lab.stacks import databases, reports
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import CGI, LIBCGI
@@ -91,7 +91,7 @@ def get(url: str) -> tuple[int, str, bytes]:
 
 def needed(scenario: Scenario, database: LabDatabase) -> None:
     """Skip the test if the scenario cannot run here."""
-    if why := scenario.missing(database):
+    if why := scenario.why_missing(database):
         needs.left_out(why)
 
 
@@ -110,7 +110,7 @@ def check_page(lab: LabBench, scenario: Scenario, database: LabDatabase, daemon:
         for sql in scenario.sql * 2:
             status, head, body = get(running.url.rstrip("/") + reports.report_url(path, sql))
             assert (status, hashlib.sha256(body).hexdigest()) == (200, database.digest), (sql, body[:300])
-            told = TIMING.search(f"\r\n{head}".replace("\n", "\r\n").replace("\r\r", "\r").encode())
+            told = CPU_TIMING.search(f"\r\n{head}".replace("\n", "\r\n").replace("\r\r", "\r").encode())
             assert told is not None and float(told[2]) > 0, head
             assert "con-wall;dur=" in head
         if scenario.keeps != reports.NONE and scenario.gateway == LIBCGI:
@@ -287,14 +287,16 @@ def test_a_wrong_statement_in_a_process_that_stays(
 
 def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     database = LabDatabase(POSTGRESQL, "")
-    monkeypatch.setattr(reports.gateways, "libcgi_lacks", lambda: "")
+    monkeypatch.setattr(reports.gateways, "why_no_libcgi", lambda: "")
     monkeypatch.setattr(
         reports, "NEEDED_PACKAGES", {name: ("/none", of[1]) for name, of in reports.NEEDED_PACKAGES.items()}
     )
     monkeypatch.setattr(reports, "driver_of", lambda name: "")
     monkeypatch.setattr(reports, "find_tool", lambda name: None)
     monkeypatch.setattr(reports.compiled, "missing", lambda: "")
-    found = {scenario.name: scenario.missing(database).partition("left out: ")[2] for scenario in SCENARIOS}
+    found = {
+        scenario.name: scenario.why_missing(database).partition("left out: ")[2] for scenario in SCENARIOS
+    }
     assert found == {
         "1 CGI, embedded SQL": "apt install libecpg-dev",
         "2 CGI, ODBC": "apt install unixodbc-dev odbc-postgresql",
@@ -306,8 +308,8 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
         "FastCGI, kept connection": "apt install libpq-dev",
         "X-Switch, kept connection": "apt install php-cgi",
     }
-    monkeypatch.setattr(reports.gateways, "libcgi_lacks", lambda: "LibCGI is not built")
-    assert BY_NAME["in process, daemon"].missing(database) == (
+    monkeypatch.setattr(reports.gateways, "why_no_libcgi", lambda: "LibCGI is not built")
+    assert BY_NAME["in process, daemon"].why_missing(database) == (
         "in process, daemon on PostgreSQL is left out: LibCGI is not built"
     )
     assert {each.gateway for each in SCENARIOS} >= {CGI, LIBCGI}

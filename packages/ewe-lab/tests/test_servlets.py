@@ -49,7 +49,7 @@ def test_the_servlets_report_is_the_daemons() -> None:
 
 def test_without_the_build_servlets_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servlets, "BUILT_APPLICATION", servlets.SOURCE_DIRECTORY / "none")
-    assert servlets.missing() == servlets.NOT_BUILT
+    assert servlets.why_missing() == servlets.NOT_BUILT
     with (
         quick_lab() as lab,
         pytest.raises(LabError, match="make java"),

@@ -132,7 +132,7 @@ time.sleep(60)
 @pytest.mark.starts_processes
 def test_the_cpu_time_of_a_tree_has_children_that_are_gone() -> None:
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", FORKS], output) as started:
-        wait_until(lambda: "done" in processes.text_of(output), 20)
+        wait_until(lambda: "done" in processes.output_text(output), 20)
         first = cpu_seconds(started.pid)
         assert len(process_tree(started.pid)) == 2
         assert 0.65 < first < 1.3  # twice as much, 1.4, if something counted twice
@@ -163,7 +163,7 @@ def test_what_runs_ends_with_its_block_even_if_it_would_not() -> None:
         running([sys.executable, "-c", stubborn], output) as started,
     ):
         patch.setattr(processes, "TERM_TO_KILL_S", 0.2)
-        wait_until(lambda: processes.text_of(output).count("here") == 2, 20)
+        wait_until(lambda: processes.output_text(output).count("here") == 2, 20)
         raise ZeroDivisionError
     assert started.returncode == -signal.SIGKILL
     assert not [e for e in processes.processes() if e.session == started.pid and e.state not in "ZX"]
@@ -180,7 +180,7 @@ def test_what_is_started_is_pinned_and_we_are_not() -> None:
     ask = "import os; print(os.sched_getaffinity(0))"
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", ask], output, core) as started:
         assert processes.wait_for_end(started, 20)
-        assert processes.text_of(output).strip() == str({core})
+        assert processes.output_text(output).strip() == str({core})
     assert os.sched_getaffinity(0) == before
     assert processes.core_seconds(core) > 0
     with pytest.raises(LabError, match="core 99999"):
@@ -290,8 +290,10 @@ def test_ratios_measured_beside_other_programs_are_not_kept(
         return 0, crowd
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "missing", lambda names: "")
-    monkeypatch.setattr(speed, "machine", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any"))
+    monkeypatch.setattr(speed, "missing_programs_text", lambda names: "")
+    monkeypatch.setattr(
+        speed, "machine_facts", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any")
+    )
     monkeypatch.setattr(speed, "measure", filled)
     assert speed.main(["--quick", "--models", "thread"]) == 0
     assert speed.LAST_RUN.exists() is not bool(crowd)
@@ -487,7 +489,7 @@ def test_the_models() -> None:
 
 def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        speed_rows, "missing_here", lambda each: "apt install h2o" if each.kind == "h2o" else ""
+        speed_rows, "why_server_is_missing", lambda each: "apt install h2o" if each.kind == "h2o" else ""
     )
     assert [each.name for each in speed_rows.chosen_servers([])][-6:-4] == ["lighttpd", "apache-event"]
     assert "lighttpd" not in [each.name for each in speed_rows.chosen_servers([], quick=True)]
@@ -500,10 +502,10 @@ def test_other_servers_stand_beside_nginx_where_they_are_installed(monkeypatch: 
 
 
 def test_sizes() -> None:
-    assert options.sizes("64,1k, 16K 64") == [64, 1024, 16384]
+    assert options.read_sizes("64,1k, 16K 64") == [64, 1024, 16384]
     for text in ("0", "k", "-1", "1.5"):
         with pytest.raises(argparse.ArgumentTypeError, match=re.escape(text)):
-            options.sizes(text)
+            options.read_sizes(text)
 
 
 def command(*words: str) -> list[str]:

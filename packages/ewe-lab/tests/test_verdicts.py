@@ -167,7 +167,7 @@ def test_a_bound_is_no_bolder_than_what_may_be_true(
 ) -> None:
     """Every ratio beyond the bound is on the side that the verdict names."""
     found, real = (
-        verdicts.compare_with_bound(paper, bound, sense),
+        verdicts.compare_with_bound(paper, bound, is_lower=sense > 0),
         verdicts.compare(paper, bound * more**sense),
     )
     if found == "shape":

@@ -62,7 +62,7 @@ def test_wordpress(start: Start, tmp_path: Path, way: str) -> None:
         elif way == "php-fpm":
             php, model = f'fastcgi = [".php=unix:{tmp_path}/fpm"]', "pool"
             output = stack.enter_context(tempfile.TemporaryFile())
-            stack.enter_context(running(backends.fpm(tmp_path, str(tmp_path / "fpm"), 2), output))
+            stack.enter_context(running(backends.fpm_command(tmp_path, str(tmp_path / "fpm"), 2), output))
             wait_until((tmp_path / "fpm").exists, 10)
         (tmp_path / "ewe.toml").write_text(SETTINGS.format(php=php, root=blog.root))
         visit(start(model, "--config", "ewe.toml", "--program-timeout", "50s"), blog)

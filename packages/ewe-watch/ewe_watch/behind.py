@@ -129,81 +129,83 @@ class BehindStory:
         process = event.worker.partition("/")[0]
         for key, lane in list(self.open_lanes.items()):
             if lane.kind == ENGINE and key.partition(".")[0] == process:
-                self.close(key, event.seconds, "X-Switch stops")
+                self.end_lane(key, event.seconds, "X-Switch stops")
 
     def x_engine(self, event: TraceEvent) -> None:
-        engine, user, language = words(event.text, 3)
-        self.open(engine, BehindLane(ENGINE, engine, f"{user}: {language}", "", user, event.seconds))
+        engine, user, language = split_words(event.text, 3)
+        self.add_lane(engine, BehindLane(ENGINE, engine, f"{user}: {language}", "", user, event.seconds))
 
     def x_process(self, event: TraceEvent) -> None:
-        engine, process = words(event.text, 2)
+        engine, process = split_words(event.text, 2)
         if (lane := self.open_lanes.get(engine)) is not None:
             lane.process, lane.detail = process, f"process {process}"
 
     def x_ended(self, event: TraceEvent) -> None:
         engine, _, why = event.text.partition(" ")
-        self.close(engine, event.seconds, why)
+        self.end_lane(engine, event.seconds, why)
 
     def x_request(self, event: TraceEvent) -> None:
-        server, user, language, script = words(event.text, 4)
-        self.begin(
+        server, user, language, script = split_words(event.text, 4)
+        self.add_request(
             event, BehindRequest(ENGINE, event.connection, user, language, script, event.seconds), server
         )
 
     def x_queued(self, event: TraceEvent) -> None:
         if (request := self.open_requests.get(event.connection)) is not None:
-            self.enter(request, QUEUED, event.seconds)
+            self.enter_state(request, QUEUED, event.seconds)
 
     def x_runs(self, event: TraceEvent) -> None:
         if (request := self.open_requests.get(event.connection)) is None:
             return
         if (lane := self.open_lanes.get(event.text)) is None:  # the trace begins later than the engine
             name = f"{request.user}: {request.what}"
-            lane = self.open(
+            lane = self.add_lane(
                 event.text, BehindLane(ENGINE, event.text, name, "", request.user, event.seconds)
             )
         if lane.busy is not None:
-            lane = self.second_lane(lane, event.seconds)
-        self.take(request, lane, event.seconds)
+            lane = self.lane_of_busy_engine(lane, event.seconds)
+        self.give_to_lane(request, lane, event.seconds)
 
     def x_left(self, event: TraceEvent) -> None:
         if (request := self.open_requests.get(event.connection)) is not None and request.lane is not None:
-            self.enter(request, LEFT, event.seconds)
+            self.enter_state(request, LEFT, event.seconds)
 
     def x_answered(self, event: TraceEvent) -> None:
-        self.answer(event.connection, event.seconds, event.text)
+        self.end_request(event.connection, event.seconds, event.text)
 
-    def second_lane(self, lane: BehindLane, seconds: float) -> BehindLane:
-        """Return a free lane of a shared engine whose first lane is busy."""
+    def lane_of_busy_engine(self, lane: BehindLane, seconds: float) -> BehindLane:
+        """Return a free lane of a shared engine whose first lane is busy; add one if there is none."""
         lanes = self.second.setdefault(lane.key, [])
-        for each in lanes:
-            if each.busy is None:
-                return each
-        more = BehindLane(ENGINE, lane.key, lane.name, lane.detail, lane.user, seconds, of=lane.key)
-        lanes.append(more)
-        self.lanes.append(more)
-        return more
+        for other_lane in lanes:
+            if other_lane.busy is None:
+                return other_lane
+        new_lane = BehindLane(ENGINE, lane.key, lane.name, lane.detail, lane.user, seconds, of=lane.key)
+        lanes.append(new_lane)
+        self.lanes.append(new_lane)
+        return new_lane
 
     # The database daemon
 
     def db_opened(self, event: TraceEvent) -> None:
-        database, driver = words(event.text, 2)
-        running = next((each for each in self.running(event.worker)), None)
-        before = self.open_lanes.get(event.worker)
-        if before is not None and not before.process:  # made by db-runs: its connection is open now
-            before.name, before.detail = database, connection_text(driver, event.worker)
-            before.process, before.began = event.worker, event.seconds
+        database, driver = split_words(event.text, 2)
+        request = next(iter(self.requests_running_in(event.worker)), None)
+        lane_of_worker = self.open_lanes.get(event.worker)
+        if (
+            lane_of_worker is not None and not lane_of_worker.process
+        ):  # made by db-runs: its connection is open now
+            lane_of_worker.name, lane_of_worker.detail = database, connection_text(driver, event.worker)
+            lane_of_worker.process, lane_of_worker.began = event.worker, event.seconds
             return
         lane = BehindLane(
             DATABASE, event.worker, database, connection_text(driver, event.worker), "", event.seconds,
             process=event.worker,
         )  # fmt: skip
-        self.open(event.worker, lane)
-        if running is not None:
-            running.lane, lane.busy = lane, running
+        self.add_lane(event.worker, lane)
+        if request is not None:
+            request.lane, lane.busy = lane, request
 
-    def running(self, worker: str) -> Iterable[BehindRequest]:
-        """Yield the request that runs in a worker of the daemon."""
+    def requests_running_in(self, worker: str) -> Iterable[BehindRequest]:
+        """Yield the request that runs in a worker of the daemon, if there is one."""
         for request in self.open_requests.values():
             if request.kind == DATABASE and request.lane is not None and request.lane.key == worker:
                 yield request
@@ -213,17 +215,17 @@ class BehindStory:
         if lane is None:
             return
         busy, lane.busy = lane.busy, None
-        self.close(event.worker, event.seconds, "closed")
+        self.end_lane(event.worker, event.seconds, "closed")
         if busy is not None:  # another connection takes its place for the same statement
             fresh = BehindLane(DATABASE, event.worker, busy.what, "no connection", "", event.seconds)
-            self.open(event.worker, fresh)
+            self.add_lane(event.worker, fresh)
             busy.lane, fresh.busy = fresh, busy
 
     def db_request(self, event: TraceEvent) -> None:
-        server, account, database = words(event.text, 3)
+        server, account, database = split_words(event.text, 3)
         request = BehindRequest(DATABASE, event.connection, account, database, "", event.seconds)
-        self.begin(event, request, server)
-        self.enter(request, QUEUED, event.seconds)
+        self.add_request(event, request, server)
+        self.enter_state(request, QUEUED, event.seconds)
 
     def db_runs(self, event: TraceEvent) -> None:
         if (request := self.open_requests.get(event.connection)) is None:
@@ -231,33 +233,33 @@ class BehindStory:
         request.text = event.text
         if (lane := self.open_lanes.get(event.worker)) is None:
             lane = BehindLane(DATABASE, event.worker, request.what, "no connection", "", event.seconds)
-            self.open(event.worker, lane)
-        self.take(request, lane, event.seconds)
+            self.add_lane(event.worker, lane)
+        self.give_to_lane(request, lane, event.seconds)
 
     def db_answered(self, event: TraceEvent) -> None:
-        self.answer(event.connection, event.seconds, event.text.partition(" ")[2])
+        self.end_request(event.connection, event.seconds, event.text.partition(" ")[2])
 
     def db_lost(self, event: TraceEvent) -> None:
         for key, lane in list(self.open_lanes.items()):
             if lane.kind == DATABASE and key.partition("/")[0] == event.text:
-                self.close(key, event.seconds, "its process has ended")
+                self.end_lane(key, event.seconds, "its process has ended")
 
     # Lanes and states
 
-    def open(self, key: str, lane: BehindLane) -> BehindLane:
-        """Add a lane."""
+    def add_lane(self, key: str, lane: BehindLane) -> BehindLane:
+        """Add a lane that lives now; return it. key: the engine, or the worker of the daemon."""
         self.lanes.append(lane)
         self.open_lanes[key] = lane
         return lane
 
-    def close(self, key: str, seconds: float, why: str) -> None:
-        """End a lane."""
-        lane = self.open_lanes.pop(key, None)
-        for each in (lane, *self.second.pop(key, ())):
-            if each is not None:
-                each.ended, each.why = seconds, why
+    def end_lane(self, key: str, seconds: float, why: str) -> None:
+        """End the lane of an engine or a connection, with the further lanes of a shared engine."""
+        first_lane = self.open_lanes.pop(key, None)
+        for lane in (first_lane, *self.second.pop(key, ())):
+            if lane is not None:
+                lane.ended, lane.why = seconds, why
 
-    def begin(self, event: TraceEvent, request: BehindRequest, server: str) -> None:
+    def add_request(self, event: TraceEvent, request: BehindRequest, server: str) -> None:
         """Add a request. server: the connection that waits for it, or "-"."""
         if server != NOBODY:
             request.server, request.request = server, self.request_of(server)
@@ -265,46 +267,46 @@ class BehindStory:
         self.requests.append(request)
         self.open_requests[request.name] = request
 
-    def take(self, request: BehindRequest, lane: BehindLane, seconds: float) -> None:
+    def give_to_lane(self, request: BehindRequest, lane: BehindLane, seconds: float) -> None:
         """Give a request to a lane."""
-        self.enter(request, RUNS, seconds)
+        self.enter_state(request, RUNS, seconds)
         request.lane, lane.busy = lane, request
         request.took = seconds
         lane.served += 1
 
-    def enter(self, request: BehindRequest, state: str, seconds: float) -> None:
-        """Begin another state of a request."""
-        self.leave(request, seconds)
+    def enter_state(self, request: BehindRequest, state: str, seconds: float) -> None:
+        """End the state of a request, and begin another one."""
+        self.end_state(request, seconds)
         if state == QUEUED and request.lane is not None:  # it begins again, after its engine has crashed
             request.lane.busy = None
             request.lane = None
         request.state, request.since = state, seconds
-        self.count(request.kind, seconds, state == QUEUED)
+        self.change_queue_length(request.kind, seconds, state == QUEUED)
 
-    def leave(self, request: BehindRequest, seconds: float) -> None:
-        """End the state that a request is in."""
+    def end_state(self, request: BehindRequest, seconds: float) -> None:
+        """End the state of a request, if it has one: add its span."""
         if not request.state:
             return
         if seconds > request.since:
             lane = None if request.state == QUEUED else request.lane
             self.spans.append(BehindSpan(request.since, seconds, request.state, request, lane))
-        self.count(request.kind, seconds, -(request.state == QUEUED))
+        self.change_queue_length(request.kind, seconds, -(request.state == QUEUED))
         request.state = ""
 
-    def answer(self, name: str, seconds: float, outcome: str) -> None:
-        """End a request. Only the first end counts."""
+    def end_request(self, name: str, seconds: float, outcome: str) -> None:
+        """End a request and free its lane. Only the first end counts."""
         if (request := self.open_requests.pop(name, None)) is not None:
-            self.leave(request, seconds)
+            self.end_state(request, seconds)
             request.ended, request.outcome = seconds, outcome or "ok"
             if request.lane is not None and request.lane.busy is request:
                 request.lane.busy, request.lane.outcome = None, request.outcome
 
-    def count(self, kind: str, seconds: float, change: int) -> None:
-        """Note the length of a queue, if it has changed."""
+    def change_queue_length(self, kind: str, seconds: float, change: int) -> None:
+        """Add 1, 0 or -1 to the length of a queue, and note the new length if it has changed."""
         if change:
             self.queued[kind] += change
             steps = self.steps[kind]
-            if steps and steps[-1].seconds >= seconds:
+            if steps and steps[-1].seconds >= seconds:  # one length for each time
                 steps.pop()
             steps.append(BehindStep(seconds, self.queued[kind]))
 
@@ -318,7 +320,7 @@ class BehindStory:
         """Return how many engines or connections live now, or are busy now."""
         return sum(1 for lane in self.live_lanes(kind) if not busy or lane.busy is not None)
 
-    def forget(self) -> None:
+    def forget_ended(self) -> None:
         """Forget everything that has ended, for a story that never ends."""
         self.spans.clear()
         self.lanes = [lane for lane in self.lanes if lane.ended is None]
@@ -353,26 +355,30 @@ class BehindStory:
             if len(mine) <= MOST_ROWS:
                 found += range(first, first + len(mine))
             else:
-                found += [first + row for row in shared(mine, self.ended)]
+                found += [first + row for row in rows_of_lanes(mine, self.ended)]
         return found
 
 
-def shared(lanes: list[BehindLane], ended: float) -> list[int]:
-    """Return a row for each lane. Two lanes share a row if one has ended before the other begins."""
+def rows_of_lanes(lanes: list[BehindLane], ended: float) -> list[int]:
+    """Return a row for each lane. Two lanes share a row if one has ended before the other begins.
+
+    ended: the time of the last event; a lane that lives then keeps its row.
+    """
     rows = dict[int, int]()
-    free: list[int] = []
-    used: list[tuple[float, int]] = []
+    free_rows: list[int] = []
+    used_rows: list[tuple[float, int]] = []  # a heap: the end of the lane that has a row, and the row
     for number in sorted(range(len(lanes)), key=lambda number: lanes[number].began):
         lane = lanes[number]
-        while used and used[0][0] <= lane.began:
-            heapq.heappush(free, heapq.heappop(used)[1])
-        row = heapq.heappop(free) if free else len(used)
+        while used_rows and used_rows[0][0] <= lane.began:
+            _, row = heapq.heappop(used_rows)
+            heapq.heappush(free_rows, row)
+        row = heapq.heappop(free_rows) if free_rows else len(used_rows)
         rows[number] = row
-        heapq.heappush(used, (ended + 1 if lane.ended is None else lane.ended, row))
+        heapq.heappush(used_rows, (ended + 1 if lane.ended is None else lane.ended, row))
     return [rows[number] for number in range(len(lanes))]
 
 
-def words(text: str, count: int) -> list[str]:
+def split_words(text: str, count: int) -> list[str]:
     """Return the words of a text; the last one has the rest, and those that are missing are "-"."""
     found = text.split(" ", count - 1)
     return [*found, *[NOBODY] * (count - len(found))]

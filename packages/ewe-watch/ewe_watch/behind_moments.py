@@ -24,7 +24,7 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
     spans = story.all_spans()
     for kind, found in ((ENGINE, engine_wait), (DATABASE, connection_wait)):
         queued = [span for span in spans if span.state == QUEUED and span.request.kind == kind]
-        if queued and length(longest := max(queued, key=length)) >= WORTH_SECONDS:
+        if queued and seconds_of(longest := max(queued, key=seconds_of)) >= WORTH_SECONDS:
             yield found(longest, spans)
     if (ended := next((lane for lane in story.lanes if lane.why.startswith(BY_FORCE)), None)) is not None:
         assert ended.ended is not None
@@ -32,12 +32,12 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
         text += f"{duration(ended.ended - ended.began)}, {ended.why}."
         yield Moment("engine-end", "An engine that was ended", text, ended.began, ended.ended)
     statements = [span for span in spans if span.state == RUNS and span.request.kind == DATABASE]
-    if statements and length(longest := max(statements, key=length)) >= WORTH_SECONDS:
+    if statements and seconds_of(longest := max(statements, key=seconds_of)) >= WORTH_SECONDS:
         text = (
             f"The longest statement kept a connection to {longest.request.what} busy for "
-            f"{duration(length(longest))}: {shortened(longest.request.text)}"
+            f"{duration(seconds_of(longest))}: {shortened(longest.request.text)}"
         )
-        yield moment("statement", "The longest statement", text, longest)
+        yield moment_of_span("statement", "The longest statement", text, longest)
 
 
 def engine_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
@@ -45,28 +45,30 @@ def engine_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
     busy = [each for each in spans if each.request.kind == ENGINE and runs_at(each, span.begin)]
     own = sum(each.request.user == span.request.user for each in busy)
     text = (
-        f"The script {shortened(span.request.text)} of {span.request.user} waited {duration(length(span))} "
-        f"in X-Switch's queue. When it came, {count(len(busy), 'engine')} ran, {own} of them for the same user."
+        f"The script {shortened(span.request.text)} of {span.request.user} waited {duration(seconds_of(span))} "
+        f"in X-Switch's queue. When it came, {count_text(len(busy), 'engine')} ran,"
+        f" {own} of them for the same user."
     )
-    return moment("engine-wait", "The longest wait for an engine", text, span)
+    return moment_of_span("engine-wait", "The longest wait for an engine", text, span)
 
 
 def connection_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
     """Return the moment of the longest wait for a connection to a database."""
     busy = sum(each.request.kind == DATABASE and runs_at(each, span.begin) for each in spans)
     text = (
-        f"A statement for {span.request.what} waited {duration(length(span))} in the daemon's queue. When it came, "
-        f"{count(busy, 'connection')} ran a statement."
+        f"A statement for {span.request.what} waited {duration(seconds_of(span))} in the daemon's queue. "
+        "When it came, "
+        f"{count_text(busy, 'connection')} ran a statement."
     )
-    return moment("connection-wait", "The longest wait for a connection to a database", text, span)
+    return moment_of_span("connection-wait", "The longest wait for a connection to a database", text, span)
 
 
-def moment(kind: str, title: str, text: str, span: BehindSpan) -> Moment:
+def moment_of_span(kind: str, title: str, text: str, span: BehindSpan) -> Moment:
     """Return the moment of a span."""
     return Moment(kind, title, text, span.begin, span.end, span.request.server)
 
 
-def length(span: BehindSpan) -> float:
+def seconds_of(span: BehindSpan) -> float:
     """Return the seconds of a span."""
     return span.end - span.begin
 
@@ -76,7 +78,7 @@ def runs_at(span: BehindSpan, seconds: float) -> bool:
     return span.lane is not None and span.begin <= seconds < span.end
 
 
-def count(number: int, name: str) -> str:
+def count_text(number: int, name: str) -> str:
     """Return a number with its noun."""
     return f"{number or 'no'} {name}" + ("" if number == 1 else "s")
 

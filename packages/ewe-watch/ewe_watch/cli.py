@@ -24,14 +24,14 @@ from ewe.config.messages import docs_page
 from ewe_watch.behind import DATABASE, ENGINE, is_behind
 from ewe_watch.document import document
 from ewe_watch.events import TraceError, read
-from ewe_watch.live.choice import choices
+from ewe_watch.live.choice import split_choices
 from ewe_watch.moment import duration, several
 from ewe_watch.page import page
 from ewe_watch.perfetto import perfetto
 from ewe_watch.story import TraceStory, tell
 
 MOST_TRACES = 4  # on one page
-LOOK_AT = 1000  # events at the begin of a file, by which its writer is known
+MAX_EXAMINED_EVENTS = 1000  # events at the begin of a file, by which its writer is known
 MOST_EVENTS = 1_000_000  # of a trace: with more, a browser takes minutes for the page
 
 BEHIND_NAMES = {ENGINE: "engines", DATABASE: "database connections"}
@@ -59,7 +59,7 @@ class WatchHelpFormatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
 @entry_point("ewe-watch", interrupted="\newe-watch: interrupted")
 def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
-    models, others = choices(arguments)
+    models, others = split_choices(arguments)
     options = parser().parse_args(others)
     if models or options.command or options.scene or options.check_scene:
         from ewe_watch.live.command import run_live
@@ -100,21 +100,24 @@ def parser() -> RaisingParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Execute the command of these options; return its exit status."""
+    """Write the picture of the traces in the formats that the options name; return the exit status.
+
+    Raises UsageError, TraceError.
+    """
     if not options.files:
         raise UsageError(
             "name a trace (ewe --trace FILE writes one) or a model such as -p; see ewe-watch --help"
         )
     if len(options.files) > MOST_TRACES:
         raise UsageError(f"a page shows {MOST_TRACES} traces at most, and here are {len(options.files)}")
-    pictures = merged(options.files)
-    joined = sum(len(files) - 1 for files in pictures.values())
-    if options.perfetto and len(options.files) - joined > 1:
+    files_by_picture = group_by_picture(options.files)
+    if options.perfetto and len(files_by_picture) > 1:
         raise UsageError("--perfetto takes one trace")
-    stories = {name: story_of(files) for name, files in pictures.items()}
+    stories = {name: story_of(files) for name, files in files_by_picture.items()}
     documents = [document(story, printable(Path(name).name)) for name, story in stories.items()]
     if options.perfetto:
-        write(options.perfetto, json.dumps(perfetto(next(iter(stories.values())))))
+        (story,) = stories.values()
+        write(options.perfetto, json.dumps(perfetto(story)))
     if options.json:
         print(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
     if options.output or not (options.perfetto or options.json):
@@ -127,14 +130,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def merged(names: list[str]) -> dict[str, list[str]]:
-    """Return the files of each picture. A file of X-Switch or of the database daemon joins that of the server.
+def group_by_picture(names: list[str]) -> dict[str, list[str]]:
+    """Return the files of each picture, by the picture's name, which is that of its first file.
 
-    All processes of a machine have one clock, so their events can be sorted together.
+    A file of X-Switch or of the database daemon belongs to the picture of the server in front of it. All
+    processes of a machine have one clock, so their events can be sorted together.
 
     Raises TraceError, UsageError.
     """
-    behind = [name for name in names if only_behind(Path(name))]
+    behind = [name for name in names if begins_with_events_behind(Path(name))]
     servers = [name for name in names if name not in behind]
     if behind and len(servers) > 1:
         raise UsageError(
@@ -147,20 +151,20 @@ def merged(names: list[str]) -> dict[str, list[str]]:
     return {first: list(dict.fromkeys([first, *behind]))}
 
 
-def only_behind(path: Path) -> bool:
+def begins_with_events_behind(path: Path) -> bool:
     """Return whether a file begins with events of X-Switch or of the daemon only. Raises TraceError."""
-    first = [event.kind for event in islice(read(path), LOOK_AT)]
-    return bool(first) and all(is_behind(kind) or kind == "lost" for kind in first)
+    kinds = [event.kind for event in islice(read(path), MAX_EXAMINED_EVENTS)]
+    return bool(kinds) and all(is_behind(kind) or kind == "lost" for kind in kinds)
 
 
 def story_of(files: list[str]) -> TraceStory:
     """Return the story of the files of one picture. Raises TraceError."""
     name = files[0]
-    events = heapq.merge(*(read(Path(each)) for each in files), key=lambda event: event.seconds)
+    events = heapq.merge(*(read(Path(file)) for file in files), key=lambda event: event.seconds)
     story = tell(islice(events, MOST_EVENTS))
     if not story.events:
         raise TraceError(f"{name} has no events: has the server served anybody?")
-    if next(events, None) is not None:
+    if next(events, None) is not None:  # an event that the story has not taken
         print(f"ewe-watch: {name}: the first {MOST_EVENTS:,} events are shown", file=sys.stderr)
     if story.lost:
         print(f"ewe-watch: {name}: {story.lost:,} events were lost (a full disk or pipe)", file=sys.stderr)

@@ -52,62 +52,62 @@ def parse(line: str) -> TraceEvent:
     parts = line.split(" ", 4)
     if len(parts) < 4:
         raise ValueError(f"expected {FORM}")
+    time, kind, connection, worker, *text = parts
     try:
-        seconds = float(parts[0])
+        seconds = float(time)
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds < MOST_SECONDS:
-        raise ValueError(f"{parts[0]!r} is not a time in seconds")
-    connection = "" if parts[2] == NOBODY else parts[2]
-    if connection and not CONNECTION.fullmatch(connection):
+    if not 0 <= seconds < MOST_SECONDS:  # also false for nan
+        raise ValueError(f"{time!r} is not a time in seconds")
+    if connection != NOBODY and not CONNECTION.fullmatch(connection):
         raise ValueError(f"{connection!r} is not a connection, such as 7120.4")
-    if not WORKER.fullmatch(parts[3]):
-        raise ValueError(f"{parts[3]!r} is not a worker, such as 7120/7131")
-    return TraceEvent(seconds, parts[1], connection, parts[3], parts[4] if len(parts) > 4 else "")
+    if not WORKER.fullmatch(worker):
+        raise ValueError(f"{worker!r} is not a worker, such as 7120/7131")
+    return TraceEvent(seconds, kind, "" if connection == NOBODY else connection, worker, "".join(text))
 
 
-def lines(path: Path) -> Iterator[TraceEvent]:
+def events_in_file_order(path: Path) -> Iterator[TraceEvent]:
     """Yield the events of a file in the order of its lines. Raises TraceError."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(f"{path} is not a regular file: name a file that `ewe --trace FILE` has written")
         with path.open("rb") as file:
             number = 0
-            cut = ""  # why the line before this one is no event
+            fault = ""  # why the line before this one is no event; forgiven before an event `lost`
             while line := file.readline(MAX_LINE_CHARS):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_CHARS:
-                    return
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                fault = f"{path}, line {number}: not an event of a trace: "
+                    return  # an incomplete last line
                 try:
-                    event = parse(text)
+                    event = parse(line.decode("utf-8", "replace").rstrip("\r\n"))
                 except ValueError as reason:
-                    if cut:
-                        raise TraceError(cut) from None
-                    cut = f"{fault}{reason}"
+                    if fault:
+                        raise TraceError(fault) from None
+                    fault = f"{path}, line {number}: not an event of a trace: {reason}"
                     continue
-                if cut and event.kind != "lost":
-                    raise TraceError(cut)
-                cut = ""
+                if fault and event.kind != "lost":
+                    raise TraceError(fault)
+                fault = ""
                 yield event
-            if cut:
-                raise TraceError(cut)
+            if fault:
+                raise TraceError(fault)
     except OSError as reason:
         raise TraceError(f"cannot read {path}: {reason.strerror}") from None
 
 
-def in_order(events: Iterable[TraceEvent], window: int = WINDOW) -> Iterator[TraceEvent]:
+def sort_by_time(events: Iterable[TraceEvent], window: int = WINDOW) -> Iterator[TraceEvent]:
     """Yield events by their time. Events of the same time keep their order. window: events to look ahead."""
-    waiting: list[tuple[float, int, TraceEvent]] = []
+    waiting: list[tuple[float, int, TraceEvent]] = []  # a heap; the number keeps the order of equal times
     for number, event in enumerate(events):
         heapq.heappush(waiting, (event.seconds, number, event))
         if len(waiting) > window:
-            yield heapq.heappop(waiting)[2]
+            _, _, earliest = heapq.heappop(waiting)
+            yield earliest
     while waiting:
-        yield heapq.heappop(waiting)[2]
+        _, _, earliest = heapq.heappop(waiting)
+        yield earliest
 
 
 def read(path: Path) -> Iterator[TraceEvent]:
     """Yield the events of a trace by their time. Raises TraceError."""
-    return in_order(lines(path))
+    return sort_by_time(events_in_file_order(path))

@@ -88,7 +88,7 @@ class WorkerLane(NamedTuple):
 
     worker: str
     name: str
-    detail: str
+    worker_detail: str
     row: int
 
 
@@ -182,10 +182,11 @@ class TraceStory:
         self.models[process_of(event.worker)] = event.text
 
     def stops(self, event: TraceEvent) -> None:
+        """End the states of all connections that a process of the server has: it stops."""
         process = process_of(event.worker)
         self.stopped[process] = event.seconds
         for worker in self.occupied_of.pop(process, ()):
-            self.leave(self.occupied[worker], event.seconds)
+            self.end_state(self.occupied[worker], event.seconds)
 
     def refused(self, event: TraceEvent) -> None:
         self.refusals.append(RefusedClient(event.seconds, event.text))
@@ -203,32 +204,32 @@ class TraceStory:
         connection.accepted = event.seconds
         connection.address = event.text
         self.accepting_workers.add(event.worker)
-        self.enter(connection, event, QUEUED)
+        self.enter_state(connection, event, QUEUED)
 
     def ready(self, event: TraceEvent, connection: TracedConnection) -> None:
         if connection.state != QUEUED:  # a pool's new connection is accepted, and then ready
-            self.enter(connection, event, QUEUED)
+            self.enter_state(connection, event, QUEUED)
 
     def runs(self, event: TraceEvent, connection: TracedConnection) -> None:
-        self.enter(connection, event, BUSY)
+        self.enter_state(connection, event, BUSY)
 
     def parks(self, event: TraceEvent, connection: TracedConnection) -> None:
         want = event.text
         if connection.state == WAITS:
             # The wait was parked at once. The worker was not held up, it did the parking.
             want, connection.want, connection.state = connection.want, "", BUSY
-        self.enter(connection, event, PARKED, want)
+        self.enter_state(connection, event, PARKED, want)
 
     def waits(self, event: TraceEvent, connection: TracedConnection) -> None:
         if event.text == "request":
             connection.request = NO_REQUEST
-        self.enter(connection, event, WAITS, event.text)
+        self.enter_state(connection, event, WAITS, event.text)
 
     def goes_on(self, event: TraceEvent, connection: TracedConnection) -> None:
-        self.enter(connection, event, BUSY)
+        self.enter_state(connection, event, BUSY)
 
     def request(self, event: TraceEvent, connection: TracedConnection) -> None:
-        self.enter(connection, event, BUSY)
+        self.enter_state(connection, event, BUSY)
         connection.request = len(self.requests)
         connection.requests.append(connection.request)
         self.requests.append(TracedRequest(connection.name, event.worker, event.text, event.seconds))
@@ -239,14 +240,14 @@ class TraceStory:
             request.status, _, request.feature = event.text.partition(" ")
 
     def sends(self, event: TraceEvent, connection: TracedConnection) -> None:
-        self.enter(connection, event, SENDS)
+        self.enter_state(connection, event, SENDS)
         if connection.first_byte is None:
             connection.first_byte = event.seconds
         if (request := self.request_of(connection)) is not None and request.first_byte is None:
             request.first_byte = event.seconds
 
     def sent(self, event: TraceEvent, connection: TracedConnection) -> None:
-        self.enter(connection, event, BUSY)
+        self.enter_state(connection, event, BUSY)
         if (request := self.request_of(connection)) is not None:
             request.last_byte = event.seconds
             request.bytes += int(event.text) if event.text.isdecimal() else 0
@@ -258,11 +259,11 @@ class TraceStory:
     def ends(self, event: TraceEvent, connection: TracedConnection) -> None:
         connection.ended = event.seconds
         connection.why = event.text
-        self.leave(connection, event.seconds)
+        self.end_state(connection, event.seconds)
 
     def closes(self, event: TraceEvent, connection: TracedConnection) -> None:
         connection.closed = event.seconds
-        self.leave(connection, event.seconds)
+        self.end_state(connection, event.seconds)
 
     # States
 
@@ -279,23 +280,25 @@ class TraceStory:
         """Return the request that a connection is served now."""
         return self.requests[connection.request] if connection.request != NO_REQUEST else None
 
-    def enter(self, connection: TracedConnection, event: TraceEvent, state: str, want: str = "") -> None:
+    def enter_state(
+        self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
+    ) -> None:
         """Begin another state of a connection. want: what it waits for."""
-        self.leave(connection, event.seconds)
+        self.end_state(connection, event.seconds)
         connection.state, connection.since, connection.want = state, event.seconds, want
         if state in OCCUPYING:
             other = self.occupied.get(event.worker)
-            if other is not None:  # the event that says how it left its worker is lost
-                self.enter(other, event, PARKED, other.want)
+            if other is not None:  # a lost event said how the other connection left this worker
+                self.enter_state(other, event, PARKED, other.want)
             connection.worker = event.worker
             self.occupied[event.worker] = connection
             self.occupied_of[process_of(event.worker)].add(event.worker)
             self.workers.setdefault(event.worker, len(self.workers))
         self.queued += state == QUEUED
         self.parked += state == PARKED
-        self.count(event.seconds)
+        self.note_queue_length(event.seconds)
 
-    def leave(self, connection: TracedConnection, seconds: float) -> None:
+    def end_state(self, connection: TracedConnection, seconds: float) -> None:
         """End the state that a connection is in."""
         if not connection.state:
             return
@@ -307,14 +310,14 @@ class TraceStory:
         self.queued -= connection.state == QUEUED
         self.parked -= connection.state == PARKED
         connection.state = connection.worker = connection.want = ""
-        self.count(seconds)
+        self.note_queue_length(seconds)
 
-    def count(self, seconds: float) -> None:
+    def note_queue_length(self, seconds: float) -> None:
         """Note the length of the queue, and the number of parked connections, if one of them has changed."""
         step = QueueStep(seconds, self.queued, self.parked)
         if self.steps and self.steps[-1].seconds >= seconds:
             self.steps[-1] = step._replace(seconds=self.steps[-1].seconds)
-        elif not self.steps or self.steps[-1][1:] != step[1:]:
+        elif not self.steps or self.steps[-1]._replace(seconds=seconds) != step:  # a length has changed
             self.steps.append(step)
 
     # Results
@@ -337,7 +340,7 @@ class TraceStory:
         threads = Counter(map(process_of, found))
         rows = shared_rows(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
         return [
-            WorkerLane(worker, f"worker {number}", detail(worker, threads), row)
+            WorkerLane(worker, f"worker {number}", worker_detail(worker, threads), row)
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
         ]
 
@@ -386,8 +389,8 @@ def process_of(worker: str) -> str:
     return worker.partition("/")[0]
 
 
-def detail(worker: str, threads: Mapping[str, int]) -> str:
-    """Return the kernel's numbers of a worker in words. threads: how many workers each process has."""
+def worker_detail(worker: str, threads: Mapping[str, int]) -> str:
+    """Return a worker as text: `thread 7131 of process 7120`. threads: how many workers each process has."""
     process, _, thread = worker.partition("/")
     if process == thread:
         # A process with threads: its main thread begins each conversation in a pool with parking.
@@ -413,12 +416,13 @@ def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
             begins.setdefault(span.worker, span.begin)
             ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
     rows: dict[str, int] = {}
-    free: list[int] = []
-    used: list[tuple[float, int]] = []  # the end of a row's last worker, and the row
+    free_rows: list[int] = []
+    used_rows: list[tuple[float, int]] = []  # a heap: the end of a row's last worker, and the row
     for worker in sorted(begins, key=begins.__getitem__):
-        while used and used[0][0] <= begins[worker]:
-            heapq.heappush(free, heapq.heappop(used)[1])
-        row = heapq.heappop(free) if free else len(used)
+        while used_rows and used_rows[0][0] <= begins[worker]:
+            _, row = heapq.heappop(used_rows)
+            heapq.heappush(free_rows, row)
+        row = heapq.heappop(free_rows) if free_rows else len(used_rows)
         rows[worker] = row
-        heapq.heappush(used, (ends[worker], row))
+        heapq.heappush(used_rows, (ends[worker], row))
     return [rows.get(worker, 0) for worker in workers]

@@ -122,8 +122,10 @@ def test_two_traces_become_one_picture(tmp_path: Path, capsys: pytest.CaptureFix
         (tmp_path / name).write_text(text)
         files.append(str(tmp_path / name))
     assert cli.main([*reversed(files), "--json"]) == 0
-    merged = json.loads(capsys.readouterr().out)
-    assert merged["name"] == "ewe" and merged["behind"] == document(story(), "ewe")["behind"]
+    group_by_picture = json.loads(capsys.readouterr().out)
+    assert (
+        group_by_picture["name"] == "ewe" and group_by_picture["behind"] == document(story(), "ewe")["behind"]
+    )
     (tmp_path / "second").write_text(SERVER)
     assert cli.main([*files, str(tmp_path / "second")]) == 2
     assert "with the trace of one server, and here are 2" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ewe_watch.events import TraceError, TraceEvent, in_order, parse, read
+from ewe_watch.events import TraceError, TraceEvent, parse, read, sort_by_time
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_lines_that_have_changed_places_are_sorted(tmp_path: Path) -> None:
     events = [
         parse(f"{seconds} runs 7120.{number} 7120/1") for number, seconds in enumerate((1.2, 1.0, 1.1, 1.1))
     ]
-    assert [event.connection for event in in_order(events, window=3)] == [
+    assert [event.connection for event in sort_by_time(events, window=3)] == [
         "7120.1",
         "7120.2",
         "7120.3",

@@ -156,7 +156,9 @@ def write_results(
     options: argparse.Namespace, plan: ClassPlan, rules: marks.MarkRules, graded: list[GradedHandIn]
 ) -> int:
     """Write the tables and pages of a class; return the exit status."""
-    points = float(sum(item.points for item in scheme.load(plan.lab.name).suited(plan.variant.name).items))
+    points = float(
+        sum(item.points for item in scheme.load(plan.lab.name).checks_for_language(plan.variant.name).items)
+    )
     manual = marks.read_manual(plan.results, rules, graded)
     found = [marks.mark_of(each, rules, points, manual.get(each.hand_in.key, {})) for each in graded]
     marks.write_if_new(plan.results / "marks.csv", marks.to_csv(found, rules))

@@ -60,7 +60,7 @@ def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
     reports = [mark.graded.report for mark in marks if mark.graded.report]
     checks = check_rows(reports)
     rows = [student_row(mark, [check.name for check in checks]) for mark in marks]
-    max_points = max((mark.most for mark in marks), default=0.0)
+    max_points = max((mark.max_points for mark in marks), default=0.0)
     totals = [mark.total for mark in marks if mark.total is not None]
     return render(
         "ewe_classroom",
@@ -73,8 +73,9 @@ def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
         bins=distribution(totals, max_points),
         most=shown_number(max_points),
         median=shown_number(median(totals)),
+        # Submissions that could not be graded: there is no report, or it says why the server could not be started
         problems=sum(not mark.graded.report or bool(mark.graded.report.get("refused")) for mark in marks),
-        open=sum(mark.is_open for mark in marks),
+        open=sum(mark.lacks_manual_mark for mark in marks),
         seconds=seconds,
     )
 

@@ -204,7 +204,7 @@ def show(options: argparse.Namespace) -> int:
         print(lab.read("rubric.md"), end="")
     else:
         text = lab.in_language("text.md", variant.name, options.locale).strip()
-        points = section_of_points(scheme.load(lab.name).suited(variant.name), options.locale)
+        points = section_of_points(scheme.load(lab.name).checks_for_language(variant.name), options.locale)
         print(f"# {locales.phrase(lab.title, options.locale)}\n\n{text}\n{points}", end="")
     return 0
 
@@ -291,8 +291,10 @@ def measure(options: argparse.Namespace) -> int:
         raise ConfigError("name one server: a file, or --command './server {port} {root} {workers}'")
     try:
         what = kind(lab.measures if lab.measures in NAMES else SERVER)
-        recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
-        found = measured(lab.name, recipe, options.workers, print, what=lab.measures)
+        start_command = (
+            what.from_command(options.command) if options.command else what.from_path(options.path)
+        )
+        found = measured(lab.name, start_command, options.workers, print, what=lab.measures)
         found.save(options.output)
     except (BadSubject, NotStarted) as error:
         raise ConfigError(str(error)) from None

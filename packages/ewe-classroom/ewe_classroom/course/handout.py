@@ -112,7 +112,7 @@ def page(name: str) -> str:
 def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: str = ENGLISH) -> str:
     """Return the assignment of a lab in one language, as Markdown. With a seed, add the numbers of that student."""
     text = lab.in_language("text.md", variant.name, locale).strip()
-    plan = scheme.load(lab.name).suited(variant.name)
+    plan = scheme.load(lab.name).checks_for_language(variant.name)
     files = [frame("work", locale).format(name=name) for name in variant.work]
     files += [frame("given", locale).format(name=name) for name in variant.given]
     begin = frame("begin", locale).format(

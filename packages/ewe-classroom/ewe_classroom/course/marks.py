@@ -74,7 +74,10 @@ class MarkRules:
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark of one student. manual: None in place of a number that nobody has entered yet."""
+    """The mark of one student.
+
+    automatic: the points of the checks. manual: the lecturer's points by name, None if they are missing.
+    """
 
     graded: GradedHandIn
     automatic: float
@@ -82,10 +85,11 @@ class Mark:
     late_days: int
     penalty: float  # 0 to 1
     total: float | None  # None: the grader has failed, and the student may deserve points
-    most: float
+    max_points: float  # that a student can get, with all manual points
 
     @property
-    def is_open(self) -> bool:
+    def lacks_manual_mark(self) -> bool:
+        """Whether the lecturer has not entered some of the manual points yet."""
         return None in self.manual.values()
 
 
@@ -137,26 +141,27 @@ def rule_number(path: Path, name: str, value: object, maximum: float = MAX_POINT
 
 
 def normalized(name: str) -> str:
+    """Return a name by which two spellings are compared: single blanks, no difference of case."""
     return " ".join(name.split()).casefold()
 
 
 def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[str]:
     """Return the names with an extension that no student of the class has."""
-    known = {normalized(each.hand_in.name) for each in results}
-    return [name for name in rules.extensions if normalized(name) not in known]
+    students = {normalized(graded.hand_in.name) for graded in results}
+    return [name for name in rules.extensions if normalized(name) not in students]
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
     """Return the mark of one student. points: those of the lab's checks."""
-    whole = rules.points if rules.points is not None else points
-    highest = float(graded.report["max_score"]) if graded.report else points
-    automatic = whole * graded.score / highest if highest else 0.0
+    automatic_max = rules.points if rules.points is not None else points
+    max_score = float(graded.report["max_score"]) if graded.report else points
+    automatic = automatic_max * graded.score / max_score if max_score else 0.0
     days = late_days(graded, rules)
     penalty = min(1.0, days * rules.percent_per_day / 100)
     if rules.most_days is not None and days > rules.most_days:
         penalty = 1.0
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
-    max_points = whole + sum(rules.manual.values())
+    max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
         total = min(max_points, math.floor(total / rules.round_to + 0.5) * rules.round_to)
     return Mark(
@@ -279,7 +284,7 @@ def to_csv(marks: list[Mark], rules: MarkRules) -> str:
         failed = " ".join(failed_checks(mark.graded))
         rows.append([
             hand_in.name, *(hand_in.identity.get(key, "") for key in identity), shown_number(mark.total),
-            shown_number(mark.most), shown_number(mark.automatic),
+            shown_number(mark.max_points), shown_number(mark.automatic),
             *(shown_number(mark.manual.get(name)) for name in rules.manual), sent, mark.late_days,
             shown_number(100 * mark.penalty), failed, remark(mark), page_of(mark.graded),
         ])  # fmt: skip
@@ -301,7 +306,7 @@ def remark(mark: Mark) -> str:
     """Return what a lecturer must know about a mark."""
     graded = mark.graded
     refused = str(graded.report.get("refused") or "") if graded.report else ""
-    parts = [graded.problem or refused, "manual marks are missing" if mark.is_open else ""]
+    parts = [graded.problem or refused, "manual marks are missing" if mark.lacks_manual_mark else ""]
     verdicts = graded.report["verdicts"] if graded.report and not refused else []
     if not_run := sum(each["status"] == "not run" for each in verdicts):
         were = "check was" if not_run == 1 else "checks were"

@@ -25,7 +25,7 @@ from ewe_classroom.course import other_measurements
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.load import STATUS_DIGITS
 from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.grader.subject import Recipe, ServedFiles, Subject
+from ewe_classroom.grader.subject import ServedFiles, StartCommand, Subject
 
 CLIENT_COUNTS = (1, 2, 4, 8, 16)
 IDLE_CONNECTION_COUNTS = (0, 100)
@@ -76,24 +76,26 @@ def load(path: Path) -> Measurements:
 
 
 def measure(
-    lab: str, recipe: Recipe, workers: int, say: Callable[[str], None], *, what: str = "server"
+    lab: str, start_command: StartCommand, workers: int, say: Callable[[str], None], *, what: str = "server"
 ) -> Measurements:
     """Measure the figures of a lab (`measures` in lab.toml). say: called with each step.
 
     Raises ConfigError, NotStarted.
     """
     if what == "engine":
-        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(recipe, say))
+        return Measurements(
+            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(start_command, say)
+        )
     if what == "data":
         return Measurements(
-            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_data(Path(recipe.command[0]), say)
+            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_data(Path(start_command.command[0]), say)
         )
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         port = processes.free_port()
         with Subject(
-            recipe, ServedFiles(directory), workers, SandboxLimits(), port, directory / "output"
+            start_command, ServedFiles(directory), workers, SandboxLimits(), port, directory / "output"
         ) as subject:
             found = measured(lab, subject, workers, say)
             return replace(found, more=other_measurements.of_caching(port)) if what == "caching" else found

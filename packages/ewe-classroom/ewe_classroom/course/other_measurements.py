@@ -23,7 +23,7 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.grader.engine_scene import EngineSubject, Scripts
 from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.grader.subject import Recipe
+from ewe_classroom.grader.subject import StartCommand
 
 REQUESTED_PATH = "/bytes.bin"
 REQUEST_COUNT = 200  # requests; their median counts
@@ -66,13 +66,13 @@ def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
         client.close()
 
 
-def of_engine(recipe: Recipe, say: Callable[[str], None]) -> dict[str, float]:
+def of_engine(start_command: StartCommand, say: Callable[[str], None]) -> dict[str, float]:
     """Return the times of an engine's first response, of a later one, and of a new process. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         scripts = Scripts(Path(name))
         path = scripts.write("hello.py", SCRIPT)
         wanted = subprocess.run([sys.executable, path], capture_output=True, check=True).stdout
-        with EngineSubject(recipe, scripts, 1, SandboxLimits(), 0, Path(name) / "output") as subject:
+        with EngineSubject(start_command, scripts, 1, SandboxLimits(), 0, Path(name) / "output") as subject:
             times = []
             for _ in range(REQUEST_COUNT + 1):
                 began = time.perf_counter()

@@ -39,7 +39,7 @@ class PackPlan:
     @property
     def checks(self) -> Sequence[scheme.Item]:
         """The checks of the lab in this language, with their points."""
-        return scheme.load(self.lab.name).suited(self.variant.name).items
+        return scheme.load(self.lab.name).checks_for_language(self.variant.name).items
 
     def command(self, outputs: str, given: str, seed: str = "") -> str:
         """Return the command that grades the submission in the current directory.

@@ -229,15 +229,17 @@ def run(options: argparse.Namespace) -> int:
         try:
             if options.work:
                 stack.enter_context(copied(options, account, hidden))
-            recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+            start_command = (
+                what.from_command(options.command) if options.command else what.from_path(options.path)
+            )
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
                 own_model.expect(Path(options.path).absolute())
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
-        check_readable(recipe, account)
+        check_readable(start_command, account)
         if options.repeat > 1 or options.runs:
-            return grade_often(options, recipe, lab, account, hidden)
-        with prepared(options, recipe, lab, account, hidden) as grading:
+            return grade_often(options, start_command, lab, account, hidden)
+        with prepared(options, start_command, lab, account, hidden) as grading:
             if options.replay:
                 return print_replay(grading, str(head.get("check")), steps)
             return grade(grading, options)
@@ -331,7 +333,7 @@ def copied(
 @contextmanager
 def prepared(
     options: argparse.Namespace,
-    recipe: subject.Recipe,
+    start_command: subject.StartCommand,
     lab: scheme.Scheme,
     account: SubjectAccount | None,
     hidden: tuple[str, ...],
@@ -352,7 +354,7 @@ def prepared(
         else:
             closed_to_others(Path(scratch.path), account)
         yield Grading(
-            recipe, lab, directory, SandboxLimits(account, hidden=hidden),
+            start_command, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
             limit_s=options.limit,
             measures_speed=options.speed, seed=Seed.read(options.seed) if options.seed is not None else None,
@@ -406,12 +408,12 @@ def account_of(user: str | None) -> SubjectAccount | None:
     return account if account.uid else None
 
 
-def check_readable(recipe: subject.Recipe, account: SubjectAccount | None) -> None:
+def check_readable(start_command: subject.StartCommand, account: SubjectAccount | None) -> None:
     """Raise ConfigError if the server's account may not read a file that the command names."""
     if account is None:
         return
-    for word in recipe.command:
-        file = Path(shutil.which(word) or recipe.directory / word) if word else None
+    for word in start_command.command:
+        file = Path(shutil.which(word) or start_command.directory / word) if word else None
         if file is None or "{" in word or not file.is_file():
             continue
         if not processes.is_readable(file.resolve(), account.uid, account.gid):
@@ -492,7 +494,7 @@ def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
     """Report that the submission cannot be graded, also in the report files; return the exit status."""
     print(f"ewe-grade: {reason}", file=sys.stderr)
     shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
-    lab = lab.suited(language_of([*(options.work or ()), options.path or ""]))
+    lab = lab.checks_for_language(language_of([*(options.work or ()), options.path or ""]))
     student = options.student or options.seed or ""
     report = refused(lab, shown, reason, student, seeded=options.seed is not None)
     save(report, options)
@@ -511,7 +513,9 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
 
     grading.on_verdict = show
     speed = ", and its speed" if grading.measures_speed else ""
-    print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}{speed}")
+    print(
+        f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.start_command.shown}{speed}"
+    )
     save(grading.report(), options)  # before the first check, so that a complete file always exists
     report = grading.run()
     save(report, options)
@@ -525,7 +529,7 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
 
 def grade_often(
     options: argparse.Namespace,
-    recipe: subject.Recipe,
+    start_command: subject.StartCommand,
     lab: scheme.Scheme,
     account: SubjectAccount | None,
     hidden: tuple[str, ...],
@@ -533,13 +537,13 @@ def grade_often(
     """Grade --repeat times; print the marks that differ between the runs; return the exit status."""
 
     def once() -> Report:
-        with prepared(options, recipe, lab, account, hidden) as grading:
+        with prepared(options, start_command, lab, account, hidden) as grading:
             return grading.run()
 
     checks = [item.check.name for item in lab.items]
     runs = repeat.Runs(
         Path(options.runs) if options.runs else None,
-        {"lab": lab.name, "server": recipe.shown, "workers": lab.workers, "checks": checks},
+        {"lab": lab.name, "server": start_command.shown, "workers": lab.workers, "checks": checks},
     )
     if runs.finished_runs:
         print(f"{options.runs} has {len(runs.finished_runs)} runs already")

@@ -31,7 +31,7 @@ from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
-from ewe_classroom.grader.subject import BadSubject, NotStarted, Recipe
+from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand
 
 POLL_EVERY_S = 0.02
 HEAD = b"Content-Type: text/plain\n\n"
@@ -62,19 +62,19 @@ print(json.dumps(seen))
 """
 
 
-def from_path(text: str) -> Recipe:
+def from_path(text: str) -> StartCommand:
     """Return the recipe of an engine: a Python file, or any program. Raises BadSubject."""
     path = Path(text).absolute()
     if not path.is_file():
         raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
     if path.suffix == ".py":
-        return Recipe((sys.executable, str(path)), path.parent, shlex.quote(text))
+        return StartCommand((sys.executable, str(path)), path.parent, shlex.quote(text))
     if not os.access(path, os.X_OK):
         raise BadSubject(f"{text}: not executable; run chmod +x, or use --command")
-    return Recipe((str(path),), path.parent, shlex.quote(text))
+    return StartCommand((str(path),), path.parent, shlex.quote(text))
 
 
-def from_command(text: str) -> Recipe:
+def from_command(text: str) -> StartCommand:
     """Return the recipe of --command. Raises BadSubject."""
     try:
         words = shlex.split(text)
@@ -85,7 +85,7 @@ def from_command(text: str) -> Recipe:
     if os.sep in words[0]:
         words[0] = os.path.abspath(words[0])
     words[1:] = [os.path.abspath(word) if os.path.isfile(word) else word for word in words[1:]]
-    return Recipe(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
+    return StartCommand(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
 
 
 class Scripts:
@@ -151,7 +151,7 @@ class EngineSubject:
 
     def __init__(
         self,
-        recipe: Recipe,
+        start_command: StartCommand,
         site: Scripts,
         workers: int,
         limits: SandboxLimits,
@@ -159,7 +159,7 @@ class EngineSubject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.recipe, self.site, self.workers, self.limits = recipe, site, workers, limits
+        self.start_command, self.site, self.workers, self.limits = start_command, site, workers, limits
         self.environment = dict(environment or {})
         self.engine: PatientDriver | None = None
         self.starts = 0
@@ -176,7 +176,7 @@ class EngineSubject:
                 **self.environment,
             }
             try:
-                self.engine = PatientDriver(self.recipe.command, environment, self.limits)
+                self.engine = PatientDriver(self.start_command.command, environment, self.limits)
             except OSError as error:
                 raise NotStarted(f"the engine could not be started: {error}") from None
             self.starts += 1

@@ -89,7 +89,7 @@ class XSwitchServer:
 
     def settings(self) -> str:
         """Return X-Switch's settings: the engine of the command line runs every script."""
-        words = [self.readable(word) for word in self.scene.subject.recipe.command]
+        words = [self.readable(word) for word in self.scene.subject.start_command.command]
         account = f'script-user = "{ACCOUNT}"\nmin-uid = 1\n' if os.geteuid() == 0 else "min-uid = 1\n"
         return (
             f"{account}roots = [{json.dumps(str(self.scripts))}]\n{SETTINGS}"

@@ -447,7 +447,7 @@ def errors(scene: EngineScene) -> None:
         "a script that forks, and both processes reach its end; a script that leaves a running thread; an ordinary "
         "script after each"
     ),
-    expects="one end mark for each request; after the thread, the end of the engine in directory of an end mark",
+    expects="one end mark for each request; after the thread, the engine ends instead of writing an end mark",
     why="A forked copy of the engine that reads the control socket would answer requests of others.",
     hint=(
         "After the script: if os.getpid() has changed, flush and call os._exit(). If /proc/self/task has more than "
@@ -472,7 +472,8 @@ def leftovers(scene: EngineScene) -> None:
     )
     answer = scene.run("threads.py", threads)
     engine = scene.subject.engine
-    if answer.status is not None and len(processes.thread_ids(engine.pid)) > 1:
+    has_end_mark = answer.status is not None
+    if has_end_mark and len(processes.thread_ids(engine.pid)) > 1:
         scene.fail(
             "the engine wrote its end mark while a thread of the script runs on",
             "end without an end mark if a script has left a thread: X-Switch starts another engine",

@@ -32,6 +32,7 @@ from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PA
 
 # PrairieLearn refuses results of more than 1 MB. Larger pages also make browsers slow, and mail servers refuse
 # them.
+MAX_MESSAGE_CHARS = 500  # of the line that a platform shows beside a check
 MAX_FILE_BYTES = 1_000_000
 TEXT_LENGTHS = (8000, 2000, 500, 100)
 UNPROTECTED = (
@@ -161,8 +162,8 @@ def to_classroom50(report: Report, maximum: int) -> str:
         "commit": commit,
         "release": os.environ.get("RELEASE_URL", ""),
         "review": os.environ.get("REVIEW_URL", commit),
-        "datetime": moment(report.began),
-        "graded_at": moment(report.began + report.seconds),
+        "datetime": iso_time(report.began),
+        "graded_at": iso_time(report.began + report.seconds),
         "score": report.score,
         "max-score": report.points,
         "tests": [
@@ -235,12 +236,13 @@ def to_junit(report: Report, maximum: int) -> str:
     count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN, NOT_JUDGED), 0)
     for verdict in report.verdicts:
         count[verdict.status] += 1
+    timestamp = iso_time(report.began).removesuffix("+00:00")  # JUnit's schema has no time zone
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         "<testsuites>",
         f'<testsuite name={attribute(f"ewe-grade {report.lab}")} tests="{len(report.verdicts)}" '
         f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN] + count[NOT_JUDGED]}" '
-        f'time="{report.seconds:.3f}" timestamp="{moment(report.began)[:19]}">',
+        f'time="{report.seconds:.3f}" timestamp="{timestamp}">',
     ]
     for verdict in report.verdicts:
         start = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
@@ -249,8 +251,9 @@ def to_junit(report: Report, maximum: int) -> str:
             lines.append(f"{start}/>")
             continue
         kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped", NOT_JUDGED: "skipped"}[verdict.status]
-        inner = f"<{kind} message={attribute(clip(verdict.did, 500) or verdict.status)}"
-        inner += "/>" if kind == "skipped" else f">{svg.clean(verdict.text(maximum))}</{kind}>"
+        message = clip(verdict.what_happened, MAX_MESSAGE_CHARS) or verdict.status
+        inner = f"<{kind} message={attribute(message)}"
+        inner += "/>" if kind == "skipped" else f">{escaped_xml(verdict.text(maximum))}</{kind}>"
         lines.append(f"{start}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
 
@@ -274,17 +277,29 @@ def outcome(report: Report) -> str:
 
 
 def summary_line(report: Report) -> str:
+    """Return the summary on one line: passed checks and points, and why nothing could be graded, if so."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     count = len(report.verdicts)
     line = f"{report.lab}: {passed} of {count} checks passed, {report.score} of {report.points} points"
-    return f"{line}. Nothing could be graded: {clip(report.refused, 500)}" if report.refused else line
+    return (
+        f"{line}. Nothing could be graded: {clip(report.refused, MAX_MESSAGE_CHARS)}"
+        if report.refused
+        else line
+    )
 
 
-def moment(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
+    """Return a time of time.time() as ISO 8601 in UTC: `2026-11-26T22:30:15+00:00`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
+def escaped_xml(text: str) -> str:
+    """Return a text as the content of an XML element, without characters that XML does not allow."""
+    return svg.clean(text)
+
+
 def attribute(text: str) -> str:
+    """Return a text as the value of an XML attribute, with its quotation marks."""
     return svg.quoted(text.replace("\n", " "))
 
 

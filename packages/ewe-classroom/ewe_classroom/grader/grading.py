@@ -40,7 +40,7 @@ from ewe_classroom.grader.scene import (
 )
 from ewe_classroom.grader.scheme import Item, Scheme
 from ewe_classroom.grader.speed import SPEED, judge, run_speed
-from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
+from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, StartCommand, Subject
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 from ewe_classroom.seeds import Seed
 
@@ -53,17 +53,23 @@ NOT_HIDDEN = (
 REPLAY_FORMAT = "ewe-replay/1"
 
 
-def waits(verdict: Verdict) -> bool:
+def is_not_run_yet(verdict: Verdict) -> bool:
     """Return whether a check has still to run."""
     return verdict.status == NOT_RUN and not verdict.because
 
 
 class Grading:
-    """Grades one server. directory: an empty directory that the server's account may enter."""
+    """Grades one server.
+
+    start_command: how the server is started. scheme: the checks, and their points. directory: an empty directory
+    that the server's account may enter. limits: of the sandbox. record: a directory for recordings of failed
+    checks, if any. seed: makes the numbers of the checks. limit_s: of the whole run, 0: none. on_verdict: called
+    after each check.
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
+        start_command: StartCommand,
         scheme: Scheme,
         directory: Path,
         limits: SandboxLimits,
@@ -76,8 +82,8 @@ class Grading:
         limit_s: float = 0.0,
         on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
     ) -> None:
-        self.recipe = recipe
-        self.scheme = scheme = scheme.suited(recipe.language)
+        self.start_command = start_command
+        self.scheme = scheme = scheme.checks_for_language(start_command.language)
         self.directory = directory
         self.limits = limits
         self.private_network = private_network
@@ -88,7 +94,7 @@ class Grading:
         self.first_port = seed.port if seed is not None else FIRST_PORT
         self.limit_s = limit_s
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fault())
         self.on_verdict = on_verdict
@@ -99,13 +105,13 @@ class Grading:
 
     def report(self) -> Report:
         """Return a report in which no check has run."""
-        verdicts = [self.verdict(item) for item in self.scheme.items]
+        verdicts = [self.empty_verdict(item) for item in self.scheme.items]
         if self.measures_speed:
-            verdicts.append(self.verdict(Item(SPEED, self.scheme.speed.points)))
+            verdicts.append(self.empty_verdict(Item(SPEED, self.scheme.speed.points)))
         return Report(
             self.scheme.name,
             self.scheme.title,
-            shlex.join(self.recipe.command),
+            shlex.join(self.start_command.command),
             verdicts,
             private_network=self.private_network,
             student=self.student,
@@ -115,12 +121,15 @@ class Grading:
             notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
         )
 
-    def verdict(self, item: Item) -> Verdict:
+    def empty_verdict(self, item: Item) -> Verdict:
+        """Return the verdict of a check that has not run, with the command that repeats the check."""
         check = item.check
         hint = " ".join(part for part in (check.hint, item.hint) if part)
         verdict = Verdict(check.name, check.proves, item.points, sent=check.sends, why=check.why, hint=hint)
         seed = f"--seed {shlex.quote(self.seed.name)} " if self.seed is not None else ""
-        verdict.again = f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.recipe.shown}"
+        verdict.again = (
+            f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.start_command.shown}"
+        )
         return verdict
 
     def run(self) -> Report:
@@ -132,7 +141,9 @@ class Grading:
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
         needed = {name for item in self.scheme.items for name in item.needs}
         pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
-        held: list[tuple[Item | None, Verdict]] = []  # depend on checks that have not run yet
+        waiting: list[
+            tuple[Item | None, Verdict]
+        ] = []  # verdicts that depend on checks that have not run yet
         try:
             for verdict, item in pairs:
                 began = time.monotonic()
@@ -147,16 +158,16 @@ class Grading:
                             self.findings.faults.setdefault(name, verdict.name)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
-                report.restless = self.restless
+                report.restless = self.never_sleeps
                 verdict.clip()
-                held.append((item, verdict))
-                held = [(item, each) for item, each in held if not self.hand_over(report, item, each)]
+                waiting.append((item, verdict))
+                waiting = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
         finally:
             self.end_subject()
         report.finished = True
         return report
 
-    def hand_over(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
+    def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
 
         A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
@@ -165,15 +176,15 @@ class Grading:
         """
         if item is not None and verdict.status == FAILED:
             reasons = rests_on(verdict.name)
-            rests = [each for each in report.verdicts if each.name in reasons]
-            if any(waits(each) for each in rests):
+            possible_causes = [other for other in report.verdicts if other.name in reasons]
+            if any(is_not_run_yet(other) for other in possible_causes):
                 return False
             causes = [
-                each
-                for each in rests
-                if each.status in (FAILED, NOT_JUDGED)
-                and each.points
-                and each.name not in self.findings.passed
+                other
+                for other in possible_causes
+                if other.status in (FAILED, NOT_JUDGED)
+                and other.points
+                and other.name not in self.findings.passed
             ]
             if causes:
                 cause = causes[0].name
@@ -181,8 +192,10 @@ class Grading:
                     f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
                 )
         if item is not None and verdict.status == PASSED:
-            needed = [each for each in report.verdicts if each.name in item.needs and each.status != PASSED]
-            if any(waits(each) for each in needed):
+            needed = [
+                other for other in report.verdicts if other.name in item.needs and other.status != PASSED
+            ]
+            if any(is_not_run_yet(other) for other in needed):
                 return False
             if needed:
                 self.findings.passed.add(verdict.name)
@@ -202,17 +215,17 @@ class Grading:
         check is run again.
         """
         for _ in range(MAX_ATTEMPTS):
-            scene = self.run_once(item, verdict)
+            scene = self.run_check_once(item, verdict)
             if scene is None or verdict.status not in (PASSED, FAILED):
                 return
-            late = verdict.status == FAILED and scene.gave_up()
-            if scene.unproved or (late and self.restless):
-                self.leave_open(verdict, scene)
+            late = verdict.status == FAILED and scene.may_have_timed_out()
+            if scene.unproved or (late and self.never_sleeps):
+                self.make_not_judged(verdict, scene)
                 return
             if not late:
                 return
 
-    def leave_open(self, verdict: Verdict, scene: Scene) -> None:
+    def make_not_judged(self, verdict: Verdict, scene: Scene) -> None:
         """Make a verdict "not judged": a server that is never quiescent could still have acted."""
         if verdict.name == FIRST_CHECK:
             return
@@ -226,7 +239,7 @@ class Grading:
         """Return why a check was not run."""
         return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
 
-    def run_once(self, item: Item, verdict: Verdict) -> Scene | None:
+    def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
         """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
         scene: Scene | None = None
         self.fault = ""
@@ -234,7 +247,11 @@ class Grading:
             if item.check.fresh:
                 self.end_subject()
             scene = self.kind.scene(self.running_subject(item.check), item.options)
-            scene.deadline, scene.restless, scene.findings = self.deadline, self.restless, self.findings
+            scene.deadline, scene.never_sleeps, scene.findings = (
+                self.deadline,
+                self.never_sleeps,
+                self.findings,
+            )
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
@@ -266,7 +283,7 @@ class Grading:
         if scene is not None:
             scene.close()
             self.subject = scene.subject
-            self.restless = scene.restless
+            self.never_sleeps = scene.never_sleeps
             verdict.facts = scene.confirmations
             verdict.steps = scene.steps
             if verdict.status != PASSED:
@@ -312,16 +329,17 @@ class Grading:
             limits = replace(
                 self.limits,
                 descriptors=descriptors or self.limits.descriptors,
-                also_hidden=own_model.hidden_parts(self.recipe.language) if self.limits.hidden else (),
+                also_hidden=own_model.hidden_parts(self.start_command.language) if self.limits.hidden else (),
             )
             subject: Subject = self.kind.subject(
-                self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",
+                self.start_command, self.site, self.scheme.workers, limits, port, self.directory / "output",
                 environment,
             )  # fmt: skip
             self.subject = subject.__enter__()
         return self.subject
 
     def end_subject(self) -> None:
+        """Stop the server, if one runs. The next check starts another one."""
         if self.subject is not None:
             self.subject.close()
             self.subject = None

@@ -219,7 +219,9 @@ def idle_cpu(scene: Scene) -> None:
         scene.settle()
         ran, wanted, wake_ups = watch(scene)
         # On a busy machine a process waits for a processor after each wake-up, so this wait alone proves nothing.
-        scene.restless = (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S
+        scene.never_sleeps = (
+            wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE
+        ) or wake_ups > MAX_WAKE_UPS_PER_S
         if wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE:
             scene.fail(
                 f"while {label}, the server wants {wanted:.0%} of a processor",

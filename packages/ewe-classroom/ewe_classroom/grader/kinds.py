@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe_classroom.grader.subject import Recipe
+from ewe_classroom.grader.subject import StartCommand
 from ewe_classroom.seeds import Seed
 
 SERVER, ENGINE, DATA = "server", "engine", "data"
@@ -27,8 +27,8 @@ class SubjectKind:
     """
 
     name: str
-    from_path: Callable[[str], Recipe]
-    from_command: Callable[[str], Recipe]
+    from_path: Callable[[str], StartCommand]
+    from_command: Callable[[str], StartCommand]
     site: Callable[[Path, Seed | None], Any]
     subject: Callable[..., Any]
     scene: Callable[[Any, dict[str, Any]], Any]

@@ -42,7 +42,7 @@ class Card(NamedTuple):
 
     verdict: Verdict
     mark: str
-    is_open: bool
+    lacks_manual_mark: bool
     rows: list[tuple[str, list[Piece], str]]
     ratios: Ratios | None
     timeline: Markup | None

@@ -86,16 +86,16 @@ AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
     languages=("python", "c", "go", "model"),
 )
 def queue_races(scene: Scene) -> None:
-    recipe = scene.subject.recipe
-    if recipe.language == "python":
-        source = Path(recipe.command[1])
+    start_command = scene.subject.start_command
+    if start_command.language == "python":
+        source = Path(start_command.command[1])
         expect_own_queue(scene, sorted(source.parent.glob("*.py")))
         explore_queue(scene, source)
-    elif recipe.language == "model":
-        expect_own_queue(scene, sorted(recipe.directory.glob("*.py")))
-        explore_model(scene, *recipe.command[recipe.command.index("--model") + 1].split(":"))
+    elif start_command.language == "model":
+        expect_own_queue(scene, sorted(start_command.directory.glob("*.py")))
+        explore_model(scene, *start_command.command[start_command.command.index("--model") + 1].split(":"))
     else:
-        sources = find_sources(recipe.command, recipe.directory)
+        sources = find_sources(start_command.command, start_command.directory)
         assert sources is not None  # the check is for programs with sources alone
         expect_own_queue(scene, [sources.program.parent / name for name in sources.names])
         race_bursts.judge(scene)
@@ -103,7 +103,7 @@ def queue_races(scene: Scene) -> None:
 
 def expect_own_queue(scene: Scene, files: list[Path]) -> None:
     """Fail if a file uses the queue of a library."""
-    found = library_queue(scene.subject.recipe.language, files)
+    found = library_queue(scene.subject.start_command.language, files)
     if found:
         scene.fail(found, "write the queue with one lock and two conditions: no library's queue")
 
@@ -128,7 +128,7 @@ def explore_queue(scene: Scene, source: Path) -> None:
 
 def explore_model(scene: Scene, module: str, name: str) -> None:
     """Run a class of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
-    directory = copied(scene, scene.subject.recipe.directory)
+    directory = copied(scene, scene.subject.start_command.directory)
     file = directory / f"{module}.py"
     schedules = 0
     for scenario, option, is_narrow in MODEL_SCENARIOS:

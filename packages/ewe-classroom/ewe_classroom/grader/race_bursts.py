@@ -67,7 +67,7 @@ LINES_BEFORE = 4  # in which the test of a wait stands
 
 def judge(scene: Scene) -> None:
     """Build the server with a race detector, and play all bursts. Fails, or returns. Raises MissingProgram."""
-    sources = find_sources(scene.subject.recipe.command, scene.subject.recipe.directory)
+    sources = find_sources(scene.subject.start_command.command, scene.subject.start_command.directory)
     assert sources is not None  # the check is for programs with sources alone
     expect_unnamed(scene, detector_named(sources))
     try:
@@ -142,15 +142,15 @@ class Bursts:
         old.close()
         self.scene.clients.clear()
         self.spurious = spurious
-        words = list(old.recipe.command)
+        words = list(old.start_command.command)
         word = (
             sources.word if str(self.program.program) not in words else words.index(str(self.program.program))
         )
         words[word] = str(self.program.program)
-        recipe = replace(old.recipe, command=tuple(words), directory=self.program.directory)
+        start_command = replace(old.start_command, command=tuple(words), directory=self.program.directory)
         self.scene.note(do="note", text="the server starts, built with a race detector")
         self.scene.subject = Subject(
-            recipe, old.site, old.workers, old.limits, old.port, old.output,
+            start_command, old.site, old.workers, old.limits, old.port, old.output,
             {**ENVIRONMENT, "EWE_SPURIOUS": spurious},
         )  # fmt: skip
         self.scene.subject.wait_until_ready()

@@ -150,7 +150,8 @@ class ResponseSplitter:
         return not self.fault
 
     def read_body(self, response: Response) -> bool:
-        if self.reader.hungry:
+        """Take the bytes of the body that have arrived; return whether more may be done without new bytes."""
+        if self.reader.hungry:  # it needs more bytes of the server
             return False
         try:
             self.body += self.reader.read_body()

@@ -23,23 +23,23 @@ from typing import Any
 
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import Scene
-from ewe_classroom.grader.subject import BadSubject, Recipe
+from ewe_classroom.grader.subject import BadSubject, StartCommand
 
 FORMAT = "ewe-runs/1"
 MAX_FILE_BYTES = 64 << 20  # bytes; a larger file is refused
 
 
-def from_path(text: str) -> Recipe:
+def from_path(text: str) -> StartCommand:
     """Return the recipe of a file of runs. Raises BadSubject."""
     path = Path(text).absolute()
     if not path.is_file():
         raise BadSubject(f"{text}: not a file; python3 measure.py makes runs.json")
     if path.suffix != ".json":
         raise BadSubject(f"{text}: this lab grades data; run python3 {path.name}, and name its runs.json")
-    return Recipe((str(path),), path.parent, shlex.quote(text))
+    return StartCommand((str(path),), path.parent, shlex.quote(text))
 
 
-def from_command(text: str) -> Recipe:
+def from_command(text: str) -> StartCommand:
     """Refuse a command, because data is not a program. Raises BadSubject."""
     raise BadSubject("--command: this lab grades data; name its file: ewe-grade --lab measure runs.json")
 
@@ -102,7 +102,7 @@ class RunSubject:
 
     def __init__(
         self,
-        recipe: Recipe,
+        start_command: StartCommand,
         site: None,
         workers: int,
         limits: SandboxLimits,
@@ -111,9 +111,9 @@ class RunSubject:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Take the arguments of Subject. limits, port and output have no use without a process."""
-        self.recipe, self.site, self.workers = recipe, site, workers
+        self.start_command, self.site, self.workers = start_command, site, workers
         self.environment = dict(environment or {})
-        self.path = Path(recipe.command[0])
+        self.path = Path(start_command.command[0])
 
     def alive(self) -> bool:
         return True

@@ -127,6 +127,9 @@ class OutOfTime(Exception):
     """The run has reached its limit (`ewe-grade --limit`) within a scene."""
 
 
+MAX_LOOK_PAUSE_S = 0.05
+
+
 class SceneClient:
     """One connection of the scene: a lane of its timeline."""
 
@@ -175,6 +178,7 @@ class SceneClient:
         return self.send(self.request(path, version, **fields))
 
     def request(self, path: str = "", version: str = "1.1", **fields: str) -> bytes:
+        """Return the bytes of a request, and note its path. fields: of the head."""
         self.path = path or self.path
         lines = [f"GET {self.path} HTTP/{version}", "Host: localhost"]
         lines += [f"{name}: {value}" for name, value in fields.items()]
@@ -182,7 +186,7 @@ class SceneClient:
 
     def send_half(self, path: str = "", **fields: str) -> SceneClient:
         """Send a request without its last line: a gate, which send_rest() opens."""
-        return self.send(self.request(path, **fields)[:-2])
+        return self.send(self.request(path, **fields).removesuffix(b"\r\n"))
 
     def send_rest(self) -> SceneClient:
         return self.send(b"\r\n")
@@ -191,7 +195,7 @@ class SceneClient:
         """Begin to read. This opens the gate of a client that does not read."""
         self.note("read")
         self.reads = True
-        self.quietly(lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20))
+        self.mark_broken_on_error(lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20))
         return self
 
     def half_close(self) -> SceneClient:
@@ -202,6 +206,7 @@ class SceneClient:
         return self
 
     def close(self) -> None:
+        """Close the connection, if it is open."""
         if not self.closed:
             self.note("close")
             self.closed = True
@@ -211,7 +216,7 @@ class SceneClient:
         """Close the connection with a reset, so that the server's next send or receive fails."""
         if not self.closed:
             self.note("reset")
-            self.quietly(
+            self.mark_broken_on_error(
                 lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             )
             self.closed = True
@@ -236,6 +241,7 @@ class SceneClient:
 
     @property
     def port(self) -> int:
+        """The client's own port, 0 if the socket is closed."""
         try:
             return int(self.sock.getsockname()[1])
         except OSError:
@@ -279,7 +285,8 @@ class SceneClient:
 
     # Called by the scene
 
-    def quietly(self, action: Callable[[], object]) -> None:
+    def mark_broken_on_error(self, action: Callable[[], object]) -> None:
+        """Call a function of the socket; an error means that the server has reset the connection."""
         try:
             action()
         except OSError:
@@ -291,7 +298,7 @@ class SceneClient:
             return False
         if self.finishing and not self.outbox:
             self.finishing = False
-            self.quietly(lambda: self.sock.shutdown(socket.SHUT_WR))
+            self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         if not self.outbox:
             return False
@@ -334,6 +341,7 @@ class SceneClient:
         return moved
 
     def receive(self) -> bool:
+        """Receive bytes, the end or a reset; return whether something has come."""
         try:
             data = self.sock.recv(1 << 18)
         except BlockingIOError:
@@ -349,7 +357,7 @@ class SceneClient:
             self.note("closed-by-server")
             # Send FIN as every client does. A server with a lingering close waits for it before it frees the
             # worker.
-            self.quietly(lambda: self.sock.shutdown(socket.SHUT_WR))
+            self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         if self.received == 0 or data[:5] == b"HTTP/":
             self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
@@ -365,7 +373,7 @@ class SceneClient:
 
 
 class Scene:
-    """The clients of one check, and its waits."""
+    """The clients of one check, and its waits. options: of the check, from the scheme of the lab."""
 
     def __init__(self, subject: Subject, options: dict[str, Any] | None = None) -> None:
         self.subject = subject
@@ -377,7 +385,7 @@ class Scene:
         self.began = time.monotonic()
         self.confirmations: list[str] = []  # proven facts, for the report
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.unproved: list[str] = []  # waits whose end proves nothing
         self.check = ""  # its name
         self.findings = Findings()  # of the run so far
@@ -404,8 +412,8 @@ class Scene:
         else:
             client.read_on()
 
-    def gave_up(self) -> bool:
-        """Return whether the server may have ended a connection because of a time limit.
+    def may_have_timed_out(self) -> bool:
+        """Whether the server may have ended a connection because of a time limit.
 
         This is so if half a request or an unread response had waited for MIN_SERVER_TIMEOUT_S on a connection
         that it ended.
@@ -493,11 +501,13 @@ class Scene:
                     break
                 continue
             now = time.monotonic()
-            if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, 0.05):
+            # To look at the server costs processor time: the longer it is quiescent, the less often
+            if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, MAX_LOOK_PAUSE_S):
                 continue
             looked_at = now
             tasks = self.subject.tasks()
-            if all(task.state in processes.ENDED_STATES for task in tasks.values()) and not self.pump(0.05):
+            has_ended = all(task.state in processes.ENDED_STATES for task in tasks.values())
+            if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
                 break
             connecting = any(not client.connected and not client.over() for client in self.clients)
             window = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
@@ -507,10 +517,10 @@ class Scene:
             elif now - quiescent_from >= (max(window, CONNECT_S) if connecting else window):
                 break
             baseline = baseline or tasks
-            stall_timeout_s = RESTLESS_S if self.restless and not sure else STALL_TIMEOUT_S
-            if now - moved_at > stall_timeout_s and self.had_turns(baseline, tasks, stall_timeout_s):
+            stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
+            if now - moved_at > stall_timeout_s and self.had_processor_time(baseline, tasks, stall_timeout_s):
                 self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
-                if self.restless and sure:
+                if self.never_sleeps and sure:
                     self.unproved.append(what)
                 break
             if now - checked_at > EXCESS_CHECK_EVERY_S:
@@ -528,7 +538,7 @@ class Scene:
         self.note(do="wait", what=what, happened=done)
         return done
 
-    def had_turns(
+    def had_processor_time(
         self,
         before: dict[int, processes.ThreadSample],
         after: dict[int, processes.ThreadSample],
@@ -551,9 +561,9 @@ class Scene:
         return self.until(condition, what)
 
     def settle(self, *, sure: bool = False) -> None:
-        """Wait until the server is quiescent."""
+        """Wait until the server is quiescent. sure: wait longer, for a pause on which more depends."""
         unproved = len(self.unproved)
-        self.until(lambda: False, "the server is quiescent", sure=sure and not self.restless)
+        self.until(lambda: False, "the server is quiescent", sure=sure and not self.never_sleeps)
         del self.unproved[unproved:]  # no verdict rests on a pause
 
     def start_again(self) -> str:
@@ -563,7 +573,7 @@ class Scene:
         old.close()
         try:
             self.subject = Subject(
-                old.recipe, old.site, old.workers, old.limits, old.port, old.output, old.environment
+                old.start_command, old.site, old.workers, old.limits, old.port, old.output, old.environment
             )
             self.subject.wait_until_ready()
         except NotStarted as error:
@@ -601,7 +611,7 @@ class Scene:
         return set(self.calls()) <= {"accept()", "a lock or a condition", "wait()"}
 
     def rest_on(self, name: str) -> None:
-        """Leave this check open if an earlier one has failed, or has found a fault that hides the result."""
+        """Raise NotJudged if an earlier check has failed, or found a fault that hides the result of this one."""
         by = self.findings.faults.get(name, self.check)
         if by != self.check:
             raise NotJudged(f"it rests on {by}, which has failed. Mend that first.")

@@ -67,6 +67,8 @@ class SpeedPlan:
 
 @dataclass(frozen=True)
 class Scheme:
+    """The grading scheme of a lab: its checks with their points, and the number of workers of the server."""
+
     name: str
     title: str
     workers: int
@@ -74,8 +76,8 @@ class Scheme:
     speed: SpeedPlan = SpeedPlan()
     subject: str = SERVER  # the kind of submission (kinds.py)
 
-    def suited(self, language: str) -> Scheme:
-        """Return the scheme with the checks that suit a submission in a language."""
+    def checks_for_language(self, language: str) -> Scheme:
+        """Return the scheme without the checks that do not suit a submission in a language."""
         items = tuple(item for item in self.items if item.check.suits(language))
         return replace(self, items=items)
 
@@ -115,9 +117,9 @@ def load(name: str) -> Scheme:
     stem = path.parent.name if path.name == "grading.toml" else path.stem
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
     names = [item.check.name for item in items]
-    twice = {each for each in names if names.count(each) > 1}
-    if twice:
-        raise ConfigError(f"{path}: check {min(twice)} appears twice")
+    repeated = {each for each in names if names.count(each) > 1}
+    if repeated:
+        raise ConfigError(f"{path}: check {min(repeated)} appears twice")
     check_needs(items, path)
     if subject != SERVER and "speed" in table:
         raise ConfigError(

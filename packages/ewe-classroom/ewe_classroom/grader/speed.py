@@ -47,7 +47,7 @@ from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.load import Slice, closed_loop
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.scheme import SpeedPlan
-from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, Recipe, Subject, from_path
+from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand, Subject, from_path
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 SLICE_S = 0.2
@@ -134,7 +134,7 @@ def ratio(pairs: list[tuple[float, float]]) -> Ratio:
     return Ratio(round(median, 4), round(low, 4), round(high, 4), len(found))
 
 
-def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
+def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
     """Return the recipe of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
         # imported here, because the course imports the grader
@@ -147,7 +147,7 @@ def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
     home = str(Path(ewe.__file__).resolve().parents[1])
     words = (sys.executable, "-P", "-m", "ewe", "--model", plan.reference, "--port", "{port}", "--documentroot",
              "{root}", "--threads", "{workers}", *MODEL_OPTIONS)  # fmt: skip
-    return Recipe(words, directory, plan.reference, {"PYTHONPATH": home})
+    return StartCommand(words, directory, plan.reference, {"PYTHONPATH": home})
 
 
 class Side:
@@ -184,13 +184,15 @@ class Side:
 
 
 @contextmanager
-def reference_server(recipe: Recipe, student: Subject, port: int, output: Path) -> Iterator[Subject]:
+def reference_server(
+    start_command: StartCommand, student: Subject, port: int, output: Path
+) -> Iterator[Subject]:
     """Run the reference beside the student's server. Raises NotStarted.
 
     The reference is added to student.own_children, so that it does not count as a process of the student's server.
     """
     limits = replace(student.limits, also_hidden=())  # the reference is ewe
-    reference = Subject(recipe, student.site, student.workers, limits, port, output)
+    reference = Subject(start_command, student.site, student.workers, limits, port, output)
     student.own_children.add(reference.pid)
     try:
         reference.wait_until_ready()
@@ -322,10 +324,10 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     where = directory / "reference"
     where.mkdir(mode=0o755, exist_ok=True)
     where.chmod(0o755)
-    recipe = reference_recipe(plan, lab, where)
+    start_command = reference_recipe(plan, lab, where)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
-        with reference_server(recipe, student, port, where / "output") as reference:
+        with reference_server(start_command, student, port, where / "output") as reference:
             return measure(student, reference, plan, name)
     except NotStarted as problem:
         return Speed(name, plan.clients, f"the reference, {name}, did not start: {problem}")

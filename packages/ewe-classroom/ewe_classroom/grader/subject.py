@@ -139,7 +139,7 @@ class ServedFiles:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StartCommand:
     """The command that starts a server, with {port}, {root} and {workers}. directory: its current directory."""
 
     command: tuple[str, ...]
@@ -150,6 +150,7 @@ class Recipe:
     language: str = ""
 
     def filled(self, port: int, root: Path, workers: int) -> list[str]:
+        """Return the words of the command, with values in place of {port}, {root} and {workers}."""
         values = {"{port}": str(port), "{root}": str(root), "{workers}": str(workers)}
         words = []
         for word in self.command:
@@ -159,7 +160,7 @@ class Recipe:
         return words
 
 
-def from_command(text: str) -> Recipe:
+def from_command(text: str) -> StartCommand:
     """Return the recipe of --command. Raises BadSubject."""
     try:
         words = shlex.split(text)
@@ -177,16 +178,16 @@ def from_command(text: str) -> Recipe:
         raise BadSubject(f"--command: {words[0]} is not an executable program; build it, or run chmod +x")
     if os.sep in words[0]:
         words[0] = os.path.abspath(words[0])
-    return recipe(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
+    return start_command(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
 
 
-def recipe(command: tuple[str, ...], directory: Path, shown: str) -> Recipe:
+def start_command(command: tuple[str, ...], directory: Path, shown: str) -> StartCommand:
     """Return the recipe of a program. Its language is that of the sources beside it."""
     sources = find_sources(command, directory)
-    return Recipe(command, directory, shown, language=sources.language if sources is not None else "")
+    return StartCommand(command, directory, shown, language=sources.language if sources is not None else "")
 
 
-def from_path(text: str) -> Recipe:
+def from_path(text: str) -> StartCommand:
     """Return the recipe of a file: a model of ewe, a program in Python, or any program. Raises BadSubject."""
     path = Path(text).absolute()
     shown = shlex.quote(text)
@@ -211,11 +212,11 @@ def from_path(text: str) -> Recipe:
             )
             command += ("--documentroot", "{root}", "--threads", "{workers}", *MODEL_OPTIONS)
             search_path = os.pathsep.join([home, str(path.parent)])
-            return Recipe(command, path.parent, shown, {"PYTHONPATH": search_path}, "model")
-        return Recipe((sys.executable, str(path), *arguments), path.parent, shown, language="python")
+            return StartCommand(command, path.parent, shown, {"PYTHONPATH": search_path}, "model")
+        return StartCommand((sys.executable, str(path), *arguments), path.parent, shown, language="python")
     if not os.access(path, os.X_OK):
         raise BadSubject(f"{text}: not executable; build it, run chmod +x, or use --command")
-    return recipe((str(path), *arguments), path.parent, shown)
+    return start_command((str(path), *arguments), path.parent, shown)
 
 
 def model_class(path: Path) -> str:
@@ -245,7 +246,7 @@ class Subject:
 
     def __init__(
         self,
-        recipe: Recipe,
+        start_command: StartCommand,
         site: ServedFiles,
         workers: int,
         limits: SandboxLimits,
@@ -253,7 +254,7 @@ class Subject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.start_command = start_command
         self.site = site
         self.workers = workers
         self.port = port
@@ -274,14 +275,14 @@ class Subject:
             "WORKERS": str(workers),
             "EWE_TRACE": str(self.trace),
             **self.environment,
-            **recipe.environment,
+            **start_command.environment,
         }
-        self.command = recipe.filled(port, site.root, workers)
+        self.command = start_command.filled(port, site.root, workers)
         with open(output, "wb") as log:
             try:
                 self.process = subprocess.Popen(
                     self.command,
-                    cwd=recipe.directory,
+                    cwd=start_command.directory,
                     env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -373,7 +374,7 @@ class Subject:
         # The files of any other account may be older.
         if account is not None and account.is_own and time.monotonic() > self.next_disk_check:
             self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
-            used = disk_bytes_of(account, self.recipe.directory)
+            used = disk_bytes_of(account, self.start_command.directory)
             if used > MAX_DISK_BYTES:
                 return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
         return ""

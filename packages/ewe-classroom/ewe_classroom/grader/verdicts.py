@@ -59,6 +59,11 @@ class Verdict:
         self.status, self.because = NOT_JUDGED, because
         self.sent = self.did = self.should = ""
 
+    @property
+    def what_happened(self) -> str:
+        """The behaviour of the server that the check found; "" if the check passed. In a report: `did`."""
+        return self.did
+
     def clip(self) -> None:
         """Shorten the texts that quote the server, and remove the control sequences of a terminal from them."""
         for name in ("sent", "did", "should", "because", "output"):

@@ -1,4 +1,4 @@
-"""Broken: a model of ewe whose workers share one variable for "the next connection", with no lock around it."""
+"""Broken: a model of ewe whose workers test the list of waiting connections, and take from it, without the lock."""
 
 import threading
 
@@ -10,26 +10,26 @@ class Mine(Processor):
 
     def serve(self, listener):
         self.waiting = []
-        self.some = threading.Condition()
+        self.not_empty = threading.Condition()
         self.ended = False
         workers = [threading.Thread(target=self.work) for _ in range(2)]
         for worker in workers:
             worker.start()
         for accepted in listener:
             self.waiting.append(self.stream_of(accepted))
-            with self.some:
-                self.some.notify()
-        with self.some:
+            with self.not_empty:
+                self.not_empty.notify()
+        with self.not_empty:
             self.ended = True
-            self.some.notify_all()
+            self.not_empty.notify_all()
         for worker in workers:
             worker.join()
 
     def work(self):
         while True:
-            with self.some:
+            with self.not_empty:
                 while not self.waiting and not self.ended:
-                    self.some.wait()
+                    self.not_empty.wait()
             if not self.waiting:
                 return
-            self.run(self.waiting.pop(0))
+            self.run(self.waiting.pop(0))  # another worker may have taken it since

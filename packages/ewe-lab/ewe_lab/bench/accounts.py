@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, last_line
 
 FIRST_UID = 61_001  # the uid of the first account; Debian assigns no uid of this range
 IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+# $0: a directory for the machine's /etc; $1: the new /etc; then the words of the command
 BIND_ETC_AND_RUN = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
 TRIAL_TIMEOUT_S = 10  # seconds
 
@@ -36,8 +37,8 @@ class TemporaryUser:
     number: int
     home: Path
 
-    def write(self, name: str, text: str) -> None:
-        """Write a program of this user, below ~/public_html/cgi-bin."""
+    def write_program(self, name: str, text: str) -> None:
+        """Write an executable file that belongs to this user, below ~/public_html/cgi-bin."""
         directory = self.home / "public_html" / "cgi-bin"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
@@ -46,7 +47,7 @@ class TemporaryUser:
             path.chmod(0o755)
 
 
-def impossible() -> str:
+def why_impossible() -> str:
     """Return why temporary accounts are impossible here, "" if they are possible."""
     if os.geteuid():
         return "the accounts of this experiment need root: only root may run programs as other accounts"
@@ -55,12 +56,12 @@ def impossible() -> str:
     command = [*IN_MOUNT_NAMESPACE, "mount --bind /etc /etc"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     if done.returncode:
-        return f"no mount namespace can be made here: {one_line(done.stderr)}"
+        return f"no mount namespace can be made here: {last_line(done.stderr)}"
     return ""
 
 
-def own_etc(directory: Path, machine: Path, passwd: str) -> None:
-    """Fill the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
+def make_etc(directory: Path, machine: Path, passwd: str) -> None:
+    """Make the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
     directory.mkdir()
     for name in set(os.listdir("/etc")) - {"passwd"}:
         (directory / name).symlink_to(machine / name)
@@ -69,11 +70,11 @@ def own_etc(directory: Path, machine: Path, passwd: str) -> None:
 
 @contextmanager
 def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUser], list[str]]]:
-    """Make `count` accounts; yield them, and the prefix of a command. The caller removes the directory.
+    """Make `count` accounts; yield them, and the words before a command that has to see them.
 
-    Raises LabError.
+    The caller removes the directory. Raises LabError if temporary accounts are impossible here.
     """
-    if why := impossible():
+    if why := why_impossible():
         raise LabError(why)
     used_uids = {entry.pw_uid for entry in pwd.getpwall()}
     numbers = range(FIRST_UID, FIRST_UID + count)
@@ -90,7 +91,7 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUs
     machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
     try:
         machine.chmod(0o755)
-        own_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
+        make_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
         yield users, [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine), str(directory / "etc")]
     finally:
         machine.rmdir()

@@ -2,7 +2,7 @@
 
     def run(lab: Bench) -> Iterator[Cell]:
         for tested in lab.servers(TESTED_SERVERS):
-            yield lab.measure(tested, load, Cell(...))
+            yield lab.fill_cell(tested, load, Cell(...))
 
 An experiment is data and a generator `run`. The data (the document's claim, the varied setting, the charts) stand
 in a TOML file. `run` yields each cell when it is complete, so that the cells of an interrupted run are kept.
@@ -33,12 +33,17 @@ class ServerUnderTest:
     kind: str = "ewe"
     model: str = ""
     options: tuple[str, ...] = ()
-    most: int = 1_000_000
+    most: int = 1_000_000  # max_connections, by its name in the file of a paper
     variables: tuple[tuple[str, str], ...] = ()
     other_pids: tuple[int, ...] = ()
 
+    @property
+    def max_connections(self) -> int:
+        """The connections that the server can keep open and serve at once."""
+        return self.most
 
-def in_words(seconds: float) -> str:
+
+def duration_text(seconds: float) -> str:
     """Return a time as `100 ms`, `2 s`, `5 min`."""
     if seconds >= 120 and seconds % 60 == 0:
         return f"{seconds / 60:g} min"
@@ -95,29 +100,28 @@ class Load:
 
     def description(self) -> str:
         """Return the load as text: `50 users, 100 ms think time, 10 s`."""
-        parts = []
+        plural = "s" if self.users != 1 else ""
         if self.shape == "arrivals":
-            parts += self._arrivals_in_words()
+            parts = self._arrivals_parts()
+        elif self.shape == "closed":
+            parts = [f"{self.users} user{plural}"]
+            parts.append(f"{duration_text(self.think)} think time" if self.think else "no think time")
         else:
-            who = "user" if self.shape == "closed" else "connection"
-            parts.append(f"{self.users} {who}{'s' if self.users != 1 else ''}")
-            if self.shape == "closed":
-                parts.append(f"{in_words(self.think)} think time" if self.think else "no think time")
-            else:
-                parts[0] += " at full speed"
+            parts = [f"{self.users} connection{plural} at full speed"]
         if self.requests:
             parts.append(f"{self.requests:,} requests")
         elif not self.sessions and not self.phases:
-            parts.append(in_words(self.seconds))
+            parts.append(duration_text(self.seconds))
         if not self.keep_alive:
             parts.append("a connection a request")
         if self.tls:
             parts.append("TLS 1.2 AES256-SHA" if self.tls == "parity" else "TLS")
         return ", ".join(parts)
 
-    def _arrivals_in_words(self) -> list[str]:
+    def _arrivals_parts(self) -> list[str]:
+        """Return the parts of the description that say when sessions begin, and what a session is."""
         if self.phases:
-            parts = [" then ".join(f"{rate:g}/s for {in_words(length)}" for length, rate in self.phases)]
+            parts = [" then ".join(f"{rate:g}/s for {duration_text(length)}" for length, rate in self.phases)]
         elif self.sessions:
             parts = [f"{self.sessions} sessions at {self.rate:g}/s"]
         else:
@@ -127,7 +131,7 @@ class Load:
         if self.calls > 1:
             parts.append(f"{self.calls} calls each")
             if self.think:
-                parts.append(f"{in_words(self.think)} think time")
+                parts.append(f"{duration_text(self.think)} think time")
         if self.users:
             parts.append(f"over {self.users} connections")
         return parts
@@ -140,10 +144,11 @@ class Bench(Protocol):
     repeats: int  # measurements of a cell
     directory: Path  # the run's own; removed at the end
     notes: list[str]  # of the table: append a sentence
-    prefix: list[str]  # of the commands of servers: makes a command enter the network of a slow link
+    # The words before each command of a server or a load, such as those that enter the network of a slow link
+    command_prefix: list[str]
 
-    def seconds(self, quick: float, full: float) -> float:
-        """Return `quick` in a quick run, else `full`."""
+    def quick_or_full(self, quick: float, full: float) -> float:
+        """Return `quick` in a quick run, else `full`: of seconds, or of a number of requests."""
 
     def servers(self, tested_servers: Iterable[ServerUnderTest]) -> Iterator[ServerUnderTest]:
         """Yield the servers that can run here; add a note for each of the others with the missing package."""
@@ -165,16 +170,17 @@ class Bench(Protocol):
     def probe(self, server: RunningServer, load: Load) -> None:
         """Send one request and check its answer against the load. Raises LabError."""
 
-    def measure(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Start, warm up, load and stop the server, as often as the lab repeats. Fill in the cell and return it.
+    def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+        """Start, warm up, load and stop the server, as often as the lab repeats. Add the samples to the cell.
 
-        A LabError becomes the cell's failure.
+        root: the document root. options: more options of the server. Return the cell. A LabError becomes the
+        cell's failure.
         """
 
-    def linked(self, speed: str) -> AbstractContextManager[str]:
+    def behind_link(self, speed: str) -> AbstractContextManager[str]:
         """Run the servers and loads of the block behind a link of `10mbit`, `100mbit` or `1gbit`.
 
-        Yields the reason if the link cannot be made, else "". The caller writes the reason into its cells.
+        Yields the problem if the link cannot be made, else "". The caller writes the problem into its cells.
         """
 
 

@@ -31,7 +31,7 @@ SHORT_TITLES = {  # the title of a figure, short enough for the head of a table
 }
 
 
-def number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """Return three significant digits without an exponent: `0.0044`, `12.9`, `8,310`."""
     if value is None or math.isnan(value):
         return NO_FIGURE
@@ -41,20 +41,20 @@ def number(value: float | None) -> str:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{min(digits, 15)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text and abs(value) >= 100 else trimmed(text)
+    return text.rstrip("0").rstrip(".") if "." in text and abs(value) >= 100 else without_trailing_zeros(text)
 
 
-def whole(value: float) -> str:
+def whole_text(value: float) -> str:
     """Return a figure without decimals, for narrow parts of a chart."""
     return f"{value:,.0f}"
 
 
-def trimmed(text: str) -> str:
+def without_trailing_zeros(text: str) -> str:
     """Return a decimal fraction without trailing zeros: `5.00` is `5`, `5.10` is `5.1`."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def ratio(value: float | None) -> str:
+def ratio_text(value: float | None) -> str:
     """Return a ratio with two significant digits below 0.1, else two decimals below 10."""
     if value is None:
         return NO_FIGURE
@@ -62,7 +62,7 @@ def ratio(value: float | None) -> str:
         return "0"
     if value < 0.1:
         return f"{value:.{1 - math.floor(math.log10(value))}f}"
-    return f"{value:.2f}" if value < 10 else number(value)
+    return f"{value:.2f}" if value < 10 else number_text(value)
 
 
 def time_text(value: float | None) -> str:
@@ -72,8 +72,8 @@ def time_text(value: float | None) -> str:
     if value == 0:
         return "0"
     if value < 0.9995e-3:
-        return f"{number(value * 1e6)} µs"
-    return f"{number(value * 1e3)} ms" if value < 0.9995 else f"{number(value)} s"
+        return f"{number_text(value * 1e6)} µs"
+    return f"{number_text(value * 1e3)} ms" if value < 0.9995 else f"{number_text(value)} s"
 
 
 def size_text(value: float | None) -> str:
@@ -82,11 +82,11 @@ def size_text(value: float | None) -> str:
         return NO_FIGURE
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
-            return f"{number(value / factor)} {unit}"
-    return f"{number(value)} B"
+            return f"{number_text(value / factor)} {unit}"
+    return f"{number_text(value)} B"
 
 
-def percent(value: float | None) -> str:
+def percent_text(value: float | None) -> str:
     """Return a share in percent."""
     if value is None:
         return NO_FIGURE
@@ -94,7 +94,7 @@ def percent(value: float | None) -> str:
     return f"{text}\u00a0%"
 
 
-def as_text(name: str, value: float | None, unit: str = "") -> str:
+def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
     """Return a figure as text, by its name: a time, a size, a share or a number with its unit."""
     if value is None:
         return NO_FIGURE
@@ -103,13 +103,13 @@ def as_text(name: str, value: float | None, unit: str = "") -> str:
     if name in ("usage.memory", "received"):
         return size_text(value)
     if name in ("client", "lost"):
-        return percent(value)
+        return percent_text(value)
     if name in ("rate", "micros") or not name.startswith("extra."):
-        return number(value)
-    return f"{number(value)} {unit}".rstrip()
+        return number_text(value)
+    return f"{number_text(value)} {unit}".rstrip()
 
 
-def title_of(name: str, unit: str = "") -> str:
+def figure_title(name: str, unit: str = "") -> str:
     """Return the title of an axis or a column that shows a figure."""
     if name in SHORT_TITLES:
         return SHORT_TITLES[name]
@@ -119,8 +119,8 @@ def title_of(name: str, unit: str = "") -> str:
 
 def errors_text(found: Mapping[str, int]) -> str:
     """Return errors by kind, in the order of the kinds: `881 st, 5 res`; "0" if there is none."""
-    known = [kind for kind in ERRORS if found.get(kind)]
-    return ", ".join(f"{found[kind]:,} {kind}" for kind in [*known, *sorted(set(found) - set(ERRORS))]) or "0"
+    in_order = [kind for kind in ERRORS if found.get(kind)] + sorted(set(found) - set(ERRORS))
+    return ", ".join(f"{found[kind]:,} {kind}" for kind in in_order) or "0"
 
 
 def middle_sample(cell: Cell) -> Sample | None:
@@ -131,11 +131,12 @@ def middle_sample(cell: Cell) -> Sample | None:
         if (value := figure(sample, cell.value)) is not None
     )
     if by_figure:
-        return cell.samples[by_figure[(len(by_figure) - 1) // 2][1]]
-    return cell.samples[0] if cell.samples else None
+        _, index_of_middle = by_figure[(len(by_figure) - 1) // 2]
+        return cell.samples[index_of_middle]
+    return cell.samples[0] if cell.samples else None  # no sample has the figure
 
 
-def of_cell(cell: Cell, name: str = "") -> float | None:
+def figure_of_cell(cell: Cell, name: str = "") -> float | None:
     """Return a cell's own figure (the median), or the figure `name` of its middle sample."""
     if not name or name == cell.value:
         return cell.median
@@ -143,26 +144,26 @@ def of_cell(cell: Cell, name: str = "") -> float | None:
     return figure(sample, name) if sample else None
 
 
-def is_bound(sample: Sample | None, name: str) -> bool:
+def is_lower_bound(sample: Sample | None, name: str) -> bool:
     """Whether a figure is a lower bound: a percentile that includes requests without an answer."""
     kind, _, part = name.partition(".")
     if sample is None or kind not in ("service", "response") or part in ("mean", "count"):
         return False
     times, value = getattr(sample, kind), figure(sample, name)
-    return times is not None and value is not None and times.is_bound(value)
+    return times is not None and value is not None and times.is_lower_bound(value)
 
 
-def of_sample(sample: Sample | None, name: str, unit: str = "") -> str:
+def sample_figure_text(sample: Sample | None, name: str, unit: str = "") -> str:
     """Return a sample's figure as text: `≥ 5 s` for a lower bound."""
-    text = as_text(name, figure(sample, name) if sample else None, unit)
-    return f"{AT_LEAST}{text}" if is_bound(sample, name) else text
+    text = named_figure_text(name, figure(sample, name) if sample else None, unit)
+    return f"{AT_LEAST}{text}" if is_lower_bound(sample, name) else text
 
 
 def figure_text(cell: Cell, name: str = "") -> str:
     """Return a cell's own figure, or the figure `name` of its middle sample, as text."""
     name = name or cell.value
-    text = as_text(name, of_cell(cell, name), cell.unit if name == cell.value else "")
-    return f"{AT_LEAST}{text}" if is_bound(middle_sample(cell), name) else text
+    text = named_figure_text(name, figure_of_cell(cell, name), cell.unit if name == cell.value else "")
+    return f"{AT_LEAST}{text}" if is_lower_bound(middle_sample(cell), name) else text
 
 
 def all_errors(cell: Cell) -> dict[str, int]:

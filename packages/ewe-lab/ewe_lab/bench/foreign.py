@@ -2,7 +2,7 @@
 
     with OtherProgramsWatch(cores) as watch:
         ...                     # the experiment
-    watch.share()               # of the cores, 0 to 1
+    watch.foreign_share()       # of the cores, 0 to 1
 
 A rate or a time that was measured beside a compiler is the compiler's too. Most experiments have their own client.
 None of them should have to remember to look at the cores, so the lab looks around every experiment alike: a thread
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe_lab.bench.processes import TICKS_PER_S, ProcessStat, own_seconds, processes
+from ewe_lab.bench.processes import TICKS_PER_S, ProcessStat, own_cpu_seconds, processes
 
 READ_EVERY_S = 1.0  # seconds between two readings
 # Of one core: if other programs had more, rates and times are no longer the server's
@@ -57,19 +57,23 @@ class ProcessTreeClock:
         was counted then.
         """
         family = self.family(list(everyone))
-        readings = {key: CpuReading(own_seconds(each), each.waited) for key, each in family.items()}
-        ours = waited = 0.0
+        readings = {
+            key: CpuReading(own_cpu_seconds(process), process.waited) for key, process in family.items()
+        }
+        used = waited = 0.0
         for key, reading in readings.items():
             before = self.members.get(key)
-            on_cores = family[key].core in cores
-            if before is None:
-                ours += (reading.own + reading.waited) * on_cores
+            is_on_cores = family[key].core in cores
+            if before is None:  # a process that is new in the tree
+                used += (reading.own + reading.waited) if is_on_cores else 0.0
                 continue
-            ours += max(reading.own - before.own, 0.0) * on_cores
+            used += max(reading.own - before.own, 0.0) if is_on_cores else 0.0
             waited += reading.waited - before.waited
-        ended = sum(each.own + each.waited for key, each in self.members.items() if key not in readings)
+        counted_before_end = sum(
+            member.own + member.waited for key, member in self.members.items() if key not in readings
+        )
         self.members = readings
-        return ours + max(waited - ended, 0.0)
+        return used + max(waited - counted_before_end, 0.0)
 
     def family(self, everyone: Sequence[ProcessStat]) -> dict[tuple[int, int], ProcessStat]:
         """Return the root and its descendants, and those of an earlier reading with their descendants."""
@@ -112,12 +116,13 @@ class OtherProgramsWatch:
         everyone: Callable[[], Iterable[ProcessStat]] = processes,
     ) -> None:
         self.cores = sorted(set(cores))
-        self.read = (busy, everyone)
+        self.read_busy_seconds, self.list_processes = busy, everyone
         self.tree_clock = ProcessTreeClock(os.getpid())
-        self.all = self.ours = 0.0  # busy seconds of the cores, and those of the lab among them
-        self.before = self.began = self.ended = 0.0
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.each_second, daemon=True)
+        self.busy_s = self.lab_s = 0.0  # busy seconds of the cores, and those of the lab among them
+        self.last_busy_s = 0.0  # the last reading: busy seconds since the machine started
+        self.began = self.ended = 0.0  # the times of the first and the last reading
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.read_each_second, daemon=True)
 
     def __enter__(self) -> OtherProgramsWatch:
         self.take_reading(first=True)
@@ -125,28 +130,28 @@ class OtherProgramsWatch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.over.set()
+        self.stopped.set()
         self.thread.join()
         self.take_reading()
 
-    def each_second(self) -> None:
-        """Read until the end."""
-        while not self.over.wait(READ_EVERY_S):
+    def read_each_second(self) -> None:
+        """Take a reading each second until the block is left."""
+        while not self.stopped.wait(READ_EVERY_S):
             self.take_reading()
 
     def take_reading(self, first: bool = False) -> None:
-        """Take a reading. first: the watch begins with it."""
-        busy, everyone = self.read
-        now, ours = busy(self.cores), self.tree_clock.cpu_seconds_since_last_call(everyone(), self.cores)
+        """Add the CPU seconds since the last reading to the totals. first: there is no reading before it."""
+        busy_s = self.read_busy_seconds(self.cores)
+        lab_s = self.tree_clock.cpu_seconds_since_last_call(self.list_processes(), self.cores)
         self.ended = time.monotonic()
         if first:
             self.began = self.ended
         else:
-            self.all += now - self.before
-            self.ours += ours
-        self.before = now
+            self.busy_s += busy_s - self.last_busy_s
+            self.lab_s += lab_s
+        self.last_busy_s = busy_s
 
-    def share(self) -> float:
-        """Return the share of the cores that other programs had."""
+    def foreign_share(self) -> float:
+        """Return the share of the cores, 0 to 1, that other programs had from the first reading to the last."""
         length = (self.ended - self.began) * len(self.cores)
-        return min(max((self.all - self.ours) / length, 0.0), 1.0) if length > 0 else 0.0
+        return min(max((self.busy_s - self.lab_s) / length, 0.0), 1.0) if length > 0 else 0.0

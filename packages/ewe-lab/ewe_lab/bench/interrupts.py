@@ -7,13 +7,13 @@ import signal
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def heed_interrupts() -> None:
-    """Let the first interrupt raise KeyboardInterrupt, and ignore the next."""
+def raise_on_first_interrupt() -> None:
+    """Let the first interrupt raise KeyboardInterrupt, and ignore later ones."""
     for number in INTERRUPTS:
-        signal.signal(number, interruptible)
+        signal.signal(number, raise_keyboard_interrupt)
 
 
-def interruptible(number: int, frame: object) -> None:
+def raise_keyboard_interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt, so that all blocks are left; a second interrupt must not disturb their clean-up."""
     ignore_interrupts()
     raise KeyboardInterrupt

@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, path_of_tool, running
 
 # A burst large enough for 1 Gbit/s, a queue of 50 ms, packets as on Ethernet.
-SHAPE = (
+LINK_SCRIPT = (
     "{ip} link set lo mtu 1500 up && {tc} qdisc add dev lo root tbf rate {speed} burst 128kb latency 50ms"
     " && echo ready && exec sleep 86400"
 )
@@ -31,24 +31,26 @@ COMMAND_TIMEOUT_S = 5.0  # seconds
 
 @contextmanager
 def link(speed: str) -> Iterator[list[str]]:
-    """Make a link; yield the prefix of a command that runs behind it. Raises LabError."""
+    """Make a link; yield the words before a command that has to run behind it.
+
+    speed: one of SPEEDS. Raises LabError if the link cannot be made here.
+    """
     if speed not in SPEEDS:
         raise LabError(f"there is no link of {speed!r}; there are {', '.join(SPEEDS)}")
     lacking = [name for name in ("ip", "tc") if not find_tool(name)]
     if lacking:
         raise LabError(f"no link of {speed}: {' and '.join(lacking)} missing: apt install iproute2")
-    script = SHAPE.format(ip=tool("ip"), tc=tool("tc"), speed=speed)
+    script = LINK_SCRIPT.format(ip=path_of_tool("ip"), tc=path_of_tool("tc"), speed=speed)
     superuser = os.geteuid() == 0
     user = [] if superuser else ["--user", "--map-current-user", "--keep-caps"]
-    command = [tool("unshare"), *user, "--net", "sh", "-c", script]
+    command = [path_of_tool("unshare"), *user, "--net", "sh", "-c", script]
     with tempfile.TemporaryFile() as output, running(command, output, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         with holder.stdout as ready_line:
-            ready = (
-                select.select([ready_line], [], [], COMMAND_TIMEOUT_S)[0]
-                and ready_line.readline() == b"ready\n"
-            )
-            if not ready:
-                raise LabError(f"no link of {speed} can be made here: {one_line(text_of(output))}")
+            readable, _, _ = select.select([ready_line], [], [], COMMAND_TIMEOUT_S)
+            if (
+                not readable or ready_line.readline() != b"ready\n"
+            ):  # LINK_SCRIPT writes it when the link is made
+                raise LabError(f"no link of {speed} can be made here: {last_line(output_text(output))}")
             enter = [] if superuser else ["--user", "--preserve-credentials"]
-            yield [tool("nsenter"), "--target", str(holder.pid), *enter, "--net", "--"]
+            yield [path_of_tool("nsenter"), "--target", str(holder.pid), *enter, "--net", "--"]

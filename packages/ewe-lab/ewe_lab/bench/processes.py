@@ -22,6 +22,9 @@ from typing import IO
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks a second: the unit of /proc/PID/stat and /proc/stat
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 TERM_TO_KILL_S = 5.0  # seconds that a process may take to end after SIGTERM
+KILL_ROUNDS, KILL_PAUSE_S = 100, 0.01  # how often the rest of a session is killed, until no process is left
+MAX_READINGS_OF_TREE = 5  # of a tree whose processes start and end meanwhile
+OUTPUT_BYTES = 65536  # of a child's output that are read
 DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
 
 
@@ -52,32 +55,36 @@ def read_process(pid: int) -> ProcessStat | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the third field of proc(5) and the following ones
-    ticks = [int(number) for number in fields[11:15]]  # utime, stime, cutime, cstime
+    # The name of the program may contain blanks and parentheses: the fields are counted from behind it. proc(5)
+    # counts from 1, and the name is field 2
+    fields = dict(enumerate(text.rpartition(")")[2].split(), 3))
+    user, system, children_user, children_system = (
+        int(fields[number]) / TICKS_PER_S for number in range(14, 18)
+    )
     return ProcessStat(
         pid,
-        fields[0],
-        int(fields[1]),
-        int(fields[3]),
-        sum(ticks[:2]) / TICKS_PER_S,
-        sum(ticks[2:]) / TICKS_PER_S,
-        core=int(fields[36]),
-        started=int(fields[19]),
+        state=fields[3],
+        parent=int(fields[4]),
+        session=int(fields[6]),
+        own=user + system,
+        waited=children_user + children_system,
+        core=int(fields[39]),
+        started=int(fields[22]),
     )
 
 
 def processes() -> list[ProcessStat]:
     """Return all processes of the machine."""
     found = [read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
-    return [each for each in found if each is not None]
+    return [process for process in found if process is not None]  # None: it ended meanwhile
 
 
 def process_tree(*roots: int) -> list[ProcessStat]:
     """Return processes and all their descendants."""
     everyone = processes()
-    found = [each for each in everyone if each.pid in roots]
-    for parent in found:  # grows meanwhile
-        found += [each for each in everyone if each.parent == parent.pid]
+    found = [process for process in everyone if process.pid in roots]
+    for parent in found:  # the loop also reaches the children that it appends
+        found += [process for process in everyone if process.parent == parent.pid]
     return found
 
 
@@ -86,15 +93,15 @@ def cpu_seconds(*roots: int) -> float:
 
     A process that has ended counts too: as a zombie, or in the total of the parent that has waited for it.
     """
-    for _ in range(5):
+    for _ in range(MAX_READINGS_OF_TREE):
         family = process_tree(*roots)
-        total = sum(own_seconds(each) + each.waited for each in family)
-        if [each.pid for each in process_tree(*roots)] == [each.pid for each in family]:
+        total = sum(own_cpu_seconds(process) + process.waited for process in family)
+        if [process.pid for process in process_tree(*roots)] == [process.pid for process in family]:
             break  # otherwise a process may have been counted twice, or not at all
     return total
 
 
-def own_seconds(process: ProcessStat) -> float:
+def own_cpu_seconds(process: ProcessStat) -> float:
     """Return the CPU seconds of one process from its CPU clock: the times in /proc come in steps of 10 ms."""
     try:
         # The clock id of clock_getcpuclockid(3) on Linux: the inverted pid, and three bits that mean CPU time
@@ -117,6 +124,16 @@ def two_cores() -> tuple[int, int]:
     """Return the core for the server and the core for the load: the same core if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[0], cores[-1]
+
+
+def server_core() -> int:
+    """Return the core for the server."""
+    return two_cores()[0]
+
+
+def load_core() -> int:
+    """Return the core for the load."""
+    return two_cores()[1]
 
 
 @contextmanager
@@ -164,31 +181,36 @@ def running(
         except subprocess.TimeoutExpired:
             started.kill()
         finally:
-            started.poll()
-            end_session(started.pid)
+            started.poll()  # its exit status, before a signal to the session can change it
+            end_session(started.pid)  # the id of a new session is the pid of its first process
             started.wait()
 
 
 def end_session(session: int) -> None:
-    """Kill the remaining processes of a session."""
-    for _ in range(100):
-        left = [
-            each.pid for each in processes() if each.session == session and each.state not in ENDED_STATES
+    """Kill the processes of a session, and wait until none is left, at most about a second."""
+    for _ in range(KILL_ROUNDS):  # a process may fork between the listing and the signal
+        pids = [
+            process.pid
+            for process in processes()
+            if process.session == session and process.state not in ENDED_STATES
         ]
-        if not left:
+        if not pids:
             return
-        for pid in left:
+        for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        time.sleep(0.01)
+        time.sleep(KILL_PAUSE_S)
 
 
 def end_children(but: set[int]) -> None:
-    """Kill our descendants and their sessions, except `but`. An interrupt may come in the middle of a start."""
-    new = [each for each in process_tree(os.getpid()) if each.pid not in but and each.pid != os.getpid()]
-    for session in {each.session for each in new} - {os.getsid(0)}:
+    """Kill our descendants and their sessions, except the processes `but`.
+
+    A block of running() stops its own process. An interrupt in the middle of a start leaves one without a block.
+    """
+    new = [process for process in process_tree(os.getpid()) if process.pid not in but | {os.getpid()}]
+    for session in {process.session for process in new} - {os.getsid(0)}:
         end_session(session)
 
 
@@ -206,7 +228,10 @@ def allow_descriptors(wanted: int) -> int:
 
 
 def wait_for_end(started: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait at most `seconds` for a child to end. Leave it a zombie, so that its CPU time can still be read."""
+    """Wait at most `seconds` for a child to end; return whether it has ended.
+
+    The child stays a zombie, so that its CPU time can still be read.
+    """
     descriptor = os.pidfd_open(started.pid)
     try:
         return bool(select.select([descriptor], [], [], seconds)[0])
@@ -214,30 +239,33 @@ def wait_for_end(started: subprocess.Popen[bytes], seconds: float) -> bool:
         os.close(descriptor)
 
 
-def text_of(output: IO[bytes]) -> str:
+def output_text(output: IO[bytes]) -> str:
     """Return the first 64 KB of a child's output, without moving the position at which it writes."""
-    return os.pread(output.fileno(), 65536, 0).decode(errors="replace")
+    return os.pread(output.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")
 
 
-def one_line(text: str) -> str:
-    """Return the last line that is not empty."""
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, the one that names the error; "it said nothing" if there is none."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of a program. /usr/sbin is searched too: on Debian it is not on the PATH of users."""
+    """Return the path of a program, None if it is not installed.
+
+    /usr/sbin is searched too: on Debian it is not on the PATH of users.
+    """
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
 
 
-def missing(names: Iterable[str]) -> str:
+def missing_programs_text(names: Iterable[str]) -> str:
     """Return one line that names the missing programs and their packages, "" if none is missing."""
     lacking = [name for name in names if not find_tool(name)]
     packages = " ".join(DEBIAN_PACKAGES.get(name, name) for name in lacking)
     return f"{' and '.join(lacking)} missing: apt install {packages}" if lacking else ""
 
 
-def tool(name: str) -> str:
-    """Return the path of a program. Raises LabError."""
+def path_of_tool(name: str) -> str:
+    """Return the path of a program. Raises LabError if it is not installed."""
     if found := find_tool(name):
         return found
-    raise LabError(missing([name]))
+    raise LabError(missing_programs_text([name]))

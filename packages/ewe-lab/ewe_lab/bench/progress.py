@@ -47,29 +47,29 @@ class Progress:
                 if self.text:
                     self.draw()
 
-    def begin(self, seconds: float) -> None:
+    def begin_table(self, seconds: float) -> None:
         """Note that a table begins. seconds: its estimated duration."""
         self.current_s = seconds
         self.unbegun_s = max(self.unbegun_s - seconds, 0.0)
         self.began = time.monotonic()
 
-    def end(self) -> None:
+    def end_table(self) -> None:
         """Note that the table is finished."""
         self.finished_s += self.current_s
         self.finished_real_s += time.monotonic() - self.began
         self.current_s = 0.0
 
-    def say(self, text: str) -> None:
-        """Show the current step."""
+    def show_step(self, text: str) -> None:
+        """Show the current step: in the line that is rewritten, or as a new line if there is no terminal."""
         if not self.is_terminal:
-            left = f"[{self.left()}] " if self.unbegun_s or self.current_s else ""
-            print(left + text, file=self.file, flush=True)
+            time_left = f"[{self.time_left_text()}] " if self.unbegun_s or self.current_s else ""
+            print(time_left + text, file=self.file, flush=True)
             return
         with self.lock:
             self.text = text
             self.draw()
 
-    def note(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that is not rewritten."""
         self.clear()
         print(text, file=self.file, flush=True)
@@ -84,14 +84,20 @@ class Progress:
     def draw(self) -> None:
         """Write the line, no wider than the terminal."""
         width = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[K{f'[{self.left()}] {self.text}'[:width]}", end="", file=self.file, flush=True)
+        print(
+            f"\r\x1b[K{f'[{self.time_left_text()}] {self.text}'[:width]}", end="", file=self.file, flush=True
+        )
 
-    def plan(self) -> str:
-        """Return the time that the run will take, in words; "" if it is not known."""
-        return f"about {words(self.unbegun_s + self.current_s)}" if self.unbegun_s + self.current_s else ""
+    def planned_time_text(self) -> str:
+        """Return the time that the run will take, as text; "" if it is not known."""
+        return (
+            f"about {duration_text(self.unbegun_s + self.current_s)}"
+            if self.unbegun_s + self.current_s
+            else ""
+        )
 
-    def left(self) -> str:
-        """Return the time left, in words."""
+    def time_left_text(self) -> str:
+        """Return the time that is left, as text: the estimates, corrected by the finished tables' real times."""
         factor = self.finished_real_s / self.finished_s if self.finished_s > MIN_FINISHED_S else 1.0
         current_left_s = (
             max(self.current_s * factor - (time.monotonic() - self.began), 0.0) if self.current_s else 0.0
@@ -99,9 +105,9 @@ class Progress:
         seconds = current_left_s + self.unbegun_s * factor
         if self.current_s and not seconds:  # the last table takes longer than its estimate
             return "longer than planned"
-        return f"{words(seconds)} left"
+        return f"{duration_text(seconds)} left"
 
 
-def words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration in words."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

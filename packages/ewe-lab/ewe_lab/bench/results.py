@@ -68,7 +68,7 @@ class Times:
         """The number of times in the percentiles: answers, and requests that were never answered."""
         return max(self.count, sum(count for _, count in self.buckets))
 
-    def is_bound(self, value: float) -> bool:
+    def is_lower_bound(self, value: float) -> bool:
         """Whether a percentile is a lower bound: it is not below `at_least`."""
         return self.at_least is not None and value >= self.at_least * (1 - PRECISION)
 
@@ -225,21 +225,21 @@ class Cell:
         return (min(self.values), max(self.values)) if self.values else None
 
     @property
-    def client_limited(self) -> bool:
+    def was_client_limited(self) -> bool:
         """Whether the load generator was so busy that it may be the bottleneck."""
         shares = [sample.client for sample in self.samples if sample.client is not None]
         return bool(shares) and statistics.median(shares) > CLIENT_LIMITED_SHARE
 
 
 def times_needed(percentile: str, beyond: int = MIN_TIMES_ABOVE_PERCENTILE) -> int:
-    """Return the number of times that a percentile needs: p50 20, p90 100, p95 200, p99 1,000.
+    """Return how many times must be measured for a percentile: p50 20, p90 100, p95 200, p99 1,000.
 
-    beyond: how many times lie beyond it then.
+    beyond: how many of them must lie beyond the percentile.
     """
     return round(beyond / (1 - SHARES[percentile]))
 
 
-def too_few(sample: Sample, name: str) -> bool:
+def has_too_few_times(sample: Sample, name: str) -> bool:
     """Whether a figure is a percentile of fewer times than it needs."""
     kind, _, part = name.partition(".")
     times = getattr(sample, kind) if kind in ("service", "response") and part in SHARES else None
@@ -251,14 +251,16 @@ def figure(sample: Sample, name: str) -> float | None:
 
     A percentile of too few times is no figure: None.
     """
-    if too_few(sample, name):
+    if has_too_few_times(sample, name):
         return None
-    found: Any = sample
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
-        if found is None:
+    value: Any = sample
+    for part in name.split(
+        "."
+    ):  # `usage.memory` is sample.usage.memory, `extra.accepted` sample.extra["accepted"]
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+        if value is None:
             return None
-    return float(found)
+    return float(value)
 
 
 @dataclass
@@ -329,20 +331,19 @@ def value_from_json(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
-        known = {each.name for each in fields(kind)}
-        if unknown := set(value) - known:
+        if unknown := set(value) - {field.name for field in fields(kind)}:
             raise TypeError(f"{kind.__name__} has no {sorted(unknown)[0]}")
         return kind(**{name: value_from_json(hints[name], part) for name, part in value.items()})
-    if origin in (typing.Union, types.UnionType):
+    if origin in (typing.Union, types.UnionType):  # the only unions are `X | None`
         if value is None:
             return None
-        return value_from_json(next(each for each in arguments if each is not types.NoneType), value)
+        return value_from_json(next(type_ for type_ in arguments if type_ is not types.NoneType), value)
     if origin is list:
         return [value_from_json(arguments[0], part) for part in value]
     if origin is tuple and arguments[-1] is Ellipsis:
         return tuple(value_from_json(arguments[0], part) for part in value)
     if origin is tuple:
-        return tuple(value_from_json(each, part) for each, part in zip(arguments, value, strict=True))
+        return tuple(value_from_json(type_, part) for type_, part in zip(arguments, value, strict=True))
     if origin is dict:
         return {key: value_from_json(arguments[1], part) for key, part in value.items()}
     if not isinstance(value, kind):

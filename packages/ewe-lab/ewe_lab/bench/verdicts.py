@@ -46,9 +46,9 @@ from dataclasses import dataclass, replace
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.figures import percent, ratio
+from ewe_lab.bench.figures import percent_text, ratio_text
 from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE
-from ewe_lab.bench.results import Cell, ExperimentTable, Sample, figure, too_few
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, figure, has_too_few_times
 
 MAX_RATIO_FACTOR = 1.5  # the greatest factor between the two ratios of a reproduced cell
 MAX_DESCRIBED_COLUMNS = 4  # up to this many columns, the finding describes each one
@@ -94,7 +94,7 @@ class Finding:
     sentence: str
 
 
-def side(ratio_to_reference: float) -> int:
+def side_of_reference(ratio_to_reference: float) -> int:
     """Return the side of the reference on which a ratio is: -1 below, 1 above, 0 level with it."""
     if 1 / LEVEL_RATIO - ROUNDING <= ratio_to_reference <= LEVEL_RATIO + ROUNDING:
         return 0
@@ -107,39 +107,39 @@ def compare(paper: float, ours: float, level: bool = False) -> str:
         return REPRODUCED
     if min(paper, ours) > 0 and max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR:
         return REPRODUCED
-    then, now = side(paper), 0 if level else side(ours)
-    if then == now:
+    paper_side, our_side = side_of_reference(paper), 0 if level else side_of_reference(ours)
+    if paper_side == our_side:
         return SHAPE
-    return INVERTED if then == -now else CHANGED
+    return INVERTED if paper_side == -our_side else CHANGED
 
 
 def compare_shares(paper: float, ours: float) -> str:
     """Return the verdict on two shares of lost requests."""
-    some = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
-    if some == (True, True):
+    much_lost = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
+    if all(much_lost):
         return REPRODUCED if max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR else SHAPE
-    return CHANGED if any(some) else REPRODUCED
+    return CHANGED if any(much_lost) else REPRODUCED
 
 
-def compare_with_bound(paper: float, bound: float, sense: int) -> str:
-    """Return the verdict if our ratio is known to be at least (sense 1) or at most (sense -1) the bound."""
-    far = min(paper, bound) <= 0 or max(paper, bound) / min(paper, bound) > MAX_RATIO_FACTOR
-    if side(bound) != sense:
+def compare_with_bound(paper: float, bound: float, *, is_lower: bool) -> str:
+    """Return the verdict if only a bound of our ratio is known. is_lower: a lower bound, else an upper bound."""
+    known_side = 1 if is_lower else -1  # the only side of the reference of which the bound can be a proof
+    if side_of_reference(bound) != known_side:
         return NOT_TESTABLE
-    if side(paper) == sense:
+    if side_of_reference(paper) == known_side:
         return SHAPE
-    if not far:
+    if min(paper, bound) > 0 and max(paper, bound) / min(paper, bound) <= MAX_RATIO_FACTOR:
         return NOT_TESTABLE
-    return INVERTED if side(paper) == -sense else CHANGED
+    return INVERTED if side_of_reference(paper) == -known_side else CHANGED
 
 
 def is_client_limited(cell: Cell) -> bool:
     """Whether the load generator may be the bottleneck of a figure: it affects rates and times only."""
     timed = cell.value == "seconds" or cell.value.startswith(("service.", "response."))
-    return cell.client_limited and (cell.value in RATES or timed)
+    return cell.was_client_limited and (cell.value in RATES or timed)
 
 
-def groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
+def comparable_groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
     """Return the cells that may be compared with each other: those of a column with the same x."""
     found: dict[tuple[str, float | None], list[Cell]] = {}
     for cell in cells:
@@ -148,27 +148,34 @@ def groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
 
 
 def distinct_groups(cells: Sequence[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
-    """Return groups as `groups` does, without the groups that repeat the figures of others."""
-    found: dict[tuple[str, float | None], list[Cell]] = {}
-    seen: list[tuple[str, str, list[Sample]]] = []
-    cells = [cell for cell in cells if not cell.line]
-    for (column, x), group in sorted(groups(cells).items(), key=lambda each: each[0][1] is None):
-        samples = [(cell.server, cell.value, cell.samples) for cell in group if cell.samples]
-        if x is not None or not samples or any(each not in seen for each in samples):
-            found[column, x] = group
-        seen += samples
-    order = list(groups(cells))
-    return dict(sorted(found.items(), key=lambda each: order.index(each[0])))
+    """Return groups as `comparable_groups` does, without the groups that repeat the figures of others.
+
+    A table may show the same samples on an x axis and in a column without one: that column is left out.
+    """
+    groups = comparable_groups(cell for cell in cells if not cell.line)
+    earlier_figures: list[tuple[str, str, list[Sample]]] = []
+    distinct = set()
+    for column, x in sorted(
+        groups, key=lambda column_and_x: column_and_x[1] is None
+    ):  # those with an x first
+        figures_of_group = [
+            (cell.server, cell.value, cell.samples) for cell in groups[column, x] if cell.samples
+        ]
+        is_new = any(each not in earlier_figures for each in figures_of_group)
+        if x is not None or not figures_of_group or is_new:
+            distinct.add((column, x))
+        earlier_figures += figures_of_group
+    return {key: group for key, group in groups.items() if key in distinct}
 
 
 def other_programs_clause(table: ExperimentTable) -> str:
     """Return a clause if other programs had much of the cores while the table was measured, else ""."""
     if table.foreign is None or table.foreign * table.cores <= MAX_FOREIGN_SHARE:
         return ""
-    return f"other programs had {percent(table.foreign)} of the {of_cores(table.cores)}"
+    return f"other programs had {percent_text(table.foreign)} of the {cores_text(table.cores)}"
 
 
-def of_cores(cores: int) -> str:
+def cores_text(cores: int) -> str:
     """Return `core` or `2 cores`."""
     return f"{cores} cores" if cores > 1 else "core"
 
@@ -180,20 +187,20 @@ def is_timed(experiment: Experiment | None) -> bool:
 
 def judge(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
     """Return the table's cells in their order, each with its ratios and its verdict."""
-    found = judge_alone(table, experiment)
+    judged_cells = judge_on_quiet_machine(table, experiment)
     reason = other_programs_clause(table) if is_timed(experiment) else ""
     if not reason:
-        return found
+        return judged_cells
     return [
-        replace(each, verdict=NOT_TESTABLE, reason=reason) if each.verdict in TESTED else each
-        for each in found
+        replace(judged, verdict=NOT_TESTABLE, reason=reason) if judged.verdict in TESTED else judged
+        for judged in judged_cells
     ]
 
 
-def judge_alone(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
-    """Judge as `judge` does, on a machine without other programs."""
+def judge_on_quiet_machine(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
+    """Judge as `judge` does, as if no other program had run."""
     by_cell: dict[int, JudgedCell] = {}
-    for (column, _), group in groups(table.cells).items():
+    for (column, _), group in comparable_groups(table.cells).items():
         reference, paper_reference = experiment.references(column) if experiment else ("", "")
         ours = next((cell for cell in group if reference and cell.server == reference), None)
         paper = next(
@@ -205,7 +212,10 @@ def judge_alone(table: ExperimentTable, experiment: Experiment | None) -> list[J
 
 
 def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None) -> JudgedCell:
-    """Return one cell's ratios and its verdict."""
+    """Return one cell's ratios and its verdict.
+
+    reference: the cell of our reference server. paper_reference: the cell with the figure of the document's.
+    """
     if cell.value == "lost":
         return judge_lost_share(cell)
     ours, reason = our_ratio(cell, reference)
@@ -220,20 +230,21 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return JudgedCell(cell, paper, ours, NOT_TESTABLE, reason)
     if cell is reference:
         return JudgedCell(cell, paper, ours, REFERENCE)
-    busy = [each for each in (cell, reference) if is_client_limited(each)]
-    if not busy:
-        return JudgedCell(cell, paper, ours, compare(paper, ours, may_be_chance(cell, reference)))
-    reason = f"the load generator was the limit (of {' and '.join(each.server for each in busy)})"
+    limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
+    if not limited:
+        return JudgedCell(cell, paper, ours, compare(paper, ours, level=may_be_chance(cell, reference)))
+    reason = f"the load generator was the limit (of {' and '.join(measured.server for measured in limited)})"
     verdict = NOT_TESTABLE
-    if cell.value in RATES and len(busy) == 1:
-        verdict = compare_with_bound(paper, ours, 1 if busy[0] is cell else -1)
+    if cell.value in RATES and len(limited) == 1:
+        # A faster load generator would raise the rate of the limited server: of the cell, or of the reference
+        verdict = compare_with_bound(paper, ours, is_lower=limited[0] is cell)
     return JudgedCell(cell, paper, ours, verdict, reason)
 
 
 def may_be_chance(cell: Cell, reference: Cell) -> bool:
     """Whether the figures of two cells overlap, each with the spread of its repeats."""
-    one, other = figure_range(cell, cell.value), figure_range(reference, reference.value)
-    return bool(one and other and one.level_with(other))
+    ours, of_reference = figure_range(cell, cell.value), figure_range(reference, reference.value)
+    return bool(ours and of_reference and ours.is_level_with(of_reference))
 
 
 def judge_lost_share(cell: Cell) -> JudgedCell:
@@ -246,9 +257,9 @@ def judge_lost_share(cell: Cell) -> JudgedCell:
 
 
 def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
-    """Return our figure over that of the reference server, or the reason why there is none."""
+    """Return our figure over that of the reference server, and ""; or None and the reason why there is none."""
     if cell.median is None:
-        if any(too_few(sample, cell.value) for sample in cell.samples):
+        if any(has_too_few_times(sample, cell.value) for sample in cell.samples):
             return None, "too few replies for this percentile"
         return None, cell.failure or ("no reply" if cell.samples else "not measured")
     if reference is None or reference.median is None:
@@ -264,36 +275,38 @@ def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
 
 def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     """Return the finding on a table's claim, from the verdicts of its cells."""
-    all_judged = judge(table, experiment)
+    judged_cells = judge(table, experiment)
     if table.skipped:
         return Finding(NOT_TESTABLE, f"Not run: {table.skipped}")
-    if not any(each.verdict for each in all_judged):
+    if not any(judged.verdict for judged in judged_cells):  # NOT_PRINTED: the document has no figure
         return Finding(NO_CLAIM, "")
     columns: dict[str, list[JudgedCell]] = {}
-    for each in all_judged:
-        columns.setdefault(each.cell.setting, []).append(each)
-    words = {name: word_of(each.verdict for each in inside) for name, inside in columns.items()}
+    for judged in judged_cells:
+        columns.setdefault(judged.cell.setting, []).append(judged)
+    words = {name: verdict_of_column(judged.verdict for judged in column) for name, column in columns.items()}
     tested = {name: word for name, word in words.items() if word not in (NOT_TESTABLE, NO_CLAIM)}
     if not tested:
-        why = Counter(each.reason for each in all_judged if each.reason).most_common(1)
-        return Finding(
-            NOT_TESTABLE, with_capital(why[0][0]) + "." if why else "Only one server was measured."
-        )
-    word = next(iter(set(tested.values()))) if len(set(tested.values())) == 1 else IN_PART
+        reasons = Counter(judged.reason for judged in judged_cells if judged.reason)
+        if not reasons:
+            return Finding(NOT_TESTABLE, "Only one server was measured.")
+        ((most_frequent, _),) = reasons.most_common(1)
+        return Finding(NOT_TESTABLE, with_capital(most_frequent) + ".")
+    different_words = set(tested.values())
+    word = different_words.pop() if len(different_words) == 1 else IN_PART
     if len(tested) > MAX_DESCRIBED_COLUMNS:
-        together = [each for name in tested for each in columns[name]]
-        counted = f"{len(tested)} settings, in all: {order_text(together)}"
+        all_tested = [judged for name in tested for judged in columns[name]]
+        counted = f"{len(tested)} settings, in all: {order_text(all_tested)}"
     else:
         counted = "; ".join(
             (f"{name}: " if len(columns) > 1 and name else "") + order_text(columns[name])
-            for name, word_there in words.items()
-            if word_there != NO_CLAIM
+            for name, word_of_column in words.items()
+            if word_of_column != NO_CLAIM
         )
     return Finding(word, with_capital(counted) + ".")
 
 
-def word_of(verdicts: Iterable[str]) -> str:
-    """Return the word for a column of verdicts."""
+def verdict_of_column(verdicts: Iterable[str]) -> str:
+    """Return the word for a column of verdicts: holds, holds in part, does not hold, or why there is none."""
     found = [verdict for verdict in verdicts if verdict]
     tested = [verdict for verdict in found if verdict in TESTED]
     if not tested:
@@ -302,9 +315,9 @@ def word_of(verdicts: Iterable[str]) -> str:
     return HOLDS if confirmed == len(tested) else IN_PART if confirmed else FAILS
 
 
-def order_text(inside: Sequence[JudgedCell]) -> str:
+def order_text(judged_cells: Sequence[JudgedCell]) -> str:
     """Say how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
-    count = Counter(each.verdict for each in inside)
+    count = Counter(judged.verdict for judged in judged_cells)
     tested = sum(count[verdict] for verdict in TESTED)
     if not tested:
         return NOT_TESTABLE
@@ -319,17 +332,23 @@ def order_text(inside: Sequence[JudgedCell]) -> str:
 
 def change_since_document(table: ExperimentTable, experiment: Experiment | None) -> str:
     """Return one sentence on the greatest change since the document; "" if no cell is testable."""
-    tested = [each for each in judge(table, experiment) if each.verdict in TESTED]
-    tested = [each for each in tested if each.cell.value == table.cells[0].value]  # of one kind
+    tested = [
+        judged
+        for judged in judge(table, experiment)
+        # The ratios of one kind of figure only: a table may have rates and times
+        if judged.verdict in TESTED and judged.cell.value == table.cells[0].value
+    ]
     if not tested or experiment is None:
         return ""
     most_changed = max(tested, key=log_distance)
     at_setting = f" ({most_changed.cell.column})" if most_changed.cell.column else ""
     reference, paper_reference = experiment.references(most_changed.cell.column)
-    over = paper_reference or reference
+    printed_reference = paper_reference or reference
     printed_name = most_changed.cell.paper_server or most_changed.cell.server
-    then = f"{printed_name} had {ratio(most_changed.paper)} times {over}'s figure"
-    now = f"{most_changed.cell.server} has {ratio(most_changed.ours)} times {reference}'s now{at_setting}"
+    then = f"{printed_name} had {ratio_text(most_changed.paper)} times {printed_reference}'s figure"
+    now = (
+        f"{most_changed.cell.server} has {ratio_text(most_changed.ours)} times {reference}'s now{at_setting}"
+    )
     if log_distance(most_changed) <= math.log(MAX_RATIO_FACTOR):
         moved = f"no ratio moved by more than {MAX_RATIO_FACTOR}"
         return f"Little has changed: {moved}; at most, {then} then, and {now}."
@@ -340,37 +359,33 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
 
 
 def log_distance(judged: JudgedCell) -> float:
-    """Return the distance of a cell's two ratios on a logarithmic scale."""
+    """Return the distance of a cell's two ratios on a logarithmic scale; infinite if only one of them is 0."""
     assert judged.paper is not None and judged.ours is not None
-    least = min(judged.paper, judged.ours)
-    return (
-        abs(math.log(judged.paper / judged.ours))
-        if least > 0
-        else 0.0
-        if judged.paper == judged.ours
-        else math.inf
-    )
+    if judged.paper == judged.ours:
+        return 0.0
+    if min(judged.paper, judged.ours) <= 0:
+        return math.inf
+    return abs(math.log(judged.paper / judged.ours))
 
 
 def inverted_pair(tested: Sequence[JudgedCell]) -> str:
     """Name the pair of servers whose order is inverted most clearly; "" if there is none."""
-    found = []
-    for one, other in itertools.combinations(tested, 2):
-        if (one.cell.column, one.cell.x) != (other.cell.column, other.cell.x):
+    inverted = []
+    for first, second in itertools.combinations(tested, 2):
+        if (first.cell.column, first.cell.x) != (second.cell.column, second.cell.x):
+            continue  # figures at different settings are not compared
+        if not (first.paper and second.paper and first.ours and second.ours):
             continue
-        if not (one.paper and other.paper and one.ours and other.ours):
-            continue
-        ahead, behind = (one, other) if one.paper > other.paper else (other, one)
+        ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
         then, now = ahead.paper / behind.paper, ahead.ours / behind.ours
-        if side(then) == 1 and side(now) == -1:
-            found.append((then / now, ahead, behind, then, now))
-    if not found:
+        if side_of_reference(then) == 1 and side_of_reference(now) == -1:
+            inverted.append((then / now, ahead, behind, then, now))
+    if not inverted:
         return ""
-    _, ahead, behind, then, now = max(found, key=lambda each: each[0])
-    return (
-        f"{ahead.cell.server} had {ratio(then)} times {behind.cell.server}'s, and has {ratio(now)} times now"
-    )
+    _, ahead, behind, then, now = max(inverted, key=lambda pair: pair[0])
+    faster, slower = ahead.cell.server, behind.cell.server
+    return f"{faster} had {ratio_text(then)} times {slower}'s, and has {ratio_text(now)} times now"
 
 
 def with_capital(text: str) -> str:
@@ -390,33 +405,31 @@ GREATER_IS_BETTER = ("rate",)  # figures of which a greater one is better; of al
 
 @dataclass(frozen=True)
 class FigureRange:
-    """A cell's figure, and how far its repeats reach below and above it."""
+    """A server's figure, and the lowest and the highest figure that it may have by chance."""
 
     server: str
     value: float
     low: float
     high: float
 
-    def over(self, best: float) -> FigureRange:
+    def divided_by(self, best: float) -> FigureRange:
         """Return this figure as a ratio to the best figure."""
         return FigureRange(self.server, self.value / best, self.low / best, self.high / best)
 
-    def level_with(self, other: FigureRange) -> bool:
+    def is_level_with(self, other: FigureRange) -> bool:
         """Whether the difference of two figures may be chance: their spreads overlap."""
         return self.low <= other.high and other.low <= self.high
 
 
 def figure_range(cell: Cell, name: str) -> FigureRange | None:
     """Return a figure of a cell with the spread of its repeats; None if it was not measured."""
-    value = figures.of_cell(cell, name)
+    value = figures.figure_of_cell(cell, name)
     if value is None:
         return None
-    figures_of_repeats = [found for sample in cell.samples if (found := figure(sample, name)) is not None]
-    margin = 1 + (CLOSE_SHARE if len(figures_of_repeats) > 1 else CHANCE_SHARE)
+    repeats = [found for sample in cell.samples if (found := figure(sample, name)) is not None]
+    margin = 1 + (CLOSE_SHARE if len(repeats) > 1 else CHANCE_SHARE)
     half = math.sqrt(margin)  # each of two figures has half of the margin
-    return FigureRange(
-        cell.server, value, min(*figures_of_repeats, value / half), max(*figures_of_repeats, value * half)
-    )
+    return FigureRange(cell.server, value, min(*repeats, value / half), max(*repeats, value * half))
 
 
 @dataclass(frozen=True)
@@ -442,9 +455,9 @@ class Winner:
         return self.best.server if len(self.level) == 1 else ""
 
 
-def has_lost(cell: Cell) -> bool:
+def has_lost_requests(cell: Cell) -> bool:
     """Whether a server lost more than 1 % of its requests, so that it cannot win."""
-    return (figures.of_cell(cell, "lost") or 0) > MAX_LOST_SHARE
+    return (figures.figure_of_cell(cell, "lost") or 0) > MAX_LOST_SHARE
 
 
 def winners(cells: Sequence[Cell]) -> list[Winner]:
@@ -455,21 +468,22 @@ def winners(cells: Sequence[Cell]) -> list[Winner]:
     """
     found = []
     p99 = "service.p99"
-    if any(figures.of_cell(cell, "response.p99") is not None for cell in cells):
-        p99 = "response.p99"
+    if any(figures.figure_of_cell(cell, "response.p99") is not None for cell in cells):
+        p99 = "response.p99"  # a load with a schedule also has the wait before the sending
     for name in ("rate", "micros", p99, "usage.memory"):
         ranked = [
-            each
+            ranged
             for cell in cells
-            if not has_lost(cell)
+            if not has_lost_requests(cell)
             and not (name in GREATER_IS_BETTER and is_client_limited(cell))
-            and (each := figure_range(cell, name))
-            and each.value > 0
+            and (ranged := figure_range(cell, name))
+            and ranged.value > 0
         ]
-        ranked.sort(key=lambda each: each.value, reverse=name in GREATER_IS_BETTER)
+        ranked.sort(key=lambda ranged: ranged.value, reverse=name in GREATER_IS_BETTER)
         if len(ranked) < 2:
             continue
-        last = max(index for index, each in enumerate(ranked) if each.level_with(ranked[0]))
-        level = tuple(ranked[: last + 1])  # with each server between them: a range must not leave one out
-        found.append(Winner(name, level, next((each for each in ranked if each not in level), None)))
+        best = ranked[0]
+        last_level = max(index for index, ranged in enumerate(ranked) if ranged.is_level_with(best))
+        level, behind = ranked[: last_level + 1], ranked[last_level + 1 :]
+        found.append(Winner(name, tuple(level), behind[0] if behind else None))
     return found

@@ -5,7 +5,7 @@
     watch.usage()
 
 A thread reads /proc once a second, for the whole process tree. It runs on the core on which the Watch was made,
-which should not be the server's. core: the server's core; beside: the load's; None: not pinned.
+which should not be the server's.
 
 CPU time is exact and includes processes that have ended. The context switches of a process after the last reading
 are not counted if the process ends. A peak between two readings is missed. Memory is PSS: each shared page is
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ import psutil
 from ewe_lab.bench.processes import ENDED_STATES, core_seconds, cpu_seconds, process_tree
 from ewe_lab.bench.results import Second, Usage
 
+SERVER, LOAD = "server", "load"  # the two cores that a Watch may watch
 SAMPLE_EVERY_S = 1.0  # seconds
 HALF_SAMPLE_S = SAMPLE_EVERY_S / 2
 MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
@@ -50,19 +52,23 @@ class Watch:
     """Reads the resources of a process and its descendants, between begin() and end()."""
 
     def __init__(
-        self, pid: int, core: int | None = None, beside: int | None = None, other_pids: tuple[int, ...] = ()
+        self,
+        pid: int,
+        server_core: int | None = None,
+        load_core: int | None = None,
+        other_pids: tuple[int, ...] = (),
     ) -> None:
-        """core: of the server. beside: another core to watch.
+        """server_core, load_core: the cores whose busy time is watched; None: that one is not watched.
 
         other_pids: processes that work for the server without being its children.
         """
         self.pids = (pid, *other_pids)
-        self.cores = (core, beside)  # the server's, and the one beside it
+        self.cores = {SERVER: server_core, LOAD: load_core}
         self.readings: list[Reading] = []
         self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
         # Busy seconds of both cores: until end() since the machine started, then since begin()
-        self.core_busy_s: list[float | None] = []
+        self.core_busy_s: dict[str, float | None] = {}
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
@@ -78,68 +84,72 @@ class Watch:
     def begin(self) -> None:
         """Take the first reading, and start the thread."""
         self.take_reading()
-        self.core_busy_s = [None if core is None else core_seconds(core) for core in self.cores]
+        self.core_busy_s = {
+            whose: None if core is None else core_seconds(core) for whose, core in self.cores.items()
+        }
         self.thread = threading.Thread(target=self.read_each_second, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
         """Take the last reading; turn core_busy_s into the differences since begin()."""
         self.stop.set()
-        self.core_busy_s = [
-            None if core is None or before is None else core_seconds(core) - before
-            for core, before in zip(self.cores, self.core_busy_s, strict=True)
-        ]
+        for whose, core in self.cores.items():
+            busy_before = self.core_busy_s[whose]
+            if core is not None and busy_before is not None:
+                self.core_busy_s[whose] = core_seconds(core) - busy_before
         self.take_reading()
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
-        number = 1
-        while not self.stop.wait(max(self.readings[0].at + number * SAMPLE_EVERY_S - time.monotonic(), 0)):
+        first, number = self.readings[0].at, 1
+        while not self.stop.wait(max(first + number * SAMPLE_EVERY_S - time.monotonic(), 0)):
             self.take_reading()
-            number = int((time.monotonic() - self.readings[0].at) / SAMPLE_EVERY_S) + 1
+            number = (
+                int((time.monotonic() - first) / SAMPLE_EVERY_S) + 1
+            )  # skips seconds that a slow reading took
 
     def take_reading(self) -> None:
-        """Add a reading."""
+        """Add a reading to `readings`."""
         with self.lock:
             at, cpu = time.monotonic(), cpu_seconds(*self.pids)
-            family = list(self.family())
-            for each in family:
-                self.switches.update(switches(each.pid))
+            family = list(self.living_processes())
+            for process in family:
+                self.switches.update(switches(process.pid))
             self.readings.append(
                 Reading(
                     at,
                     cpu,
-                    len(family),
-                    sum(known_values(threads_of(each) for each in family)),
-                    sum_of_known(descriptors_of(each) for each in family),
-                    self.memory(family),
-                    sum(voluntary for voluntary, _ in self.switches.values()),
-                    sum(involuntary for _, involuntary in self.switches.values()),
+                    processes=len(family),
+                    threads=sum(known_values(threads_of(process) for process in family)),
+                    descriptors=sum_of_known(descriptors_of(process) for process in family),
+                    memory=self.read_memory(family),
+                    voluntary=sum(voluntary for voluntary, _ in self.switches.values()),
+                    involuntary=sum(involuntary for _, involuntary in self.switches.values()),
                 )
             )
 
-    def family(self) -> Iterator[psutil.Process]:
-        """Yield the processes that are alive."""
-        for each in process_tree(*self.pids):
-            if each.state not in ENDED_STATES:
+    def living_processes(self) -> Iterator[psutil.Process]:
+        """Yield the processes of the server's tree that have not ended."""
+        for process in process_tree(*self.pids):
+            if process.state not in ENDED_STATES:
                 try:
-                    yield psutil.Process(each.pid)
+                    yield psutil.Process(process.pid)
                 except psutil.NoSuchProcess:
                     pass
 
-    def memory(self, family: list[psutil.Process]) -> float | None:
-        """Return the memory in bytes; None if it was read too recently."""
+    def read_memory(self, family: list[psutil.Process]) -> float | None:
+        """Return the memory in bytes; None if it was read too recently. Note when it may be read next."""
         began = time.monotonic()
         if began < self.next_memory_reading:
             return None
-        found = sum_of_known(memory_of(each) for each in family)
+        found = sum_of_known(memory_of(process) for process in family)
         now = time.monotonic()
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
     def usage(self) -> Usage:
         """Return the resources used from begin() to end()."""
-        return replace(usage_of_readings(self.readings), core=self.busy_share(0))
+        return replace(usage_of_readings(self.readings), core=self.busy_share(SERVER))
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, in seconds since begin(); None without two readings between.
@@ -149,26 +159,33 @@ class Watch:
         """
         first = self.readings[0].at
         inside = [
-            each for each in self.readings if start - HALF_SAMPLE_S <= each.at - first < end + HALF_SAMPLE_S
+            reading
+            for reading in self.readings
+            if start - HALF_SAMPLE_S <= reading.at - first < end + HALF_SAMPLE_S
         ]
         if len(inside) < 2:
             return None
         found = usage_of_readings(inside)
         return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
-    def busy_share(self, core_index: int) -> float | None:
-        """Return the share of the time in which one of `cores` was busy; None if it was not watched."""
+    def busy_share(self, whose: str) -> float | None:
+        """Return the share of the time in which a core was busy; None if it was not watched.
+
+        whose: SERVER or LOAD.
+        """
         length = self.readings[-1].at - self.readings[0].at
-        busy = self.core_busy_s[core_index]
+        busy = self.core_busy_s[whose]
         return None if busy is None or length <= 0 else min(busy / length, 1.0)
 
-    def fill(self, timeline: list[Second]) -> None:
+    def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""
         first = self.readings[0].at
-        for before, reading in zip(self.readings, self.readings[1:], strict=False):
-            number = round((reading.at - first) / SAMPLE_EVERY_S) - 1
+        for before, reading in pairwise(self.readings):
+            number = (
+                round((reading.at - first) / SAMPLE_EVERY_S) - 1
+            )  # of the second that ends with this reading
             length = reading.at - before.at
-            if not 0 <= number < len(timeline) or length < SAMPLE_EVERY_S / 2:
+            if not 0 <= number < len(timeline) or length < HALF_SAMPLE_S:  # the last reading may come early
                 continue
             second = timeline[number]
             second.cpu = (reading.cpu - before.cpu) / length
@@ -183,10 +200,10 @@ def usage_of_readings(readings: Sequence[Reading]) -> Usage:
     first, last = readings[0], readings[-1]
     return Usage(
         cpu=last.cpu - first.cpu,
-        memory=max_of_known(each.memory for each in readings),
-        threads=max_of_known(each.threads for each in readings),
-        processes=max_of_known(each.processes for each in readings),
-        descriptors=max_of_known(each.descriptors for each in readings),
+        memory=max_of_known(reading.memory for reading in readings),
+        threads=max_of_known(reading.threads for reading in readings),
+        processes=max_of_known(reading.processes for reading in readings),
+        descriptors=max_of_known(reading.descriptors for reading in readings),
         voluntary=last.voluntary - first.voluntary,
         involuntary=last.involuntary - first.involuntary,
     )
@@ -228,7 +245,10 @@ def memory_of(process: psutil.Process) -> float | None:
 
 
 def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return the context switches so far of each thread of a process. psutil reads only the first thread."""
+    """Return the context switches so far of each thread: {(process, thread): (voluntary, involuntary)}.
+
+    psutil would read those of the first thread only.
+    """
     found = {}
     for task in Path(f"/proc/{pid}/task").glob("*/status"):
         try:

@@ -26,7 +26,7 @@ from ewe_lab.bench.verdicts import Finding
 from ewe_lab.experiments.papers import UntestedClaim, papers
 
 
-def natural(id: str) -> list[tuple[int, str]]:
+def natural_sort_key(id: str) -> list[tuple[int, str]]:
     """Return a sort key for an id: E-T2 before E-T10, letters before digits."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", id) if part]
 
@@ -34,7 +34,9 @@ def natural(id: str) -> list[tuple[int, str]]:
 TITLES: Mapping[str, str] = {each.document: each.heading for each in papers()}
 DOCUMENTS = tuple(TITLES)
 CATALOG: dict[str, Experiment] = {
-    each.id: each for paper in papers() for each in sorted(paper.experiments, key=lambda one: natural(one.id))
+    each.id: each
+    for paper in papers()
+    for each in sorted(paper.experiments, key=lambda one: natural_sort_key(one.id))
 }
 CHECKS: dict[str, Callable[[ExperimentTable], Finding]] = {
     id: check for each in papers() for id, check in each.checks.items()

@@ -85,8 +85,8 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     with ExitStack() as stack:
         running: list[tuple[RunningServer, Load, Cell]] = []
         for way in contest.ways:
-            if way.missing:
-                lab.notes.append(f"{contest.column}: {way.missing}")
+            if way.why_missing:
+                lab.notes.append(f"{contest.column}: {way.why_missing}")
                 continue
             cells.append(Cell(way.name, contest.column))
             try:
@@ -96,12 +96,12 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
                 cells[-1].failure = str(reason)
                 continue
             load = Load(
-                "saturation", users=CLIENTS, seconds=lab.seconds(0.6, 1.5), warm_up=lab.seconds(0.3, 0.5),
-                path=path, length=way.length,
+                "saturation", users=CLIENTS, seconds=lab.quick_or_full(0.6, 1.5),
+                warm_up=lab.quick_or_full(0.3, 0.5), path=path, length=way.length,
             )  # fmt: skip
             cells[-1].command, cells[-1].load = server.command, load.description()
             running.append((server, load, cells[-1]))
-        for number in range(int(lab.seconds(2, ROUNDS))):
+        for number in range(int(lab.quick_or_full(2, ROUNDS))):
             for server, load, cell in running if number % 2 else reversed(running):
                 cell.samples.append(lab.load(server, load))
     yield from cells

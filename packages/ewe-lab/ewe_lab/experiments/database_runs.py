@@ -20,7 +20,7 @@ def measure_databases(
 ) -> Iterator[Cell]:
     """Yield the cells of `measure` for each database that can run here; add a note for each of the others."""
     for name in DATABASES:
-        if lacking := databases.missing(name):
+        if lacking := databases.why_missing(name):
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name) as database, databases.daemon(lab, database) as daemon:
@@ -31,7 +31,7 @@ def runnable_ways(lab: Bench, database: LabDatabase, names: Iterable[str]) -> li
     """Return the ways that can run on a database; add a note for each of the others with the missing package."""
     found = []
     for name in names:
-        if lacking := WAYS[name].missing(database):
+        if lacking := WAYS[name].why_missing(database):
             if lacking not in lab.notes:
                 lab.notes.append(lacking)
         else:
@@ -58,6 +58,6 @@ def start_ways(
         yield running, failed
 
 
-def in_turns(names: Sequence[str], turn: int) -> list[str]:
+def reversed_every_second_turn(names: Sequence[str], turn: int) -> list[str]:
     """Return the names in their order, and in every second turn in reverse."""
     return list(names) if turn % 2 == 0 else list(reversed(names))

@@ -31,7 +31,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 for _ in range(REQUEST_COUNT // CONNECTIONS_AT_ONCE):
                     with connections(server.url, CONNECTIONS_AT_ONCE, COMPLETE_HEAD) as opened:
                         answers += count_answered(opened, 5)
-                yield from count_zombies(server, tested.name, answers, lab.seconds(2, 5))
+                yield from count_zombies(server, tested.name, answers, lab.quick_or_full(2, 5))
         except LabError as reason:
             yield Cell(tested.name, failure=str(reason))
 

@@ -18,10 +18,10 @@ def run(lab: Bench) -> Iterator[Cell]:
     for tested in lab.servers(MODELS):
         for column in (ON, OFF):
             load = Load(
-                "saturation", users=32, keep_alive=column == ON, seconds=lab.seconds(1, 3), warm_up=0.5
+                "saturation", users=32, keep_alive=column == ON, seconds=lab.quick_or_full(1, 3), warm_up=0.5
             )
             options = () if column == ON else ("--no-persistent",)
-            yield lab.measure(tested, load, Cell(tested.name, column), root, *options)
+            yield lab.fill_cell(tested, load, Cell(tested.name, column), root, *options)
 
 
 def check(table: ExperimentTable) -> Finding:

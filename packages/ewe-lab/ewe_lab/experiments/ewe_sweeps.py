@@ -47,7 +47,11 @@ def run(lab: Bench, calls: int) -> Iterator[Cell]:
             # From a tenth of the peak to twice the peak, in equal factors
             demanded = min(0.1 * peak * 20 ** (step / (steps - 1)), MAX_LOAD_REQUESTS_PER_S[calls])
             load = Load(
-                "arrivals", rate=demanded / calls, calls=calls, seconds=lab.seconds(2, 5), timeout=TIMEOUT_S
+                "arrivals",
+                rate=demanded / calls,
+                calls=calls,
+                seconds=lab.quick_or_full(2, 5),
+                timeout=TIMEOUT_S,
             )
             yield measure_once(lab, tested, load, Cell(tested.name, x=float(f"{demanded:.3g}")), root)
             if demanded == MAX_LOAD_REQUESTS_PER_S[calls]:
@@ -56,11 +60,11 @@ def run(lab: Bench, calls: int) -> Iterator[Cell]:
     if bounded:
         lab.notes.append(
             f"The load generator can send {MAX_LOAD_REQUESTS_PER_S[calls]} requests a second; "
-            f"the sweep of {listed(bounded)} ends there."
+            f"the sweep of {list_text(bounded)} ends there."
         )
 
 
-def listed(names: Sequence[str]) -> str:
+def list_text(names: Sequence[str]) -> str:
     """Return names as a list in a sentence."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 

@@ -107,9 +107,9 @@ def run(lab: Bench, **of: Any) -> Iterator[Cell]:
     root = lab.site([printed.size])
     with ExitStack() as stack:
         if link:
-            why = stack.enter_context(lab.linked(link))
-            if why:
-                lab.notes.append(f"Not behind a link of {link}, which this table is about: {why}")
+            problem = stack.enter_context(lab.behind_link(link))
+            if problem:
+                lab.notes.append(f"Not behind a link of {link}, which this table is about: {problem}")
                 return
             lab.notes.append(
                 f"Server and load were joined by a link of {link} in a private network namespace."
@@ -119,14 +119,14 @@ def run(lab: Bench, **of: Any) -> Iterator[Cell]:
             loads[REGIME] = overload(lab, printed, root)
         for tested in lab.servers(TESTED_SERVERS if lab.quick else (*TESTED_SERVERS, *FULL_RUN_SERVERS)):
             for column, load in loads.items():
-                cell = lab.measure(tested, load, rate_cell(printed, tested, column), root)
+                cell = lab.fill_cell(tested, load, rate_cell(printed, tested, column), root)
                 yield cell
                 yield from line_cells(printed, cell)
 
 
 def load_of_2006(lab: Bench, printed: PrintedTable) -> Load:
     """Return the load of 2006; a shorter one, at the same rate, in a quick run."""
-    sessions = int(lab.seconds(150, 1000))
+    sessions = int(lab.quick_or_full(150, 1000))
     return Load(
         "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT_S, seconds=60, warm_up=0,
         path=f"/{printed.size}.html", length=printed.size,
@@ -135,7 +135,7 @@ def load_of_2006(lab: Bench, printed: PrintedTable) -> Load:
 
 def load_with_thinking(lab: Bench, printed: PrintedTable) -> Load:
     """Return the load with long connections: half as many, 100 ms before each further request."""
-    return replace(load_of_2006(lab, printed), rate=50, sessions=int(lab.seconds(100, 500)), think=0.1)
+    return replace(load_of_2006(lab, printed), rate=50, sessions=int(lab.quick_or_full(100, 500)), think=0.1)
 
 
 def overload(lab: Bench, printed: PrintedTable, root: Path) -> Load:

@@ -22,7 +22,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure each server with clients that keep their connections and ask without a pause."""
     root = lab.site([])
     for tested in lab.servers((*SERVERS[:5], NGINX) if lab.quick else SERVERS):
-        load = Load("closed", users=CLIENTS, seconds=lab.seconds(1.5, 4), warm_up=0, reopens=True)
+        load = Load("closed", users=CLIENTS, seconds=lab.quick_or_full(1.5, 4), warm_up=0, reopens=True)
         cell = measure_once(lab, tested, load, Cell(tested.name, value="extra.longest", unit="s"), root)
         for sample in cell.samples:
             if sample.service is not None:

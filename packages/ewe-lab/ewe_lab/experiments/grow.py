@@ -28,17 +28,23 @@ def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
     """Measure users with a think time of 100 ms."""
     root = lab.site([])
     for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
-        load = Load("closed", users=users, think=0.1, seconds=lab.seconds(1.5, 4), warm_up=lab.seconds(1, 2))
+        load = Load(
+            "closed",
+            users=users,
+            think=0.1,
+            seconds=lab.quick_or_full(1.5, 4),
+            warm_up=lab.quick_or_full(1, 2),
+        )
         yield measure_once(lab, tested, load, Cell(tested.name, USERS, users), root)
 
 
 def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
     """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
-    load = Load("arrivals", rate=50, seconds=lab.seconds(1, 3), warm_up=0, timeout=2.0)
+    load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1, 3), warm_up=0, timeout=2.0)
     for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
         cell = Cell(tested.name, IDLE, count, value="usage.memory", unit="bytes")
-        if count > tested.most:
-            lab.notes.append(f"{tested.name} holds at most {tested.most} connections.")
+        if count > tested.max_connections:
+            lab.notes.append(f"{tested.name} holds at most {tested.max_connections} connections.")
             return
         answered: list[int] = []
 

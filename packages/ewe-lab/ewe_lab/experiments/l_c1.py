@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, on_core, one_line, two_cores
+from ewe_lab.bench.processes import LabError, last_line, load_core, on_core, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.libcgi_tables import LIBCGI, SIZES, TABLE_2, size_name
@@ -48,15 +48,19 @@ REMARKS = (
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the first and the later calls of libraries and of engines, and an import."""
     programs = forms_of(lab, SIZES[:1])
-    if lacking := gateways.missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
+    if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
         lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")
     else:
         yield from measure_column(lab, LIBCGI, lambda: time_libraries(lab, programs))
     yield from measure_column(lab, ENGINE, lambda: time_engines(lab, programs))
     cell = Cell(LOADING, IMPORT, None, "extra.micros", "µs")
-    cell.samples = [sample_of([time_import(programs) for _ in range(int(lab.seconds(*ENGINE_COUNTS)))])]
+    cell.samples = [sample_of([time_import(programs) for _ in range(int(lab.quick_or_full(*ENGINE_COUNTS)))])]
     yield cell
     lab.notes += REMARKS
+
+
+ANSWER_BYTES = 28  # of every program and of the file
+WARM_UP_PATH = f"/{ANSWER_BYTES}.html"  # a file: the server's first request also costs its own start
 
 
 def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
@@ -90,12 +94,12 @@ def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]
     """Return the µs of the first call of many equal libraries, and of later calls."""
     directory = lab.directory / "libraries"
     directory.mkdir(exist_ok=True)
-    names = [f"bytes{number}.so" for number in range(int(lab.seconds(*LIBRARY_COUNTS)))]
+    names = [f"bytes{number}.so" for number in range(int(lab.quick_or_full(*LIBRARY_COUNTS)))]
     for name in names:
         shutil.copy(programs / "bytes.so", directory / name)
     tested = gateways.in_process(directory / names[0], ServerUnderTest(LIBCGI, model="thread"))
-    with lab.start(tested, programs) as server, on_core(two_cores()[1]):
-        time_call(server, "/28.html")
+    with lab.start(tested, programs) as server, on_core(load_core()):
+        time_call(server, WARM_UP_PATH)
         first = [time_call(server, f"/libcgi-bin/{name}") for name in names]
         later = [time_call(server, f"/libcgi-bin/{name}") for name in names for _ in range(LATER_CALLS)]
     return first, later
@@ -105,22 +109,22 @@ def time_engines(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:
     """Return the µs of the first call of some engines, each of a new X-Switch, and of later calls."""
     first, later = [], []
     program = CgiProgram(programs, "bytes.py")
-    for _ in range(int(lab.seconds(*ENGINE_COUNTS))):
+    for _ in range(int(lab.quick_or_full(*ENGINE_COUNTS))):
         tested = ServerUnderTest(ENGINE, model="thread")
         with (
             gateways.start_gateway(lab, gateways.XSWITCH, program, tested) as (adapted, path),
             lab.start(adapted, programs) as server,
-            on_core(two_cores()[1]),
+            on_core(load_core()),
         ):
-            time_call(server, "/28.html")
+            time_call(server, WARM_UP_PATH)
             first.append(time_call(server, path))
             later += [time_call(server, path) for _ in range(LATER_CALLS)]
     return first, later
 
 
 def time_call(server: RunningServer, path: str) -> float:
-    """Return the µs of one call over a new connection. Raises LabError."""
-    with pinger.http(server.url, path, body(28)) as ask:
+    """Return the µs of one call over a new connection, without the time of connecting. Raises LabError."""
+    with pinger.http(server.url, path, body(ANSWER_BYTES)) as ask:  # connects
         began = time.perf_counter()
         ask()
         return (time.perf_counter() - began) * 1e6
@@ -129,12 +133,12 @@ def time_call(server: RunningServer, path: str) -> float:
 def time_import(programs: Path) -> float:
     """Return the µs of an import in a new interpreter. Raises LabError."""
     command = [sys.executable, "-S", "-c", IMPORT_PROGRAM, str(programs)]
-    with on_core(two_cores()[0]):
+    with on_core(server_core()):
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
     try:
         return float(done.stdout)
     except ValueError:
-        raise LabError(one_line(done.stderr)) from None
+        raise LabError(last_line(done.stderr)) from None
 
 
 def check(table: ExperimentTable) -> Finding:

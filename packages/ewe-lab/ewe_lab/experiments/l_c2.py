@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.load.stub_dns import NAME, stub_resolver
@@ -39,7 +39,7 @@ REMARKS = (
 )
 
 
-def impossible() -> str:
+def why_impossible() -> str:
     """Return the reason if the server cannot have another resolver here, else ""."""
     if os.geteuid():
         return "another resolver for one process needs root"
@@ -47,12 +47,12 @@ def impossible() -> str:
         return "another resolver for one process needs unshare and mount: apt install util-linux mount"
     command = [*IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, "/etc/resolv.conf", "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    return f"no mount namespace can be made here: {one_line(done.stderr)}" if done.returncode else ""
+    return f"no mount namespace can be made here: {last_line(done.stderr)}" if done.returncode else ""
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure requests whose library asks for the name, or does not."""
-    if lacking := gateways.libcgi_lacks() or compiled.missing() or impossible():
+    if lacking := gateways.why_no_libcgi() or compiled.why_missing() or why_impossible():
         lab.notes.append(f"Not measured: {lacking}")
         yield from (Cell(name, "", None, "extra.millis", "ms", failure=lacking) for name in ROWS)
         return
@@ -74,20 +74,23 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: float) -> Sample:
-    """Measure a few requests, one after the other. Raises LabError."""
-    before = lab.prefix
+    """Start the server with its own resolv.conf, in a mount namespace, and time a few requests. Raises LabError.
+
+    query: of the URL, "" for a library that does not ask for the client's name. delay: of the resolver, in seconds.
+    """
+    prefix_before = lab.command_prefix
     with ExitStack() as stack:
-        questions = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
-        stack.callback(setattr, lab, "prefix", before)
-        lab.prefix = [*before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
+        dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
+        stack.callback(setattr, lab, "command_prefix", prefix_before)
+        lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
         server = stack.enter_context(lab.start(tested, lab.site([])))
         expected = f"client {NAME if query else CLIENT_ADDRESS}\n"
-        time_request(server, "", f"client {CLIENT_ADDRESS}\n")
-        count = int(lab.seconds(*REQUEST_COUNTS))
+        time_request(server, "", f"client {CLIENT_ADDRESS}\n")  # loads the library; not timed
+        count = int(lab.quick_or_full(*REQUEST_COUNTS))
         times = [time_request(server, query, expected) for _ in range(count)]
-    extra = {"millis": statistics.median(times) * 1e3, "questions": float(len(questions))}
-    return Sample("sockets", 0.0, requests=count, replies=count, connections=count, extra=extra)
+    extra = {"millis": statistics.median(times) * 1e3, "questions": float(len(dns_queries))}
+    return Sample(tool="sockets", seconds=0.0, requests=count, replies=count, connections=count, extra=extra)
 
 
 def time_request(server: RunningServer, query: str, expected: str) -> float:

@@ -89,14 +89,14 @@ def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Cause every fault under each isolation."""
-    if lacking := compiled.missing():
+    if lacking := compiled.why_missing():
         lab.notes.append(f"All programs are left out: {lacking}")
         return
     directory = lab.directory / "faults"
     directory.mkdir(exist_ok=True)
     numbers = itertools.count()
     for isolation in (IN_PROCESS, PROCESS, PROGRAM):
-        if lacking := missing(isolation):
+        if lacking := why_missing(isolation):
             lab.notes.append(f"{isolation}: left out, {lacking}")
             continue
         try:
@@ -108,13 +108,13 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes += REMARKS
 
 
-def missing(isolation: str) -> str:
+def why_missing(isolation: str) -> str:
     """Return the reason if no program can run under an isolation here, else ""."""
     if isolation == PROGRAM:
         return ""
     if isolation == PROCESS and not Path(HOST).exists():
         return HOST_MISSING
-    return gateways.libcgi_lacks()
+    return gateways.why_no_libcgi()
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
         elif isolation == IN_PROCESS:
             tested = gateways.in_process(directory / "none.so", tested)
         else:
-            _, socket = stack.enter_context(backends.switch(lab, root=directory))
+            _, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
             socket.chmod(0o666)
             options = ("--libcgi-path", str(directory), "--libcgi-isolation", "process")
             tested = gateways.with_options(tested, *options, "--xswitch", f"unix:{socket}")
@@ -158,7 +158,7 @@ def measure_fault(
     """Cause one fault in each round; yield its cells."""
     lost = Cell(fault, isolation, None, "extra.lost", "requests")
     recovery = Cell(fault, f"{isolation}: recovery", None, "extra.millis", "ms")
-    for _ in range(lab.repeats * int(lab.seconds(*ROUND_COUNTS))):
+    for _ in range(lab.repeats * int(lab.quick_or_full(*ROUND_COUNTS))):
         path = copy_program(isolation, directory, f"faults{next(numbers)}")
         other = copy_program(isolation, directory, f"faults{next(numbers)}")
         for each in (path, other):

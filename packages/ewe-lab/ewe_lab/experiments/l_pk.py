@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding, with_capital
 from ewe_lab.load.child import environment
-from ewe_lab.load.protected_calls import DEEDS, ENDED, KEYS, METHODS, MPROTECT, PROCESS, STOPPED, UNPROTECTED
+from ewe_lab.load.protected_calls import (
+    DAMAGES,
+    ENDED,
+    KEYS,
+    METHODS,
+    MPROTECT,
+    PROCESS,
+    STOPPED,
+    UNPROTECTED,
+)
 from ewe_lab.stacks import compiled
 
 CALL_COUNTS = {  # of a round, by method; quick and full
@@ -24,7 +33,7 @@ CALL_COUNTS = {  # of a round, by method; quick and full
 }
 MAX_RUN_S = 300.0  # seconds for all methods
 TIME, STOPS = "time of a call", "stopped by {}"
-MISTAKES = list(DEEDS)[:3]  # the damage of a mistake, which the boundary is there for
+MISTAKES = list(DAMAGES)[:3]  # the damage of a mistake, which the boundary is there for
 REMARKS = (
     "In place: a call through a pointer, as ewe calls a library, with a point to which a fault jumps back. The "
     "library writes 28 bytes. Protection keys, mprotect: the heap is closed before the call and opened after it. "
@@ -54,12 +63,12 @@ def measure(lab: Bench) -> dict[str, Any]:
     """Build the library, and return the figures of ewe_lab.load.protected_calls. Raises LabError."""
     library = lab.directory / "protection.so"
     compiled.library(compiled.SOURCES / "protection.c", library)
-    counts = [str(int(lab.seconds(*CALL_COUNTS[method]))) for method in METHODS]
+    counts = [str(int(lab.quick_or_full(*CALL_COUNTS[method]))) for method in METHODS]
     command = [sys.executable, "-m", "ewe_lab.load.protected_calls", str(library), *counts]
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(command, error_output, two_cores()[0], env=environment(), stdout=output) as started,
+        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"the calls took longer than {MAX_RUN_S:g} s")
@@ -67,14 +76,14 @@ def measure(lab: Bench) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads(output.read())
         except ValueError:
-            reason = one_line(text_of(error_output)) or "it ended without a word"
+            reason = last_line(output_text(error_output)) or "it ended without a word"
             raise LabError(f"the calls could not be measured: {reason}") from None
     return found
 
 
 def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[Cell]:
     """Yield the cells of a method. found: its figures, or the reason why there are none."""
-    load = f"{lab.seconds(*CALL_COUNTS[method]):,.0f} calls a round"
+    load = f"{lab.quick_or_full(*CALL_COUNTS[method]):,.0f} calls a round"
     cell = Cell(method, TIME, None, "extra.nanos", "ns", load=load)
     if isinstance(found, str):
         cell.failure = found

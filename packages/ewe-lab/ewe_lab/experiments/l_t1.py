@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
@@ -70,7 +70,7 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
             cell.paper_server = {FORK: "Fork", EXEC: "Exec", TOTAL: "Total"}.get(cell.server, cell.server)
             if cell.paper is None:
                 cell.paper_server = ""
-    count = int(lab.seconds(*START_COUNTS[language]))
+    count = int(lab.quick_or_full(*START_COUNTS[language]))
     try:
         for _ in range(lab.repeats):
             steps = measure_starts(megabytes, count, command)
@@ -92,7 +92,7 @@ def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[s
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, two_cores()[0], env=environment(), stdout=output) as started,
+        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_MEASUREMENT_S):
             raise LabError(
@@ -102,7 +102,7 @@ def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[s
         try:
             steps: dict[str, list[float]] = json.loads(output.read())
         except ValueError:
-            raise LabError(one_line(text_of(error_output))) from None
+            raise LabError(last_line(output_text(error_output))) from None
     return steps
 
 
@@ -116,13 +116,13 @@ def sample(times: Sequence[float]) -> Sample:
 def check(table: ExperimentTable) -> Finding:
     """The claim holds if, for the small parent and the program in C, exec takes most of the total."""
     medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
-    whole, most = medians.get(TOTAL), medians.get(EXEC)
-    if not whole or not most:
+    whole, exec_time = medians.get(TOTAL), medians.get(EXEC)
+    if not whole or not exec_time:
         return Finding(NOT_TESTABLE, "The program in C was not measured.")
     large = {cell.server: cell.median for cell in table.cells if cell.column == column_of("C", PARENT_MB[1])}
-    summary = f"Starting a program in C takes {whole:,.0f} µs, {most / whole:.0%} of it exec"
+    summary = f"Starting a program in C takes {whole:,.0f} µs, {exec_time / whole:.0%} of it exec"
     if (fork := large.get(FORK)) and (before := medians.get(FORK)):
         summary += (
             f"; fork grows from {before:,.0f} to {fork:,.0f} µs with the parent, posix_spawn does not need to"
         )
-    return Finding(HOLDS if most > whole / 2 else FAILS, f"{summary}.")
+    return Finding(HOLDS if exec_time > whole / 2 else FAILS, f"{summary}.")

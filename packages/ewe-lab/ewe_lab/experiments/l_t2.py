@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, read_process, two_cores
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core, own_cpu_seconds, read_process
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
@@ -62,7 +62,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     programs = forms_of(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
-        if gateway and (lacking := gateways.missing(gateway, program)):
+        if gateway and (lacking := gateways.why_missing(gateway, program)):
             lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")
             continue
         cells = {size: cell_of(name, size) for size in SIZES}
@@ -113,20 +113,25 @@ def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str
             times.write_text("")
             times.chmod(0o666)  # the server may have another account
             target = f"{path}?{size}" if gateway else f"/{size}.html"
-            count = int(lab.seconds(*(START_COUNTS if name == CGI_PYTHON else REQUEST_COUNTS)))
+            count = int(lab.quick_or_full(*(START_COUNTS if name == CGI_PYTHON else REQUEST_COUNTS)))
             found[size] = handle_requests(server, target, size, count, times)
     return found
 
 
 def handle_requests(server: RunningServer, target: str, size: int, count: int, times: Path) -> Handling:
-    """Send `count` requests after a few others. Raises LabError."""
-    with pinger.http(server.url, target, body(size)) as ask, on_core(two_cores()[1]):
+    """Send `count` requests after a few others, which are not counted; return their times and CPU seconds.
+
+    target: of the requests. size: of the answer, in bytes. times: the file into which the server writes the time of
+    each request. Raises LabError.
+    """
+    with pinger.http(server.url, target, body(size)) as ask, on_core(load_core()):
         pinger.ping(ask, WARM_UP_REQUESTS)
-        own, whole = cpu_seconds_of(server.pid), cpu_seconds(server.pid, *server.other_pids)
+        server_before, all_before = cpu_seconds_of(server.pid), cpu_seconds(server.pid, *server.other_pids)
         pinger.ping(ask, count)
-        own, whole = cpu_seconds_of(server.pid) - own, cpu_seconds(server.pid, *server.other_pids) - whole
+        of_server = cpu_seconds_of(server.pid) - server_before
+        of_all = cpu_seconds(server.pid, *server.other_pids) - all_before
     seconds = read_times(times, WARM_UP_REQUESTS + count)[WARM_UP_REQUESTS:]
-    return Handling(seconds, own, max(0.0, whole - own))
+    return Handling(seconds, of_server, max(0.0, of_all - of_server))
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -134,7 +139,7 @@ def cpu_seconds_of(pid: int) -> float:
     found = read_process(pid)
     if found is None:
         raise LabError("the server has ended")
-    return own_seconds(found)
+    return own_cpu_seconds(found)
 
 
 def read_times(file: Path, count: int) -> list[float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
+from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.libcgi_tables import (
@@ -68,9 +68,9 @@ def run(lab: Bench) -> Iterator[Cell]:
         sizes = [
             size for size in SIZES if not lab.quick or (size != SIZES[1] and (setting, size) != SLOWEST_ROW)
         ]
-        with lab.linked(speed) as why:
-            if why:
-                note(lab, f"Not behind a link of {setting}: {why}")
+        with lab.behind_link(speed) as problem:
+            if problem:
+                note(lab, f"Not behind a link of {setting}: {problem}")
                 continue
             yield from measure_setting(lab, setting, sizes, gateways_of_ewe(lab, programs, LINKED_MODEL))
     sizes = list(SIZES[1:2] if lab.quick else SIZES)
@@ -95,7 +95,7 @@ def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving
     found: dict[str, Serving] = {}
     for kind in KINDS:
         gateway = GATEWAY.get(kind, "")
-        lacking = gateways.missing(gateway, CgiProgram(programs, PROGRAM)) if gateway else ""
+        lacking = gateways.why_missing(gateway, CgiProgram(programs, PROGRAM)) if gateway else ""
         if lacking:
             note(lab, f"{kind} is left out: {lacking.partition(': ')[2]}")
         else:
@@ -122,7 +122,7 @@ def run_ewe(
 def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
     """Return the other servers that are installed; add a note for each of those that are not."""
     found: dict[str, Serving] = {}
-    if lacking := compiled.missing():
+    if lacking := compiled.why_missing():
         note(lab, f"Other servers are left out: {lacking}")
         return found
     for name, (tool, _, _, _) in OTHER_SERVERS.items():
@@ -139,21 +139,23 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Ru
     _, file, by, prepare = OTHER_SERVERS[name]
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
     directory.chmod(0o755)
-    core = two_cores()[0]
+    core = server_core()
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
         address = ""
         other_pids: tuple[int, ...] = ()
         if by == "fastcgi":
             socket = directory / "socket"
-            command = backends.fcgi(socket, programs / file, 1)
+            command = backends.fastcgi_command(socket, programs / file, 1)
             program = stack.enter_context(running(command, output, core, cwd=directory))
             backends.wait_for_socket(program, socket, output, file)
             os.chmod(socket, 0o666)
             address, other_pids = f"unix:{socket}", (program.pid,)
         behind = BackendProgram(programs / file, address, by, keeps=True)
         setup = Setup(directory, free_port(), programs, behind=behind)
-        web = stack.enter_context(running([*lab.prefix, *prepare(setup)], output, core, cwd=directory))
+        web = stack.enter_context(
+            running([*lab.command_prefix, *prepare(setup)], output, core, cwd=directory)
+        )
         wait_for_port(web, setup.port, output, name)
         yield StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids), f"/{file}?{{size}}"
 
@@ -194,8 +196,8 @@ def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, which: tup
         "saturation",
         users=CLIENTS,
         keep_alive=False,
-        seconds=6.0 if which == SLOWEST_ROW else lab.seconds(0.6, 3),
-        warm_up=lab.seconds(0.1, 0.5),
+        seconds=6.0 if which == SLOWEST_ROW else lab.quick_or_full(0.6, 3),
+        warm_up=lab.quick_or_full(0.1, 0.5),
         path=path,
         length=which[1],
     )
@@ -218,7 +220,7 @@ def check(table: ExperimentTable) -> Finding:
     cpu = {
         (cell.server, cell.column): 1e6 / micros
         for cell in table.cells
-        if (micros := figures.of_cell(cell, "micros"))
+        if (micros := figures.figure_of_cell(cell, "micros"))
     }
     orders = []
     for column in dict.fromkeys(cell.column for cell in table.cells):
@@ -261,7 +263,7 @@ def ratios_text(cpu: Rates, rates: Rates, one: str, other: str) -> str:
     """Return the ratios of two ways under each model, in words."""
     return (
         ", ".join(
-            f"{model} {figures.ratio(ratio)} ({figures.ratio(least_ratio(rates, one, other, model))})"
+            f"{model} {figures.ratio_text(ratio)} ({figures.ratio_text(least_ratio(rates, one, other, model))})"
             for model in MODELS
             if (ratio := least_ratio(cpu, one, other, model))
         )

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
@@ -30,7 +30,7 @@ REMARKS = (
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the parts, for FastCGI with and without kept connections and for an engine."""
-    count = int(lab.seconds(*EXCHANGE_COUNTS))
+    count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     for column in COLUMNS:
         rounds: Mapping[str, Sequence[float]] = {}
         failure = ""
@@ -48,7 +48,7 @@ def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, two_cores()[0], env=environment(), stdout=output) as started,
+        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"{count} exchanges took longer than {MAX_RUN_S} s")
@@ -56,7 +56,7 @@ def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
         try:
             rounds: dict[str, list[float]] = json.loads(output.read())
         except ValueError:
-            raise LabError(one_line(text_of(error_output))) from None
+            raise LabError(last_line(output_text(error_output))) from None
     return rounds
 
 

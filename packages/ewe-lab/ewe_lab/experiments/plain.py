@@ -132,18 +132,19 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
     with ExitStack() as stack:
-        if measurement.link and (why := stack.enter_context(lab.linked(measurement.link))):
-            lab.notes.append(f"Not behind a link of {measurement.link}: {why}")
+        if measurement.link and (problem := stack.enter_context(lab.behind_link(measurement.link))):
+            lab.notes.append(f"Not behind a link of {measurement.link}: {problem}")
         for column, tested_servers in measurement.columns:
             for each in lab.servers(tested_servers):
                 for index, load in enumerate(loads_of(lab, column)):
-                    yield lab.measure(each, load, cell_of(column, each, index), root)
+                    yield lab.fill_cell(each, load, cell_of(column, each, index), root)
 
 
 def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
     """Return the loads of a column: one, or one for each number of users."""
     values = {
-        name: lab.seconds(*value) if is_pair(name, value) else value for name, value in column.load.items()
+        name: lab.quick_or_full(*value) if is_pair(name, value) else value
+        for name, value in column.load.items()
     }
     if column.size:
         values |= {"path": f"/{column.size}.html", "length": column.size}

@@ -29,12 +29,12 @@ from ewe.xswitch.commands import ask_status_page
 from ewe.xswitch.switch.use_profile import SLOT_SECONDS
 from ewe.xswitch.tools.client import FastCGIClient
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, running, two_cores
+from ewe_lab.bench.processes import LabError, running, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.load.child import environment
 from ewe_lab.stacks.backends import wait_for_socket
-from ewe_lab.stacks.programs import directory_of
+from ewe_lab.stacks.programs import programs_directory
 from ewe_lab.stacks.ways import technology
 
 NONE, PRIMED, WARM = "no priming", "priming", "always warm"
@@ -52,10 +52,10 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Replay the day under each X-Switch, for all languages that are here."""
     there = {}
     for language, extension in LANGUAGES.items():
-        if lacking := technology(f"xswitch {language.lower()}").missing:
+        if lacking := technology(f"xswitch {language.lower()}").why_missing:
             lab.notes.append(lacking)
         else:
-            there[language] = directory_of(lab) / f"hello.{extension}"
+            there[language] = programs_directory(lab) / f"hello.{extension}"
     hours = VISIT_HOURS[0] if lab.quick else VISIT_HOURS[1]
     for mode in (NONE, PRIMED, WARM):
         cells = {name: Cell(mode, name, value="extra.first", unit="ms") for name in there}
@@ -98,11 +98,11 @@ def run_xswitch(lab: Bench, mode: str) -> Iterator[tuple[Path, str]]:
     clock.write_text("0")
     command = [
         sys.executable, "-m", "ewe_lab.stacks.day_clock", str(clock), "--listen", f"unix:{socket}",
-        "--root", str(directory_of(lab)), "--config", str(directory / "settings.toml"),
+        "--root", str(programs_directory(lab)), "--config", str(directory / "settings.toml"),
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], env=environment()) as started,
+        running(command, output, server_core(), env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "X-Switch")
         time.sleep(SETTLED_S)

@@ -40,7 +40,7 @@ REMARKS = (
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the columns one after the other. Within a column the numbers of daemons take turns."""
     for name in DATABASES:
-        if lacking := databases.missing(name):
+        if lacking := databases.why_missing(name):
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name, pinned=False) as database:
@@ -83,8 +83,8 @@ def start_daemons(
 
 def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer], digest: str) -> None:
     """Ask all servers in turns. Raises LabError."""
-    rounds = int(lab.seconds(*ROUND_COUNTS))
-    requests = round(lab.seconds(*REQUESTS_PER_CLIENT) / rounds)
+    rounds = int(lab.quick_or_full(*ROUND_COUNTS))
+    requests = round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / rounds)
     for server in servers.values():
         ping(lab, server, "/report", CLIENTS, 1, digest)  # opens the connections before the measurement
     for turn in range(rounds):

@@ -9,7 +9,12 @@ from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import Started, in_turns, measure_databases, start_ways
+from ewe_lab.experiments.database_runs import (
+    Started,
+    measure_databases,
+    reversed_every_second_turn,
+    start_ways,
+)
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks.database_ways import CGI_DAEMON, EMBEDDED, IN_PROCESS, KEPT
 from ewe_lab.stacks.databases import LabDatabase, RunningDaemon
@@ -56,9 +61,9 @@ def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -
         if not speed:
             yield from measure_ways(lab, database, daemon, link)
             continue
-        with lab.linked(speed) as why:
-            if why:
-                lab.notes.append(f"Not behind a link of {link}: {why}")
+        with lab.behind_link(speed) as problem:
+            if problem:
+                lab.notes.append(f"Not behind a link of {link}: {problem}")
             else:
                 yield from measure_ways(lab, database, daemon, link)
 
@@ -88,8 +93,8 @@ def measure(
     lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, page: str
 ) -> None:
     """Load each way with `count` clients, and add a sample to its cell."""
-    requests = max(1, round(lab.seconds(*REQUESTS_PER_CLIENT) / lab.repeats))
-    for way in in_turns(list(ways), turn + count):
+    requests = max(1, round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / lab.repeats))
+    for way in reversed_every_second_turn(list(ways), turn + count):
         server, path = ways[way]
         cell = cells[way][count]
         try:

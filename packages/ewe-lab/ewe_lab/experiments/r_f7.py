@@ -10,7 +10,7 @@ from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import in_turns, measure_databases, start_ways
+from ewe_lab.experiments.database_runs import measure_databases, reversed_every_second_turn, start_ways
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks.database_ways import CGI_DAEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
@@ -40,8 +40,8 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> It
     with start_ways(lab, database, daemon, WAYS) as (ways, failed):
         for name, reason in failed.items():
             cells[name].failure = reason
-        for turn in range(int(lab.seconds(*ROUND_COUNTS)) + 1):
-            for name in in_turns(list(ways), turn):
+        for turn in range(int(lab.quick_or_full(*ROUND_COUNTS)) + 1):
+            for name in reversed_every_second_turn(list(ways), turn):
                 server, path = ways[name]
                 cells[name].command = server.command
                 cells[name].load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"

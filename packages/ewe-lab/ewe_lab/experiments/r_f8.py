@@ -13,10 +13,10 @@ from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.database_runs import in_turns, measure_databases, start_ways
+from ewe_lab.experiments.database_runs import measure_databases, reversed_every_second_turn, start_ways
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import reports
 from ewe_lab.stacks.database_ways import CGI_DAEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
@@ -70,8 +70,8 @@ def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) 
         for name, reason in failed.items():
             for cell in cells[name].values():
                 cell.failure = reason
-        for turn in range(int(lab.seconds(*ROUND_COUNTS)) + 1):
-            for name in in_turns(list(ways), turn):
+        for turn in range(int(lab.quick_or_full(*ROUND_COUNTS)) + 1):
+            for name in reversed_every_second_turn(list(ways), turn):
                 server, path = ways[name]
                 count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 for sql in WAYS[name].sql:
@@ -114,11 +114,11 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
     """Measure the time that the daemon adds to a call."""
     cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), None, "extra.micros", "µs")
     cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
-    count = int(lab.seconds(*CALLS_PER_BLOCK))
+    count = int(lab.quick_or_full(*CALLS_PER_BLOCK))
     try:
         connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
         try:
-            with Client(daemon.address) as client, on_core(two_cores()[1]):
+            with Client(daemon.address) as client, on_core(load_core()):
                 by_daemon = asker(client)
 
                 def direct() -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.stacks import databases, sessions
@@ -58,7 +58,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     try:
         with run_application(lab) as server:
             tiers = {name: MeasuredPage(f"/state/{tier}") for name, tier in ROWS.items()}
-            rounds = int(lab.seconds(*ROUND_COUNTS))
+            rounds = int(lab.quick_or_full(*ROUND_COUNTS))
             for turn in range(rounds):
                 for name in tiers if turn % 2 == 0 else reversed(tiers):
                     cells[name].samples.append(measure_tier(lab, server, tiers[name]))
@@ -99,11 +99,11 @@ def run_application(lab: Bench) -> Iterator[RunningServer]:
 
 def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredPage) -> Sample:
     """Visit a tier again and again; return the sample. Raises LabError if its state was lost."""
-    count = int(lab.seconds(*REQUESTS_PER_TIER))
+    count = int(lab.quick_or_full(*REQUESTS_PER_TIER))
     durations = []
     before = cpu_seconds(server.pid, *server.other_pids)
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
-    with closing(connection), on_core(two_cores()[1]):
+    with closing(connection), on_core(load_core()):
         for _ in range(count):
             began = time.perf_counter()
             visit(connection, tier)

@@ -17,11 +17,12 @@ from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import (
     LabError,
     cpu_seconds,
+    last_line,
+    load_core,
     on_core,
-    one_line,
+    output_text,
     running,
-    text_of,
-    two_cores,
+    server_core,
     wait_for_end,
 )
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
@@ -56,7 +57,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
     """Measure two processes that only exchange messages."""
-    count = int(lab.seconds(*EXCHANGE_COUNTS))
+    count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     try:
         found = measure_rounds(count)
     except LabError as reason:
@@ -85,7 +86,7 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(command, error_output, two_cores()[0], env=environment(), stdout=output) as started,
+        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"the exchanges took longer than {MAX_RUN_S:g} s")
@@ -93,7 +94,7 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
         try:
             found: dict[str, dict[str, list[float]] | str] = json.loads(output.read())
         except ValueError:
-            raise LabError(one_line(text_of(error_output))) from None
+            raise LabError(last_line(output_text(error_output))) from None
     return found
 
 
@@ -109,7 +110,7 @@ def measure_daemon(lab: Bench) -> Iterator[Cell]:
         try:
             with (
                 databases.daemon(lab, database, listen=list(addresses.values()), key=secret) as daemon,
-                on_core(two_cores()[1]),
+                on_core(load_core()),
             ):
                 request = ClientRequest(databases.DATABASE_NAME, STATEMENT, "CSV", key=secret, read_only=True)
                 for kind, address in {"Unix socket": daemon.address, **addresses}.items():
@@ -120,7 +121,7 @@ def measure_daemon(lab: Bench) -> Iterator[Cell]:
 
 def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest, pid: int) -> Iterator[Cell]:
     """Measure one address."""
-    count = int(lab.seconds(*STATEMENT_COUNTS))
+    count = int(lab.quick_or_full(*STATEMENT_COUNTS))
     cells = {
         name: Cell(kind, name, value="extra.micros", unit="µs", load=f"{count} statements")
         for name in (KEPT_CONNECTION, NEW_CONNECTION)

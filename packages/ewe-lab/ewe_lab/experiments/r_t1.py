@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
@@ -66,14 +66,14 @@ def run(lab: Bench) -> Iterator[Cell]:
         servers: dict[str, tuple[RunningServer, str, bytes]] = {}
         for kind in KINDS:
             try:
-                if lacking := missing(lab, kind):
+                if lacking := why_missing(lab, kind):
                     lab.notes.append(f"{kind} is left out: {lacking}")
                 else:
                     servers[kind] = stack.enter_context(served(lab, kind))
             except LabError as reason:
                 for cell in found[kind]:
                     cell.failure = str(reason)
-        for turn in range(int(lab.seconds(*ROUND_COUNTS))):
+        for turn in range(int(lab.quick_or_full(*ROUND_COUNTS))):
             for kind in servers if turn % 2 == 0 else reversed(servers):
                 try:
                     sample = measure_gateway(lab, kind, *servers[kind])
@@ -103,13 +103,13 @@ def cells_of(kind: str) -> tuple[Cell, Cell]:
     return marks, Cell(kind, TIMES, None, "extra.micros", "µs", load="one client on a kept connection")
 
 
-def missing(lab: Bench, kind: str) -> str:
+def why_missing(lab: Bench, kind: str) -> str:
     """Return the reason if a kind of gateway cannot run here, else ""."""
     if kind == SERVLET:
-        message = ways.technology("xswitch java").missing
+        message = ways.technology("xswitch java").why_missing
     else:
         found = KINDS[kind]
-        message = gateways.missing(found.gateway, CgiProgram(forms_of(lab), found.program))
+        message = gateways.why_missing(found.gateway, CgiProgram(forms_of(lab), found.program))
     # "NAME is left out: REASON". The row has another name
     return message.partition(": ")[2]
 
@@ -138,8 +138,8 @@ def served(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
 
 def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, answer: bytes) -> Sample:
     """Call a gateway CALL_COUNTS times; return the sample. Raises LabError."""
-    took, count = [], int(lab.seconds(*CALL_COUNTS))
-    with pinger.http(server.url, path, answer) as ask, on_core(two_cores()[1]):
+    took, count = [], int(lab.quick_or_full(*CALL_COUNTS))
+    with pinger.http(server.url, path, answer) as ask, on_core(load_core()):
         pinger.ping(ask, WARM_UP_REQUESTS.get(kind, 3))
         before = cpu_seconds(server.pid, *server.other_pids)
         for _ in range(count):

@@ -20,7 +20,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure each server with more and more silent clients."""
     root = lab.site([])
     counts = (0, SILENT_CLIENTS) if lab.quick else (0, 4, 16, SILENT_CLIENTS, 300)
-    load = Load("arrivals", rate=50, seconds=lab.seconds(1.5, 4), warm_up=0, timeout=2.0)
+    load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1.5, 4), warm_up=0, timeout=2.0)
     for tested in lab.servers((*MODELS, NGINX) if lab.quick else (*MODELS, APACHE_PREFORK, NGINX)):
         for count in counts:
 

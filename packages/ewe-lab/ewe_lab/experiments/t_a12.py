@@ -61,8 +61,8 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes.append(NOTE)
     write_blog(lab)
     for each in INTERPRETERS:
-        if each.way.missing:
-            lab.notes.append(each.way.missing)
+        if each.way.why_missing:
+            lab.notes.append(each.way.why_missing)
             continue
         yield from measure_interpreter(lab, each, False)
         yield from measure_interpreter(lab, each, True)
@@ -79,8 +79,8 @@ def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> 
     load = Load(
         "saturation",
         users=4,
-        seconds=lab.seconds(1, 3),
-        warm_up=lab.seconds(0.3, 0.5),
+        seconds=lab.quick_or_full(1, 3),
+        warm_up=lab.quick_or_full(0.3, 0.5),
         length=len(stack.page),
     )
     try:

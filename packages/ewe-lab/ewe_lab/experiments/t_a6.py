@@ -23,21 +23,22 @@ def run(lab: Bench) -> Iterator[Cell]:
     for speed in NOMINAL_MBIT_S:
         cell = Cell(speed, value="extra.goodput", unit="Mbit/s")
         if speed == "1gbit":
+            # TAS01 and TAS02 are two machines of the thesis
             cell.paper, cell.paper_server = PRINTED["TAS01"]["TAS02"], "TAS01 to TAS02"
-        with lab.linked(speed) as why:
-            if why:
-                cell.failure = why
+        with lab.behind_link(speed) as problem:
+            if problem:
+                cell.failure = problem
             else:
                 load = Load(
-                    "saturation",
+                    "saturation",  # as many requests as the server answers
                     users=4,
-                    seconds=lab.seconds(2, 5),
+                    seconds=lab.quick_or_full(2, 5),
                     warm_up=1,
                     timeout=20,
                     path=f"/{FILE_BYTES[speed]}.html",
                     length=FILE_BYTES[speed],
                 )
-                lab.measure(ASYNCIO, load, cell, root)
+                lab.fill_cell(ASYNCIO, load, cell, root)
         for sample in cell.samples:
             sample.extra["goodput"] = sample.received * 8 / sample.seconds / 1e6
         yield cell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
@@ -11,39 +12,33 @@ from ewe_lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 
 LEAST, DEFAULT, MOST = "least", "default", "most"
-PRINTED = printed("T-A7")  # the parameters of TAS01; TAS02 and TAS03 have 129024 as defaults
+THESIS_MACHINE = "TAS01"  # the machine whose parameters the thesis prints; two others have 129024 as defaults
+PRINTED = printed("T-A7")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Read each parameter; nothing is changed."""
-    for name, then in PRINTED.items():
+    for name, printed_values in PRINTED.items():
+        empty = Cell(name, value="extra.value", unit="", paper_server=THESIS_MACHINE)
         try:
             values = [float(word) for word in Path("/proc/sys/net", name).read_text().split()]
         except (OSError, ValueError):
-            yield Cell(name, value="extra.value", unit="", paper=then[0], paper_server="TAS01",
-                       failure="not readable here")  # fmt: skip
+            yield replace(empty, paper=printed_values[0], failure="not readable here")
             continue
-        for column, paper, value in zip(
-            (LEAST, DEFAULT, MOST) if len(then) > 1 else ("",), then, values, strict=False
-        ):
-            sample = Sample("sysctl", 0.0, extra={"value": value})
-            yield Cell(
-                name,
-                column,
-                value="extra.value",
-                unit="",
-                paper=paper,
-                paper_server="TAS01",
-                samples=[sample],
-            )
+        columns = (
+            (LEAST, DEFAULT, MOST) if len(printed_values) > 1 else ("",)
+        )  # a parameter has three values or one
+        for column, paper, value in zip(columns, printed_values, values, strict=False):
+            sample = Sample(tool="sysctl", seconds=0.0, extra={"value": value})
+            yield replace(empty, column=column, paper=paper, samples=[sample])
 
 
 def check(table: ExperimentTable) -> Finding:
     """Count the unchanged parameters. A difference is not a fault, but a reader should know it."""
-    seen = [cell for cell in table.cells if cell.median is not None]
-    if not seen:
+    readable = [cell for cell in table.cells if cell.median is not None]
+    if not readable:
         return Finding(NOT_TESTABLE, "No parameter could be read.")
-    same = sum(cell.median == cell.paper for cell in seen)
+    same = sum(cell.median == cell.paper for cell in readable)
     return Finding(
-        HOLDS if same == len(seen) else IN_PART, f"{same} of {len(seen)} parameters are as printed."
+        HOLDS if same == len(readable) else IN_PART, f"{same} of {len(readable)} parameters are as printed."
     )

@@ -28,10 +28,10 @@ def run(lab: Bench) -> Iterator[Cell]:
             secure = empty_cell(lab, tested, keep, TLS)
             for cell in (plain, secure):
                 load = Load(
-                    "saturation", users=32, keep_alive=keep == KEEP_ALIVE, seconds=lab.seconds(1, 2), warm_up=0.5,
-                    path="/168.html", length=168, tls=tls if cell is secure else "", tool="ab",
+                    "saturation", users=32, keep_alive=keep == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2),
+                    warm_up=0.5, path="/168.html", length=168, tls=tls if cell is secure else "", tool="ab",
                 )  # fmt: skip
-                yield lab.measure(tested, load, cell, root)
+                yield lab.fill_cell(tested, load, cell, root)
 
 
 def empty_cell(lab: Bench, tested: ServerUnderTest, keep: str, how: str) -> Cell:

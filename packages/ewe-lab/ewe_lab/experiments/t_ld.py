@@ -113,14 +113,14 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_wordpress(lab: Bench) -> Iterator[Cell]:
     """Install WordPress once, and load it behind each server."""
-    if packages := wordpress.missing():
+    if packages := wordpress.missing_packages():
         lab.notes.append(f"WordPress is left out: apt install {packages}")
         return
     present = []
     for each in TESTED_STACKS:
         if each.full and lab.quick:
             continue
-        if lacking := each.way.missing:
+        if lacking := each.way.why_missing:
             lab.notes.append(lacking)
         else:
             present.append(each)
@@ -149,7 +149,7 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
     for each in sql_blog.BLOGS:
         if each.full and lab.quick:
             continue
-        if lacking := each.missing:
+        if lacking := each.why_missing:
             lab.notes.append(lacking)
             continue
         with error_as_cell(each.name) as failed, each.served(lab) as (server, other_pids, paths):
@@ -176,8 +176,9 @@ def error_as_cell(name: str) -> Iterator[list[Cell]]:
 def capacity_note(blog: str, name: str, capacity: float) -> str:
     """Return a sentence on the capacity and the shares of the phases."""
     return (
-        f"{blog}: {name} answers {figures.number(capacity)} visitors a second at best, with {CAPACITY_CLIENTS} "
-        f"clients that never pause. The phases are 22, 100 and 44 % of this rate, for all servers of this blog."
+        f"{blog}: {name} answers {figures.number_text(capacity)} visitors a second at best, with "
+        f"{CAPACITY_CLIENTS} clients that never pause. The phases are 22, 100 and 44 % of this rate, for all"
+        " servers of this blog."
     )
 
 
@@ -232,13 +233,14 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
         )
         yield (
             f"{blog}: 95 of 100 pages came within {', '.join(wait_range(samples, phase) for phase in range(3))} "
-            f"in the three phases. {still_waiting(samples)}"
+            f"in the three phases. {waiting_servers_text(samples)}"
         )
         memory = {name: sample.usage.memory for name, sample in samples.items() if sample.usage}
-        yield f"{blog}: memory at its peak is {range_text(memory, figures.size_text)}. {lost_in_words(samples)}"
+        peaks = range_text(memory, figures.size_text)
+        yield f"{blog}: memory at its peak is {peaks}. {lost_visitors_text(samples)}"
     if len(costs) > 1:
         more = costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0
-        yield f"A page of WordPress costs {figures.number(more)} times the CPU time of the same page from SQL."
+        yield f"A page of WordPress costs {figures.number_text(more)} times the CPU time of the same page from SQL."
 
 
 def milliseconds(value: float | None) -> str:
@@ -270,7 +272,7 @@ def wait_range(samples: Mapping[str, Sample], phase: int) -> str:
     return range_text(times, figures.time_text)
 
 
-def still_waiting(samples: Mapping[str, Sample]) -> str:
+def waiting_servers_text(samples: Mapping[str, Sample]) -> str:
     """Say which servers began the third phase with a queue of the second."""
     late = []
     for name, sample in samples.items():
@@ -282,10 +284,10 @@ def still_waiting(samples: Mapping[str, Sample]) -> str:
     return "No server kept a queue from the second phase into the third."
 
 
-def lost_in_words(samples: Mapping[str, Sample]) -> str:
+def lost_visitors_text(samples: Mapping[str, Sample]) -> str:
     """Say which servers lost visitors."""
     lost = [
-        f"{name} ({figures.percent(sample.lost)})"
+        f"{name} ({figures.percent_text(sample.lost)})"
         for name, sample in samples.items()
         if (sample.lost or 0) > MAX_LOST_SHARE
     ]
@@ -308,10 +310,10 @@ def check(table: ExperimentTable) -> Finding:
     pieces = []
     lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
     part_holds.append(lost > MAX_LOST_SHARE)
-    pieces.append(f"Apache prefork lost {figures.percent(lost)} of its visitors in the second phase")
+    pieces.append(f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase")
     most = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
     part_holds.append(most <= MAX_LOST_SHARE)
-    pieces.append(f"the others that the thesis names at most {figures.percent(most)}")
+    pieces.append(f"the others that the thesis names at most {figures.percent_text(most)}")
     memory = {
         name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
     }

@@ -48,8 +48,8 @@ def check(table: ExperimentTable) -> Finding:
     spread = {key: max(found) / min(found) for key, found in rates.items() if len(found) > 1}
     if not spread:
         return Finding(NOT_TESTABLE, "No server was measured with two numbers of requests.")
-    (server, clients), most = max(spread.items(), key=lambda each: each[1])
+    (server, clients), greatest = max(spread.items(), key=lambda each: each[1])
     return Finding(
-        HOLDS if most <= MAX_EQUAL_RATIO else FAILS,
-        f"The rates of one server differ by a factor of {most:.2f} at most ({server}, {clients:g} clients).",
+        HOLDS if greatest <= MAX_EQUAL_RATIO else FAILS,
+        f"The rates of one server differ by a factor of {greatest:.2f} at most ({server}, {clients:g} clients).",
     )

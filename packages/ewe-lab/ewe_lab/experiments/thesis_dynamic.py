@@ -78,7 +78,7 @@ def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
         lab.notes += [PARITY, HTTP_1_0]
     cells: list[Cell] = []
     for stack in test.ways:
-        if lacking := stack.missing or (stack.missing_for_tls if test.plain is not None else ""):
+        if lacking := stack.why_missing or (stack.why_missing_for_tls if test.plain is not None else ""):
             lab.notes.append(lacking)
             continue
         for cell in measure(lab, test, stack):
@@ -126,7 +126,7 @@ def sweep_clients(
 ) -> Iterator[Cell]:
     """Measure a running way with every number of clients."""
     counts = test.quick if lab.quick else test.clients
-    for count in sorted({min(count, stack.most(column == KEEP_ALIVE)) for count in counts}):
+    for count in sorted({min(count, stack.max_connections(column == KEEP_ALIVE)) for count in counts}):
         load = load_of(lab, stack, column, count, path, "parity" if test.plain is not None else "")
         yield measure_point(lab, server, load, Cell(stack.name, column, count))
 
@@ -172,9 +172,9 @@ def repeat_point(
 
 def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str, tls: str = "") -> Load:
     """Return the load of one point."""
-    seconds = lab.seconds(2, 4) if stack.by == "cgi" else lab.seconds(0.8, 2)
+    seconds = lab.quick_or_full(2, 4) if stack.by == "cgi" else lab.quick_or_full(0.8, 2)
     # A Java virtual machine first compiles the code.
-    warm_up = lab.seconds(2, 3) if stack.language == "java" else lab.seconds(0.3, 0.5)
+    warm_up = lab.quick_or_full(2, 3) if stack.language == "java" else lab.quick_or_full(0.3, 0.5)
     return Load(
         "saturation", users=count, keep_alive=column == KEEP_ALIVE, seconds=seconds, warm_up=warm_up,
         path=path, length=len(stack.page), tls=tls,

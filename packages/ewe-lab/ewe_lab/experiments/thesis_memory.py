@@ -41,8 +41,8 @@ def run(
 ) -> Iterator[Cell]:
     """Measure every way that can run here. printed: by column and name of the way. gone: of former servers."""
     for stack in ways:
-        if stack.missing:
-            lab.notes.append(stack.missing)
+        if stack.why_missing:
+            lab.notes.append(stack.why_missing)
             continue
         try:
             with served(lab, stack) as (server, path):

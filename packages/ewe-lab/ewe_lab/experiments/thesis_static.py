@@ -100,8 +100,8 @@ class StaticTest:
             "saturation",
             users=clients,
             keep_alive=column == KEEP_ALIVE,
-            seconds=lab.seconds(0.8, 2),
-            warm_up=lab.seconds(0.2, 0.5),
+            seconds=lab.quick_or_full(0.8, 2),
+            warm_up=lab.quick_or_full(0.2, 0.5),
             path=f"/{self.size}.html",
             length=self.size,
             tls=tls,
@@ -133,9 +133,9 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
     with ExitStack() as stack:
         if test.link:
-            why = stack.enter_context(lab.linked(test.link))
-            if why:
-                lab.notes.append(f"Not behind a link of {test.link}, which would bound the rate: {why}")
+            problem = stack.enter_context(lab.behind_link(test.link))
+            if problem:
+                lab.notes.append(f"Not behind a link of {test.link}, which would bound the rate: {problem}")
         servers = [each for each in test.servers if not (lab.quick and test.link and each in SLOW_TO_START)]
         for tested in lab.servers(servers):
             for column in test.printed:
@@ -143,7 +143,7 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
                     yield from measure_points(lab, test, tested, column, root)
                 if test.tls:
                     load = test.load(lab, column, TLS_1_3_CLIENTS, "default")
-                    yield lab.measure(tested, load, cell_of(tested, TLS_1_3_PREFIX + column), root)
+                    yield lab.fill_cell(tested, load, cell_of(tested, TLS_1_3_PREFIX + column), root)
 
 
 def measure_points(
@@ -158,7 +158,7 @@ def measure_points(
     cell = best_cell(cells, test.printed[column].get(tested.name))
     if not lab.quick and cell.samples:
         cell.samples = []
-        lab.measure(tested, loads[cells.index(max(cells, key=figure_or_0))], cell, root)
+        lab.fill_cell(tested, loads[cells.index(max(cells, key=figure_or_0))], cell, root)
     yield cell
 
 

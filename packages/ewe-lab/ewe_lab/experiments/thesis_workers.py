@@ -31,8 +31,8 @@ def run(
     lab.notes += [*notes, CACHES_OFF]
     here = list(lab.servers([tested for tested, _ in SERVERS.values()]))
     with ExitStack() as stack:
-        if link and (why := stack.enter_context(lab.linked(link))):
-            lab.notes.append(f"Not behind a link of {link}, which would bound the rate: {why}")
+        if link and (problem := stack.enter_context(lab.behind_link(link))):
+            lab.notes.append(f"Not behind a link of {link}, which would bound the rate: {problem}")
         for column, rates in printed.items():
             for server, (tested, document) in SERVERS.items():
                 if tested not in here:
@@ -49,10 +49,10 @@ def measure_server(
     """Measure one server with `workers` processes."""
     tested = ServerUnderTest(name(workers), server.kind, server.model, ("--workers", str(workers)))
     load = Load(
-        "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.seconds(1, 2), warm_up=0.5,
+        "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2), warm_up=0.5,
         path=f"/{size}.html", length=size,
     )  # fmt: skip
     cell = cell_of(tested, f"{server.name}, {column}")
     cell.remark = f"{server.name} {cell.remark}" if cell.remark else ""
     cell.paper, cell.paper_server = paper, f"{document} {workers}" if paper else ""
-    return lab.measure(tested, load, cell, root)
+    return lab.fill_cell(tested, load, cell, root)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench, Load, RunningServer
-from ewe_lab.bench.processes import LabError, cpu_seconds, own_seconds, process_tree
+from ewe_lab.bench.processes import LabError, cpu_seconds, own_cpu_seconds, process_tree
 from ewe_lab.bench.results import Sample
 
 PHASES = ((1 / 2, 0.22), (1 / 6, 1.0), (1 / 3, 0.44))  # share of the time, share of the capacity
@@ -80,7 +80,7 @@ class Stack:
         self.warm()
         sample = self.lab.load(
             self.server,
-            replace(self.visit, users=CAPACITY_CLIENTS, seconds=self.lab.seconds(*CAPACITY_TIMES_S)),
+            replace(self.visit, users=CAPACITY_CLIENTS, seconds=self.lab.quick_or_full(*CAPACITY_TIMES_S)),
         )
         if not sample.replies:
             raise LabError(
@@ -90,10 +90,10 @@ class Stack:
 
     def phases(self, capacity: float) -> Load:
         """Return the load in three phases."""
-        length = self.lab.seconds(QUICK_S, FULL_S)
+        length = self.lab.quick_or_full(QUICK_S, FULL_S)
         return replace(
-            self.visit, shape="arrivals", poisson=True, reopens=True, think=self.lab.seconds(*THINK_TIMES_S),
-            phases=tuple((length * share, rounded(capacity * of)) for share, of in PHASES),
+            self.visit, shape="arrivals", poisson=True, reopens=True, think=self.lab.quick_or_full(*THINK_TIMES_S),
+            phases=tuple((length * share, round_to_three_digits(capacity * of)) for share, of in PHASES),
         )  # fmt: skip
 
     def load(self, capacity: float) -> tuple[Load, Sample]:
@@ -112,7 +112,9 @@ class Stack:
 
     def spent(self) -> dict[str, float]:
         """Return the CPU seconds that each of PARTS has used so far."""
-        inside = sum(own_seconds(each) for each in process_tree(self.server.pid) if runs_programs(each.pid))
+        inside = sum(
+            own_cpu_seconds(each) for each in process_tree(self.server.pid) if runs_programs(each.pid)
+        )
         beside = cpu_seconds(*self.server.other_pids) if self.server.other_pids else 0.0
         seconds = (
             cpu_seconds(self.server.pid) - inside, inside + beside,
@@ -121,7 +123,7 @@ class Stack:
         return dict(zip(PARTS, seconds, strict=True))
 
 
-def rounded(rate: float) -> float:
+def round_to_three_digits(rate: float) -> float:
     """Return a rate with three digits."""
     return float(f"{rate:.3g}")
 

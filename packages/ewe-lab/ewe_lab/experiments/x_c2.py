@@ -13,14 +13,14 @@ from typing import Any
 
 from ewe_lab.bench.accounts import TemporaryUser, accounts
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, on_core, two_cores
+from ewe_lab.bench.processes import LabError, load_core, on_core, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.load import pinger
-from ewe_lab.load.pinger import Ask
-from ewe_lab.stacks.backends import status_of, wait_for_xswitch
+from ewe_lab.load.pinger import SendRequest
+from ewe_lab.stacks.backends import wait_for_xswitch, xswitch_status
 from ewe_lab.stacks.programs import PYTHON
-from ewe_lab.stacks.servers import ewe
+from ewe_lab.stacks.servers import run_ewe
 
 ENGINE_LIMITS = (4, 8, 16)  # engines of all users together
 USER_COUNTS = (2, 4, 8, 16, 32)
@@ -45,7 +45,7 @@ def run(lab: Bench) -> Iterator[Cell]:
         with accounts(lab.directory, max(counts)) as (users, prefix):
             lab.notes.append(VANISH)
             for user in users:
-                user.write(PROGRAM, TEXT)
+                user.write_program(PROGRAM, TEXT)
             for cap in ENGINE_LIMITS[:2] if lab.quick else ENGINE_LIMITS:
                 for count in counts:
                     yield measure(lab, cap, users[:count], prefix)
@@ -57,7 +57,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench, cap: int, users: Sequence[TemporaryUser], prefix: Sequence[str]) -> Cell:
     """Measure one point."""
     cell = Cell(f"{cap} engines", "", len(users), "extra.evicted", "%")
-    count = int(lab.seconds(*REQUEST_COUNTS))
+    count = int(lab.quick_or_full(*REQUEST_COUNTS))
     cell.load = f"{count} requests one at a time"
     settings = lab.directory / "xswitch.toml"
     settings.write_text(SETTINGS.format(cap=cap))
@@ -65,31 +65,31 @@ def measure(lab: Bench, cap: int, users: Sequence[TemporaryUser], prefix: Sequen
     try:
         with ExitStack() as stack:
             server = stack.enter_context(
-                ewe(
+                run_ewe(
                     "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
-                    root=lab.site([]), directory=scratch, core=two_cores()[0], prefix=prefix,
+                    root=lab.site([]), directory=scratch, core=server_core(), prefix=prefix,
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
-            asks = [stack.enter_context(asker(server.url, user)) for user in users]
-            with on_core(two_cores()[1]):
+            asks = [stack.enter_context(client_for_user(server.url, user)) for user in users]
+            with on_core(load_core()):
                 for ask in asks:
                     ask()
-                before = status_of(server)
+                before = xswitch_status(server)
                 times = time_requests(asks, count)
-                cell.samples.append(sample(times, before, status_of(server)))
+                cell.samples.append(sample(times, before, xswitch_status(server)))
             cell.command = server.command
     except LabError as reason:
         cell.failure = str(reason)
     return cell
 
 
-def asker(url: str, user: TemporaryUser) -> Any:
+def client_for_user(url: str, user: TemporaryUser) -> Any:
     """Return a client for the program of a user, which must answer with the uid of that user."""
     return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
 
 
-def time_requests(asks: Sequence[Ask], count: int) -> list[float]:
+def time_requests(asks: Sequence[SendRequest], count: int) -> list[float]:
     """Request the programs in a random order that is the same in every run; return the time of each request."""
     order = random.Random(44)  # any seed, but always the same
     times = []
@@ -116,7 +116,7 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
     )
 
 
-def as_claimed(cell: Cell) -> bool:
+def is_as_claimed(cell: Cell) -> bool:
     """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
     cap, extra = int(cell.server.split()[0]), cell.samples[0].extra
     crowded = cell.x is not None and cell.x > cap
@@ -124,11 +124,11 @@ def as_claimed(cell: Cell) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if as_claimed() is true for every cell."""
+    """The claim holds if is_as_claimed() is true for every cell."""
     cells = [cell for cell in table.cells if cell.samples and cell.x]
     if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
-    bad = [cell for cell in cells if not as_claimed(cell)]
+    bad = [cell for cell in cells if not is_as_claimed(cell)]
     most = max(cells, key=lambda cell: cell.samples[0].extra["started"])
     none = [cell for cell in cells if not cell.samples[0].extra["started"]]
     started = most.samples[0].extra["started"]

@@ -23,7 +23,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure both with 25 to 375 users that never pause."""
     counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 25))
     for name in SERVERS:
-        if lacking := technology(name).missing:
+        if lacking := technology(name).why_missing:
             lab.notes.append(lacking)
             continue
         for count in counts:
@@ -35,7 +35,7 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
     cell = Cell(name, x=count, value="extra.megabytes", unit="MB/s")
     settings = lab.directory / "xswitch.toml"  # all requests belong to one user, and their number is varied
     settings.write_text("max-queue-per-user = 1000\n")
-    load = Load(users=count, seconds=lab.seconds(2, 4), warm_up=1.5, timeout=20.0, length=LARGE_BYTES)
+    load = Load(users=count, seconds=lab.quick_or_full(2, 4), warm_up=1.5, timeout=20.0, length=LARGE_BYTES)
     try:
         with served(lab, technology(name, "large"), "--xswitch-config", str(settings)) as (server, path):
             sample = lab.load(server, replace(load, path=path))
@@ -56,7 +56,9 @@ def check(table: ExperimentTable) -> Finding:
     rates = [cell.median for cell in cells if cell.median]
     flat = max(rates) / min(rates) < MAX_FLAT_RATIO
     summary = f"From 25 to 375 clients X-Switch sent {min(rates):.1f} to {max(rates):.1f} MB/s"
-    points = [(cell.x, time) for cell in cells if cell.x and (time := figures.of_cell(cell, "service.p50"))]
+    points = [
+        (cell.x, time) for cell in cells if cell.x and (time := figures.figure_of_cell(cell, "service.p50"))
+    ]
     line = regression_line([x for x, _ in points], [time for _, time in points])
     if line is None:
         return Finding(IN_PART if flat else FAILS, f"{summary}; the response times make no line.")

@@ -27,24 +27,25 @@ from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import (
     LabError,
     cpu_seconds,
+    last_line,
+    load_core,
     on_core,
-    one_line,
-    own_seconds,
+    output_text,
+    own_cpu_seconds,
     process_tree,
     read_process,
     running,
-    text_of,
-    two_cores,
+    server_core,
     wait_for_end,
 )
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
-from ewe_lab.load.pinger import Ask, PingTime
+from ewe_lab.load.pinger import PingTime, SendRequest
 from ewe_lab.stacks.applications import HELLO
-from ewe_lab.stacks.backends import status_of, switch
-from ewe_lab.stacks.programs import directory_of
+from ewe_lab.stacks.backends import run_xswitch, xswitch_status
+from ewe_lab.stacks.programs import programs_directory
 from ewe_lab.stacks.variants import HELLO_BODY
 from ewe_lab.stacks.ways import served, technology
 
@@ -110,19 +111,19 @@ class AllRequestsRun:
 class RunningServers:
     """The servers of runs 1 to 4, side by side. groups: the processes of run 1, by layer."""
 
-    full: Ask
-    null: Ask
-    fastcgi: Ask
-    engine: Ask
-    groups: Mapping[str, tuple[int, ...]]
+    full: SendRequest
+    null: SendRequest
+    fastcgi: SendRequest
+    engine: SendRequest
+    pids_by_layer: Mapping[str, tuple[int, ...]]
     roots: tuple[int, int, int]  # of runs 2 to 4
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the layers in each language whose technology is installed."""
-    count = int(lab.seconds(*REQUEST_COUNTS))
+    count = int(lab.quick_or_full(*REQUEST_COUNTS))
     for language in LANGUAGES:
-        if lacking := technology(f"xswitch {language.lower()}").missing:
+        if lacking := technology(f"xswitch {language.lower()}").why_missing:
             lab.notes.append(lacking)
             continue
         rounds: list[tuple[AllRequestsRun, ...]] = []
@@ -141,8 +142,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
     """Start the servers of runs 1 to 4. Raises LabError."""
-    core = two_cores()[0]
-    script = str(directory_of(lab) / f"hello.{LANGUAGES[language]}")
+    core = server_core()
+    script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
     settings = lab.directory / "stays.toml"
     settings.write_text(NO_ENGINE_REPLACEMENT)
@@ -155,7 +156,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
     params = variables(script, path)
-    switch_pid, socket = stack.enter_context(switch(lab, "--config", str(settings)))
+    switch_pid, socket = stack.enter_context(run_xswitch(lab, "--config", str(settings)))
     direct = stack.enter_context(pinger.fastcgi(str(socket), params, body))
     command = BUILT_IN[language.lower()].command
     engine, engine_pid = stack.enter_context(pinger.engine(command, script, params, body, core))
@@ -177,7 +178,7 @@ def variables(script: str, path: str) -> dict[str, str]:
 
 def processes_by_layer(server: RunningServer) -> dict[str, tuple[int, ...]]:
     """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
-    engines = {int(each["pid"]) for each in status_of(server)["engines"]}
+    engines = {int(each["pid"]) for each in xswitch_status(server)["engines"]}
     family = {each.pid for each in process_tree(server.pid)}
     xswitch_tree = {
         each.pid for child in family if is_switch(child, server.pid) for each in process_tree(child)
@@ -202,18 +203,21 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
     found = [read_process(pid) for pid in pids]
     if None in found:
         raise LabError("a process that was to be measured has ended")
-    return sum(own_seconds(each) for each in found if each)
+    return sum(own_cpu_seconds(each) for each in found if each)
 
 
 def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
     """Make the five runs."""
-    with on_core(two_cores()[1]):
-        before = {layer: cpu_seconds_of(pids) for layer, pids in servers.groups.items()}
+    with on_core(load_core()):
+        before = {layer: cpu_seconds_of(pids) for layer, pids in servers.pids_by_layer.items()}
         duration = pinger.ping(servers.full, count)
         runs = [
             AllRequestsRun(
                 duration,
-                {layer: cpu_seconds_of(pids) - before[layer] for layer, pids in servers.groups.items()},
+                {
+                    layer: cpu_seconds_of(pids) - before[layer]
+                    for layer, pids in servers.pids_by_layer.items()
+                },
             )
         ]
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
@@ -228,16 +232,16 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
     program, text = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
     file.write_text(text)
-    script = directory_of(lab) / f"hello.{LANGUAGES[language]}"
+    script = programs_directory(lab) / f"hello.{LANGUAGES[language]}"
     command = [program, str(file), str(script), str(count)]
     env = {"PATH": SEARCH_PATH}  # the interpreters that engines have
-    with tempfile.TemporaryFile() as output, running(command, output, two_cores()[0], env=env) as started:
+    with tempfile.TemporaryFile() as output, running(command, output, server_core(), env=env) as started:
         if not wait_for_end(started, pinger.ANSWER_TIMEOUT_S):
             raise LabError("the script in a loop does not end")
         try:
-            seconds, cpu = map(float, text_of(output).split())
+            seconds, cpu = map(float, output_text(output).split())
         except ValueError:
-            raise LabError(f"the script in a loop: {one_line(text_of(output))}") from None
+            raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
     return AllRequestsRun(PingTime(count, seconds, 0.0), {"": cpu})
 
 

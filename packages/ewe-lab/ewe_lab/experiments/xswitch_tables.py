@@ -51,7 +51,7 @@ CURVE = "mean of all answers so far"
 CURVE_REQUESTS = 10_000  # of a curve in the document: ten users, a thousand each
 
 
-def first_answer(url: str) -> float:
+def time_first_answer(url: str) -> float:
     """Return the seconds that the first request takes. Raises LabError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     began = time.perf_counter()
@@ -83,11 +83,11 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
         then = TABLE_2.get(document, (None, None))[index]
         value = "extra.first" if index == 0 else "extra.mean"
         cells.append(Cell(name, prefix + column, value=value, unit="ms", paper=then, paper_server=document))
-    load = Load(users=USERS, seconds=lab.seconds(2, 5), warm_up=0.0, length=len(HELLO))
+    load = Load(users=USERS, seconds=lab.quick_or_full(2, 5), warm_up=0.0, length=len(HELLO))
     for _ in range(2 if lab.quick else 3):
         try:
             with served(lab, technology(technique), *options) as (server, path):
-                first = first_answer(server.url.rstrip("/") + path) * 1e3
+                first = time_first_answer(server.url.rstrip("/") + path) * 1e3
                 sample = lab.load(server, replace(load, path=path))
         except LabError as reason:
             for cell in cells:
@@ -129,7 +129,7 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
 def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator[Cell]:
     """Measure the installed technologies. by_language: whether each language has its own columns."""
     for name in names:
-        if lacking := technology(name.removesuffix(COLD_START_SUFFIX)).missing:
+        if lacking := technology(name.removesuffix(COLD_START_SUFFIX)).why_missing:
             if lacking not in lab.notes:
                 lab.notes.append(lacking)
             continue

@@ -23,7 +23,7 @@ from locust.event import Events
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import allow_descriptors
 from ewe_lab.bench.results import Sample, value_from_json
-from ewe_lab.load.client import target
+from ewe_lab.load.client import load_target
 from ewe_lab.load.recorder import Recorder
 
 LATE_TIMEOUT_S = 1.0  # seconds by which a timeout may be late
@@ -36,70 +36,73 @@ def new_events() -> Any:
     return Events()  # type: ignore[no-untyped-call]
 
 
-def say(text: str) -> None:
-    """Write a line and flush."""
+def write_line(text: str) -> None:
+    """Write a line to the lab, and flush: the lab waits for it."""
     print(text, flush=True)
 
 
 def run(load: Load, url: str) -> Sample:
     """Run a load; return its sample."""
     scheduled = load.shape == "arrivals"
-    recorder = Recorder(scheduled)
-    plan = users.UsersPlan(
-        load,
-        target(load, url),
-        recorder,
-        min(allow_descriptors(MAX_SESSIONS + SPARE_DESCRIPTORS) - SPARE_DESCRIPTORS, MAX_SESSIONS),
-    )
+    plan = users.UsersPlan(load, load_target(load, url), Recorder(scheduled), max_sessions())
     user: Any = type("LoadUser", (users.ArrivalUser if scheduled else users.ClosedUser,), {"plan": plan})
     environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
     runner = environment.create_local_runner()
     try:
-        if scheduled and load.sessions:
+        if not scheduled:
+            run_closed_users(runner, plan)
+        elif load.sessions:
             run_sessions(runner, plan)
         else:
-            run_time(runner, plan)
+            run_arrivals(runner, plan)
         if scheduled:
             plan.sessions.join(load.timeout + 1)  # each request has its own limit
-        return finished(plan)
+        return sample_with_notes(plan)
     finally:
         runner.quit()
 
 
+def max_sessions() -> int:
+    """Raise this process's limit of descriptors, and return how many sessions it can hold at the same time."""
+    return min(allow_descriptors(MAX_SESSIONS + SPARE_DESCRIPTORS) - SPARE_DESCRIPTORS, MAX_SESSIONS)
+
+
 def run_sessions(runner: Any, plan: users.UsersPlan) -> None:
-    """Run all sessions to their end."""
-    begin(plan)
-    runner.start(1, spawn_rate=1)
-    with gevent.Timeout(plan.load.seconds, False):
-        plan.arrived.wait()
+    """Start a number of sessions, and count until all have ended, or the load's time has passed."""
+    count_from_here(plan)
+    runner.start(1, spawn_rate=1)  # one user begins all sessions
+    with gevent.Timeout(plan.load.seconds, False):  # False: the timeout ends the block without an exception
+        plan.all_sessions_begun.wait()
         plan.sessions.join()
-    if plan.sessions or not plan.arrived.is_set():
-        plan.over = True
-    end(plan)
+    if plan.sessions or not plan.all_sessions_begun.is_set():
+        plan.users_stop = True
+    count_to_here(plan)
 
 
-def run_time(runner: Any, plan: users.UsersPlan) -> None:
+def run_arrivals(runner: Any, plan: users.UsersPlan) -> None:
+    """Start sessions by the schedule, and count those of the measured time."""
+    runner.start(1, spawn_rate=1)  # one user begins all sessions
+    plan.schedule_has_begun.wait()  # the recorder has the times of its window now
+    sleep_until(plan.recorder.begin)
+    count_from_here(plan)
+    sleep_until(plan.recorder.end)
+    plan.users_stop = True  # before count_to_here(), which must not see a session that is due later
+    count_to_here(plan)
+    plan.all_sessions_begun.wait(plan.load.timeout + LATE_TIMEOUT_S)
+
+
+def run_closed_users(runner: Any, plan: users.UsersPlan) -> None:
     """Start the users, let them warm up, and measure for the time of the load."""
     load = plan.load
-    count = 1 if load.shape == "arrivals" else load.users
-    runner.start(count, spawn_rate=count)
-    if load.shape == "arrivals":
-        plan.began.wait()
-        sleep_until(plan.recorder.begin)
-        begin(plan)
-        sleep_until(plan.recorder.end)
-        plan.over = True
-        end(plan)
-        plan.arrived.wait(load.timeout + LATE_TIMEOUT_S)
-        return
-    while runner.user_count < count:
+    runner.start(load.users, spawn_rate=load.users)
+    while runner.user_count < load.users:
         gevent.sleep(0.01)
     gevent.sleep(load.warm_up)
-    begin(plan)
+    count_from_here(plan)
     gevent.sleep(load.duration)
-    end(plan)
-    wait_for_answers(plan)
-    plan.over = True
+    count_to_here(plan)
+    wait_for_answers(plan)  # the users go on meanwhile
+    plan.users_stop = True
 
 
 def sleep_until(at: float) -> None:
@@ -113,26 +116,26 @@ def wait_for_answers(plan: users.UsersPlan) -> None:
     They must go on: a server without load would now answer the requests that it had kept waiting.
     """
     give_up = time.perf_counter() + plan.load.timeout + LATE_TIMEOUT_S
-    while plan.recorder.under_way() and time.perf_counter() < give_up:
+    while plan.recorder.count_under_way() and time.perf_counter() < give_up:
         gevent.sleep(0.01)
 
 
-def begin(plan: users.UsersPlan) -> None:
-    """Count from here on."""
-    say("begin")
+def count_from_here(plan: users.UsersPlan) -> None:
+    """Tell the lab that the measured time begins, and count the requests from now on."""
+    write_line("begin")
     plan.recorder.start()
 
 
-def end(plan: users.UsersPlan) -> None:
-    """Count to here."""
+def count_to_here(plan: users.UsersPlan) -> None:
+    """Count no later requests, and tell the lab that the measured time is over."""
     plan.recorder.stop()
-    say("end")
+    write_line("end")
 
 
-def finished(plan: users.UsersPlan) -> Sample:
-    """Return the sample with its notes."""
+def sample_with_notes(plan: users.UsersPlan) -> Sample:
+    """Return the sample, with a note for each reason to doubt it."""
     found = plan.recorder.sample("locust")
-    if plan.load.sessions and plan.over:
+    if plan.load.sessions and plan.users_stop:
         found.notes.append(
             f"cut off after {plan.load.seconds:g} s, with {len(plan.sessions)} sessions under way"
         )
@@ -145,11 +148,11 @@ def finished(plan: users.UsersPlan) -> Sample:
 
 
 def main() -> int:
-    """Read, run, write; return the exit status."""
+    """Read the order, run the load, and write its sample; return the exit status."""
     order = json.load(sys.stdin)
     load = value_from_json(Load, order["load"])
     assert isinstance(load, Load)
-    say(json.dumps(asdict(run(load, order["url"]))))
+    write_line(json.dumps(asdict(run(load, order["url"]))))
     return 0
 
 

@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, tool, wait_for_end
+from ewe_lab.bench.processes import (
+    LabError,
+    cpu_seconds,
+    last_line,
+    output_text,
+    path_of_tool,
+    running,
+    wait_for_end,
+)
 from ewe_lab.bench.results import Sample, Times
 from ewe_lab.load.child import WindowObserver
 
 MAX_REQUESTS = 2_000_000  # requests of one run: ab keeps 32 bytes for each
-# Ab ends when a connection is reset, for instance behind a token bucket; then it is started again
-MAX_TRIES = 2
-PARITY = ("-f", "TLS1.2", "-Z", "AES256-SHA:@SECLEVEL=0")
+MAX_TRIES = 2  # ab gives up at the first connection that is reset, for instance behind a slow link
+END_S = 10  # seconds beyond the timeout of a request in which ab must end after an interrupt
+PARITY_OPTIONS = ("-f", "TLS1.2", "-Z", "AES256-SHA:@SECLEVEL=0")
 FIGURES = {
     "seconds": r"Time taken for tests: +([\d.]+) seconds",
     "complete": r"Complete requests: +(\d+)",
@@ -48,7 +56,7 @@ def parse_ab(text: str) -> dict[str, float]:
         # ab counts failed handshakes among its requests, so its figures would be wrong.
         raise LabError(f"ab: no TLS connection with this protocol and cipher: {failed[1]}")
     if "seconds" not in found or "complete" not in found:
-        raise LabError(f"ab: {one_line(text)}")
+        raise LabError(f"ab: {last_line(text)}")
     return {name: float(value) for name, value in found.items()}
 
 
@@ -61,16 +69,18 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
     """
     try:
         with path.open(newline="") as file:
-            share = {int(row[0]): float(row[1]) / 1e3 for row in list(csv.reader(file))[1:]}
+            _titles, *rows = csv.reader(file)
+        seconds = {int(percent): float(millis) / 1e3 for percent, millis in rows}
         count = int(figures["complete"])
         greatest_so_far = 0.0
-        for percent in sorted(share):
-            beyond = percent < 100 and int(0.5 + count * percent / 100) >= count
-            if share[percent] < greatest_so_far or beyond:
-                share[percent] = greatest_so_far
-            greatest_so_far = share[percent]
-        last = share.get(100, greatest_so_far)
-        return Times(count, figures["mean"] / 1e3, share[50], share[90], share[95], share[99], last)
+        for percent in sorted(seconds):
+            reads_beyond_last = percent < 100 and int(0.5 + count * percent / 100) >= count
+            if seconds[percent] < greatest_so_far or reads_beyond_last:
+                seconds[percent] = greatest_so_far
+            greatest_so_far = seconds[percent]
+        longest = seconds.get(100, greatest_so_far)
+        p50, p90, p95, p99 = (seconds[percent] for percent in (50, 90, 95, 99))
+        return Times(count, figures["mean"] / 1e3, p50, p90, p95, p99, longest)
     except (OSError, ValueError, KeyError, IndexError):
         return None
 
@@ -78,9 +88,9 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
 def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
     """Run ab twice: to warm up, and to count. Raises LabError."""
     if load.warm_up:
-        once(load, url, load.warm_up, core, prefix)
+        run_ab_with_retries(load, url, load.warm_up, core, prefix)
     observer.begin()
-    done = once(load, url, load.seconds, core, prefix)
+    done = run_ab_with_retries(load, url, load.seconds, core, prefix)
     observer.end()
     figures = done.figures
     complete, bad, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
@@ -99,27 +109,32 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
     )
 
 
-def once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> AbReport:
-    """Run ab for so many seconds; repeat it if a connection reset ended it."""
+def run_ab_with_retries(
+    load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]
+) -> AbReport:
+    """Run ab for so many seconds; run it again if a reset connection ended it. Raises LabError.
+
+    prefix: the words before the command, which enter the network of a slow link.
+    """
     for attempt in range(MAX_TRIES):
         try:
             return run_ab_once(load, url, seconds, core, prefix)
         except LabError as reason:
             if attempt + 1 == MAX_TRIES or "reset" not in str(reason):
                 raise
-    raise AssertionError
+    raise AssertionError("the last attempt returns or raises")
 
 
 def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> AbReport:
-    """Run ab once."""
+    """Run ab for so many seconds, and read its report. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
         # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
         max_requests = str(load.requests or MAX_REQUESTS)
         command = [
-            *prefix, tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
+            *prefix, path_of_tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
             "-c", str(load.users), "-s", str(math.ceil(load.timeout)), "-e", str(table),
-            *(["-k"] if load.keep_alive else []), *(PARITY if load.tls == "parity" else []),
+            *(["-k"] if load.keep_alive else []), *(PARITY_OPTIONS if load.tls == "parity" else []),
             *(["-i"] if load.method == "HEAD" else []),
         ]  # fmt: skip
         for name, value in load.headers:
@@ -131,8 +146,8 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
             began = time.monotonic()
             if not wait_for_end(started, seconds):
                 os.kill(started.pid, signal.SIGINT)
-                if not wait_for_end(started, load.timeout + 10):
+                if not wait_for_end(started, load.timeout + END_S):
                     raise LabError("ab does not end")
             client = cpu_seconds(started.pid) / (time.monotonic() - began)
-            figures = parse_ab(text_of(output))
+            figures = parse_ab(output_text(output))
             return AbReport(figures, read_times(table, figures), client)

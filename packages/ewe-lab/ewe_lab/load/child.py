@@ -18,7 +18,7 @@ from typing import IO, Protocol
 import ewe
 import ewe_lab
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.bench.processes import LabError, last_line, output_text, running
 from ewe_lab.bench.results import Sample, value_from_json
 
 START_TIMEOUT_S = 20.0  # seconds that a thousand users may take on a busy machine
@@ -99,12 +99,12 @@ def receive_sample(answer: IO[bytes], seconds: float, observer: WindowObserver, 
         elif line == b"end":
             observer.end()
         elif line.startswith(b"{"):
-            if "Traceback" in text_of(errors):
+            if "Traceback" in output_text(errors):
                 break
             found = value_from_json(Sample, json.loads(line))
             assert isinstance(found, Sample)
             return found
-    raise LabError(f"the load failed: {one_line(text_of(errors))}")
+    raise LabError(f"the load failed: {last_line(output_text(errors))}")
 
 
 def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from ewe.http.status import HTTPError
 from ewe_lab.bench.experiment import Load
 
 RECEIVE_BYTES = 256 * 1024  # bytes of one receive
-KINDS = {
+KINDS = {  # of errors, as results.ERRORS explains them
     errno.ECONNREFUSED: "ref",
     errno.ECONNRESET: "res",
     errno.EPIPE: "res",
@@ -52,7 +52,7 @@ def error_kind(error: BaseException) -> str:
         return "res"
     if isinstance(error, ssl.SSLError):  # its errno is a number of the TLS library
         return "ct" if "timed out" in str(error) else "other"
-    if isinstance(error, TimeoutError) and error.errno is None:
+    if isinstance(error, TimeoutError) and error.errno is None:  # our own timer; the kernel's is ETIMEDOUT
         return "ct"
     if isinstance(error, OSError):
         return KINDS.get(error.errno or 0, "other")
@@ -61,7 +61,11 @@ def error_kind(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """The requests of a load, and the address of the server."""
+    """The requests of a load, and the address of the server.
+
+    family, address: of the socket. requests: as bytes, to be sent in turn. length: of the expected body, None: any.
+    reopens: reopen a connection that the server closed. context: for TLS, else None.
+    """
 
     family: int
     address: Any
@@ -81,12 +85,13 @@ def port_of(url: str) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def target(load: Load, url: str) -> LoadTarget:
-    """Resolve the address once and write the request. Raises OSError, ValueError."""
+def load_target(load: Load, url: str) -> LoadTarget:
+    """Resolve the address of the server, and write the requests of the load. Raises OSError, ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is not the URL of a server")
-    family, _, _, _, address = socket.getaddrinfo(parts.hostname, port_of(url), type=socket.SOCK_STREAM)[0]
+    first, *_ = socket.getaddrinfo(parts.hostname, port_of(url), type=socket.SOCK_STREAM)
+    family, _, _, _, address = first
     fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
     if not load.keep_alive:
         fields += "Connection: close\r\n"
@@ -134,25 +139,26 @@ class LoadConnection:
         self.connections = 0
         self.received = 0
         self.status = 0  # of the last answer
-        self.limit_s = 0.0  # the time limit of the socket
+        self.socket_timeout_s = 0.0  # as it was set last; 0 for a new socket
         self.reader = ResponseReader(parse_response_head, self.target.method)
 
     def ask(self, number: int = 0) -> None:
-        """Send the request with that number, in turn, and read the whole answer.
+        """Send the request with that number and read the whole answer. The requests of a load take turns.
 
         A browser sends a request again if the server has closed the kept connection meanwhile (RFC 9112 section
         9.3.1), and so do we for a load that `reopens`. Raises OSError, StatusError, BadAnswer.
         """
-        kept, received = self.sock is not None, self.received
+        is_kept_connection, received_before = self.sock is not None, self.received
         try:
-            self.exchange(number)
+            self.send_and_receive(number)
         except (ConnectionError, IncompleteAnswer):
-            if not (self.target.reopens and kept and self.received == received):
+            has_part_of_answer = self.received > received_before
+            if not self.target.reopens or not is_kept_connection or has_part_of_answer:
                 raise
-            self.exchange(number)
+            self.send_and_receive(number)
 
-    def exchange(self, number: int) -> None:
-        """Do what ask() says, once."""
+    def send_and_receive(self, number: int) -> None:
+        """Send the request with that number, in turn, and read the whole answer. Raises the same as ask()."""
         self.deadline = time.perf_counter() + self.target.timeout
         try:
             sock = self.sock
@@ -178,12 +184,12 @@ class LoadConnection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             if self.target.context:
-                sock.settimeout(self.left())
+                sock.settimeout(self.time_left_s())
                 sock = self.target.context.wrap_socket(sock, server_hostname=self.target.host)
         except BaseException:
             sock.close()
             raise
-        self.limit_s = 0.0
+        self.socket_timeout_s = 0.0
         return sock
 
     def close(self) -> None:
@@ -193,7 +199,7 @@ class LoadConnection:
             self.sock = None
             self.reader = ResponseReader(parse_response_head, self.target.method)
 
-    def left(self) -> float:
+    def time_left_s(self) -> float:
         """Return the rest of the request's time limit in seconds. Raises TimeoutError."""
         left = self.deadline - time.perf_counter()
         if left <= 0:
@@ -203,20 +209,21 @@ class LoadConnection:
     def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises OSError."""
         assert self.sock is not None
-        left = self.left()
-        if not 0.99 * self.limit_s <= left <= self.limit_s:  # to set the same limit again costs a system call
+        left = self.time_left_s()
+        # To set nearly the same limit again would cost a system call
+        if not 0.99 * self.socket_timeout_s <= left <= self.socket_timeout_s:
             self.sock.settimeout(left)
-            self.limit_s = left
+            self.socket_timeout_s = left
         data = self.sock.recv(RECEIVE_BYTES)
         self.received += len(data)
         return data
 
     def read_answer(self) -> ResponseHead:
-        """Read an answer to its end."""
+        """Read an answer to its end; return its head. Raises OSError, BadAnswer."""
         reader = self.reader
         reader.begin()
         try:
-            length = len(reader.feed(b"")) if reader.buffer else 0
+            length = len(reader.feed(b"")) if reader.buffer else 0  # bytes that came with the answer before
             while not reader.finished:
                 if data := self.receive():
                     length += len(reader.feed(data))
@@ -229,6 +236,6 @@ class LoadConnection:
             raise BadAnswer(f"the answer cannot be read: {error.cause}") from None
         head = reader.head
         assert head is not None  # an answer has one if it is finished
-        if head.status < 300 and length != (self.target.length if self.target.length is not None else length):
+        if head.status < 300 and self.target.length not in (None, length):
             raise BadAnswer(f"the body has {length} bytes, not {self.target.length}")
         return head

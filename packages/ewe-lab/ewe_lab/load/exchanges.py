@@ -1,4 +1,4 @@
-"""What it costs to hand a request to another process: `python -m ewe_lab.load.exchanges COLUMN COUNT ROUNDS`.
+"""The cost of handing a request to another process: `python -m ewe_lab.load.exchanges COLUMN COUNT ROUNDS`.
 
 Two processes of the server's core exchange COUNT requests, in three ways that differ by one thing each:
 
@@ -117,7 +117,7 @@ def ask_engine(socks: Sockets) -> None:
     control, data = socks
     control.sendall(request_lines(SCRIPT, (), VARIABLES))
     mark = MarkReader()
-    while mark.feed(control.recv(16)) is None:
+    while mark.feed(control.recv(16)) is None:  # an end mark has a few bytes
         pass
     data.recv(PIECE_BYTES)
 
@@ -126,7 +126,7 @@ def serve_engine(socks: Sockets) -> bool:
     """Receive and decode a request as an engine does, send the output and the end mark."""
     control, data = socks
     lines = b""
-    while lines.count(b"\n") < 2:
+    while lines.count(b"\n") < 2:  # a line with the command, and one with the variables
         if not (more := control.recv(PIECE_BYTES)):
             return False
         lines += more
@@ -195,15 +195,14 @@ def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
 
 def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
     """Return the µs of an exchange over connections that stay open."""
-    made = [socket.socketpair() for _ in range(pairs)]
-    ours, theirs = tuple(one for one, _ in made), tuple(other for _, other in made)
+    ours, theirs = zip(*(socket.socketpair() for _ in range(pairs)), strict=True)
 
     def work() -> None:
         while serve(theirs):
             pass
 
     with child(work, *ours):
-        ask(ours)
+        ask(ours)  # not timed
         began = perf_counter()
         for _ in range(count):
             ask(ours)
@@ -226,16 +225,16 @@ def time_new_connections(ask: Exchange, serve: Serve, count: int) -> float:
                 with connection:
                     serve((connection,))
 
-        def once() -> None:
+        def connect_and_ask() -> None:
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.connect(path)
                 ask((sock,))
 
         with child(work):
-            once()
+            connect_and_ask()  # not timed
             began = perf_counter()
             for _ in range(count):
-                once()
+                connect_and_ask()
             return (perf_counter() - began) / count * 1e6
 
 
@@ -248,7 +247,8 @@ def measure_column(column: str, count: int, rounds: int) -> dict[str, list[float
             if column == EACH_CONNECTION and name != BYTE:
                 found[name].append(time_new_connections(ask, serve, count))
             else:
-                found[name].append(time_kept_connections(ask, serve, 2 if column == ENGINE else 1, count))
+                pairs = 2 if column == ENGINE else 1  # an engine has a socket for control and one for data
+                found[name].append(time_kept_connections(ask, serve, pairs, count))
     return found
 
 

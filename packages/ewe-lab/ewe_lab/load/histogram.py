@@ -17,43 +17,47 @@ BUCKETS_PER_DECADE = 40  # buckets of a chart for times that differ by a factor 
 
 
 class Histogram:
-    """Times in seconds; adding one costs the same for all."""
+    """Counts times, in seconds, in buckets. The memory does not grow with the number of times.
+
+    Percentiles and the maximum include the times that requests without an answer waited: lower bounds of the times
+    that their answers would have taken. The mean does not, since a mean of such bounds says nothing.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
         self.count = 0
-        self.total = 0.0
+        self.total = 0.0  # the sum of the times of answers
         self.max = 0.0
-        self.in_vain = 0  # times of requests without an answer
-        self.at_least = math.inf  # the shortest of those
+        self.unanswered = 0  # how many times are of requests without an answer
+        self.shortest_unanswered_s = math.inf  # the shortest of those times
 
     def add(self, seconds: float, answered: bool = True) -> None:
         """Count a time. answered: False for the time that a request without an answer waited."""
-        steps = max(int(seconds / UNIT_S), 0)
-        shift = max(steps.bit_length() - KEPT_BITS, 0)
-        self.counts[shift << KEPT_BITS | steps >> shift] += 1
+        units = max(int(seconds / UNIT_S), 0)
+        shift = max(units.bit_length() - KEPT_BITS, 0)  # how many low bits of a long time are dropped
+        self.counts[shift << KEPT_BITS | units >> shift] += 1  # the bucket: the shift, then the kept bits
         self.count += 1
         if answered:
             self.total += seconds
         else:
-            self.in_vain += 1
-            self.at_least = min(self.at_least, seconds)
+            self.unanswered += 1
+            self.shortest_unanswered_s = min(self.shortest_unanswered_s, seconds)
         if seconds > self.max:
             self.max = seconds
 
-    def ordered(self) -> list[tuple[float, int]]:
+    def sorted_times(self) -> list[tuple[float, int]]:
         """Return (time, count), the shortest first. A time is the middle of its bucket."""
-        return sorted((middle(bucket), count) for bucket, count in self.counts.items())
+        return sorted((time_of_bucket(bucket), count) for bucket, count in self.counts.items())
 
     def percentiles(self, *shares: float) -> list[float]:
         """Return a percentile for each share (0 to 1, rising). There must be at least one time."""
         found: list[float] = []
-        seen = 0
-        wanted = [max(math.ceil(share * self.count), 1) for share in shares]
-        for time, count in self.ordered():
-            seen += count
-            while len(found) < len(wanted) and seen >= wanted[len(found)]:
-                found.append(min(time, self.max))
+        times_so_far = 0
+        ranks = [max(math.ceil(share * self.count), 1) for share in shares]  # 1: the shortest time
+        for time, count in self.sorted_times():
+            times_so_far += count
+            while len(found) < len(ranks) and times_so_far >= ranks[len(found)]:
+                found.append(min(time, self.max))  # the middle of a bucket may lie above the longest time
         return found
 
     def times(self) -> Times | None:
@@ -61,20 +65,22 @@ class Histogram:
         if not self.count:
             return None
         p50, p90, p95, p99 = self.percentiles(0.5, 0.9, 0.95, 0.99)
-        answers = self.count - self.in_vain
+        answers = self.count - self.unanswered
         mean = self.total / answers if answers else None
-        at_least = self.at_least if self.in_vain else None
-        return Times(answers, mean, p50, p90, p95, p99, self.max, self.chart(), at_least)
+        lower_bound_s = self.shortest_unanswered_s if self.unanswered else None
+        buckets = self.chart_buckets()
+        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, at_least=lower_bound_s)
 
-    def chart(self) -> list[tuple[float, int]]:
+    def chart_buckets(self) -> list[tuple[float, int]]:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""
         merged: Counter[int] = Counter()
-        for time, count in self.ordered():
+        for time, count in self.sorted_times():
             merged[math.ceil(math.log10(max(time, UNIT_S)) * BUCKETS_PER_DECADE)] += count
         return [(10 ** (step / BUCKETS_PER_DECADE), count) for step, count in sorted(merged.items())]
 
 
-def middle(bucket: int) -> float:
+def time_of_bucket(bucket: int) -> float:
     """Return the time in the middle of a bucket."""
-    shift, steps = bucket >> KEPT_BITS, bucket & (1 << KEPT_BITS) - 1
-    return ((steps << shift) + (1 << shift) / 2) * UNIT_S
+    shift, kept = bucket >> KEPT_BITS, bucket & (1 << KEPT_BITS) - 1
+    lowest, width = kept << shift, 1 << shift
+    return (lowest + width / 2) * UNIT_S

@@ -31,12 +31,12 @@ from ewe_lab.load.client import BadAnswer, IncompleteAnswer, StatusError, error_
 
 STALL_TIMEOUT_S = 30.0  # if no client gets a byte for so long, all requests in progress fail
 SERVER_TIMING = rb"\r\nserver-timing: *con%b;dur=([\d.]+), *ret%b;dur=([\d.]+)(?=\r\n)"
-TIMING, BY_CLOCK = (re.compile(SERVER_TIMING % (clock, clock), re.I) for clock in (b"", b"-wall"))
+CPU_TIMING, CLOCK_TIMING = (re.compile(SERVER_TIMING % (clock, clock), re.I) for clock in (b"", b"-wall"))
 
 
 @dataclass
 class PingResult:
-    """What the clients measured. Times are in seconds.
+    """The measurement of all clients. Times are in seconds.
 
     timings: the times in ms that the program reports in Server-Timing: `con` and `ret` of its CPU, `con_wall` and
     `ret_wall` by the clock. Empty if it reports none.
@@ -63,6 +63,10 @@ class PingedAnswer:
         self.received = 0
 
     def feed(self, data: bytes) -> bool:
+        """Take bytes of the answer, b"" for its end; return whether it is complete. Raises a WrongAnswer, OSError.
+
+        A complete answer is added to the result.
+        """
         reader = self.reader
         self.received += len(data)
         try:
@@ -89,10 +93,10 @@ class PingedAnswer:
 
 def timings_in(head: bytes) -> Iterator[tuple[str, float]]:
     """Yield the times that a program reports in the head of its answer, by name."""
-    for pattern, clock in ((TIMING, ""), (BY_CLOCK, "_wall")):
+    for pattern, suffix in ((CPU_TIMING, ""), (CLOCK_TIMING, "_wall")):
         if times := pattern.search(head):
-            yield f"con{clock}", float(times[1])
-            yield f"ret{clock}", float(times[2])
+            yield f"con{suffix}", float(times[1])
+            yield f"ret{suffix}", float(times[2])
 
 
 def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResult:
@@ -100,9 +104,11 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
     parts = urlsplit(url)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     found = PingResult()
+    first, *_ = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+    _, _, _, _, address = first
     measured = ClosedLoop(
         ClosedLoad(
-            socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)[0][4],
+            address,
             f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode(),
             partial(PingedAnswer, digest, found),
             clients,
@@ -121,7 +127,7 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the clients that the command line describes, and print their measurement as JSON."""
     url, clients, requests, *digest = sys.argv[1:]
     print(json.dumps(asdict(run_clients(url, int(clients), int(requests), "".join(digest)))))
 

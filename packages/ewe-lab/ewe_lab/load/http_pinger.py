@@ -8,7 +8,15 @@ import sys
 import tempfile
 
 from ewe_lab.bench.experiment import Bench, RunningServer
-from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, two_cores, wait_for_end
+from ewe_lab.bench.processes import (
+    LabError,
+    cpu_seconds,
+    last_line,
+    load_core,
+    output_text,
+    running,
+    wait_for_end,
+)
 from ewe_lab.bench.results import Sample, Usage, value_from_json
 from ewe_lab.load.child import environment
 from ewe_lab.load.http_clients import PingResult
@@ -24,15 +32,21 @@ def ping(
     Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
     that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
     """
-    command = [*lab.prefix, sys.executable, "-m", "ewe_lab.load.http_clients", server.url.rstrip("/") + path]
-    before = cpu_seconds(server.pid, *server.other_pids)
+    command = [
+        *lab.command_prefix,
+        sys.executable,
+        "-m",
+        "ewe_lab.load.http_clients",
+        server.url.rstrip("/") + path,
+    ]
+    cpu_before = cpu_seconds(server.pid, *server.other_pids)
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
         running(
             [*command, str(clients), str(requests), digest],
             error_output,
-            two_cores()[1],
+            load_core(),
             env=environment(),
             stdout=output,
         ) as started,
@@ -43,13 +57,13 @@ def ping(
         try:
             found = value_from_json(PingResult, json.loads(output.read()))
         except ValueError:
-            raise LabError(f"the pinger failed: {one_line(text_of(error_output))}") from None
+            raise LabError(f"the pinger failed: {last_line(output_text(error_output))}") from None
     assert isinstance(found, PingResult)
-    return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.other_pids) - before)
+    return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.other_pids) - cpu_before)
 
 
 def sample_of(found: PingResult, clients: int, requests: int, cpu: float) -> Sample:
-    """Return the sample. Raises LabError if no request was answered."""
+    """Return the sample of a measurement. cpu: CPU seconds of the server. Raises LabError if there is no answer."""
     if not found.response:
         kinds = ", ".join(f"{count} {kind}" for kind, count in found.errors.items())
         raise LabError(f"no request was answered as it should be: {kinds}")

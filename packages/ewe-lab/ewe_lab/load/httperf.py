@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, one_line, running, text_of, tool, wait_for_end
+from ewe_lab.bench.processes import LabError, last_line, output_text, path_of_tool, running, wait_for_end
 from ewe_lab.bench.results import Sample
 from ewe_lab.load.child import WindowObserver
 
+START_AND_END_S = 10  # seconds of a run that are not of its sessions
+SPARE_S = 60  # seconds that a run may take beyond the time of its load
 NUMBER = r"([\d.]+)"
 TOTAL = re.compile(
     rf"Total: connections {NUMBER} requests {NUMBER} replies {NUMBER} test-duration {NUMBER} s"
@@ -37,7 +39,7 @@ def parse_httperf(text: str) -> Sample:
     """Read httperf's report. Raises LabError."""
     total = TOTAL.search(text)
     if total is None:
-        raise LabError(f"httperf: {one_line(text)}")
+        raise LabError(f"httperf: {last_line(text)}")
     connections, requests, replies = (int(number) for number in total.groups()[:3])
     seconds = float(total[4])
     errors: dict[str, int] = {}
@@ -68,17 +70,17 @@ def run_httperf(
     parts = urlsplit(url)
     count = load.sessions or round(load.rate * load.seconds)
     command = [
-        *prefix, tool("httperf"), "--hog", "--server", str(parts.hostname), "--port", str(parts.port),
+        *prefix, path_of_tool("httperf"), "--hog", "--server", str(parts.hostname), "--port", str(parts.port),
         "--uri", load.path, f"--wsess={count},{load.calls},{load.think:g}", "--rate", f"{load.rate:g}",
         "--timeout", f"{load.timeout:g}",
     ]  # fmt: skip
-    longest = count / load.rate + load.calls * (load.timeout + load.think) + 10
+    max_run_s = count / load.rate + load.calls * (load.timeout + load.think) + START_AND_END_S
     with tempfile.TemporaryFile() as output:
         observer.begin()
         with running(command, output, core) as started:
-            if not wait_for_end(started, min(longest, load.seconds + 60)):
+            if not wait_for_end(started, min(max_run_s, load.seconds + SPARE_S)):
                 raise LabError("httperf does not end")
         observer.end()
-        found = parse_httperf(text_of(output))
+        found = parse_httperf(output_text(output))
         found.sessions = count if load.calls > 1 else 0
         return found

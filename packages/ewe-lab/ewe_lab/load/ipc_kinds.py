@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ewe_lab.bench.processes import own_seconds, read_process
+from ewe_lab.bench.processes import own_cpu_seconds, read_process
 
 REQUEST_BYTES = 64
 ANSWER_BYTES = 5605  # the page of the RDBMS paper
@@ -100,7 +100,7 @@ def tcp() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
         yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
 
 
-def checked(result: int) -> int:
+def checked_result(result: int) -> int:
     """Return the result of a function of the C library. Raises OSError for a negative one."""
     if result < 0:
         number = ctypes.get_errno()
@@ -127,7 +127,7 @@ def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     attributes = ctypes.byref(QueueAttributes(0, MAX_QUEUED_MESSAGES, MAX_MESSAGE_BYTES))
     names = [f"/ewe-lab-{os.getpid()}-{number}".encode() for number in range(2)]
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    there, back = (checked(library.mq_open(name, flags, 0o600, attributes)) for name in names)
+    there, back = (checked_result(library.mq_open(name, flags, 0o600, attributes)) for name in names)
     for name in names:
         library.mq_unlink(name)
 
@@ -135,10 +135,10 @@ def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
         buffer = ctypes.create_string_buffer(MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
-            length = checked(library.mq_receive(receiving, buffer, MAX_MESSAGE_BYTES, None))
+            length = checked_result(library.mq_receive(receiving, buffer, MAX_MESSAGE_BYTES, None))
             return buffer.raw[:length]
 
-        return ChannelEnd(lambda data: checked(library.mq_send(sending, data, len(data), 0)), receive)
+        return ChannelEnd(lambda data: checked_result(library.mq_send(sending, data, len(data), 0)), receive)
 
     try:
         yield channel_end(there, back), channel_end(back, there)
@@ -152,20 +152,20 @@ def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     """Two message queues of System V, removed at the end. Raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
-    there, back = (checked(library.msgget(private, 0o600)) for _ in range(2))
+    there, back = (checked_result(library.msgget(private, 0o600)) for _ in range(2))
     kind = struct.pack("l", 1)  # the type of all messages
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
-            length = checked(
+            length = checked_result(
                 library.msgrcv(receiving, buffer, ctypes.c_size_t(MAX_MESSAGE_BYTES), ctypes.c_long(0), 0)
             )
             return buffer.raw[len(kind) : len(kind) + length]
 
         def send(data: bytes) -> None:
-            checked(library.msgsnd(sending, kind + data, ctypes.c_size_t(len(data)), 0))
+            checked_result(library.msgsnd(sending, kind + data, ctypes.c_size_t(len(data)), 0))
 
         return ChannelEnd(send, receive)
 
@@ -208,42 +208,44 @@ def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
         try:
             return measure_calls(client, child, count, rounds)
         finally:
-            client.send(REQUEST_FORMAT.pack(0, 0))
+            client.send(REQUEST_FORMAT.pack(0, 0))  # no message: the server ends
             os.waitpid(child, 0)
 
 
 def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> dict[str, list[float]]:
-    """Make all calls, round by round."""
+    """Return the µs of each kind of call, and its CPU time as `... cpu`, for each round. child: the server."""
     found: dict[str, list[float]] = {}
-    for number in range(rounds + 1):  # the first one is not counted
-        for name, size, back, times in (
+    for number in range(rounds + 1):
+        for name, size, answers, calls in (
             (EXCHANGE, REQUEST_BYTES, 1, count),
             (ANSWER, ANSWER_BYTES, 1, count),
             (STREAM, ANSWER_BYTES, count * EXCHANGES_PER_STREAM, 1),
         ):
-            wall, cpu = one_round(client, child, REQUEST_FORMAT.pack(size, back), size, back, times)
-            if number:
-                found.setdefault(name, []).append(wall / (back * times) * 1e6)
-                found.setdefault(f"{name} cpu", []).append(cpu / (back * times) * 1e6)
+            wall, cpu = time_calls(client, child, size=size, answers=answers, calls=calls)
+            if number > 0:  # the first round warms up
+                found.setdefault(name, []).append(wall / (answers * calls) * 1e6)
+                found.setdefault(f"{name} cpu", []).append(cpu / (answers * calls) * 1e6)
     return found
 
 
-def one_round(
-    client: ChannelEnd, child: int, request: bytes, size: int, back: int, times: int
-) -> tuple[float, float]:
-    """Make `times` calls; return their seconds, and the CPU seconds of client and server."""
-    began, cpu = time.perf_counter(), cpu_of(child)
-    for _ in range(times):
+def time_calls(client: ChannelEnd, child: int, *, size: int, answers: int, calls: int) -> tuple[float, float]:
+    """Make some calls; return their seconds, and the CPU seconds of client and server.
+
+    size: of an answer, in bytes. answers: the messages that each call brings back.
+    """
+    request = REQUEST_FORMAT.pack(size, answers)
+    began, cpu_before = time.perf_counter(), cpu_of_both(child)
+    for _ in range(calls):
         client.send(request)
-        for _ in range(back):
+        for _ in range(answers):
             client.receive(size)
-    return time.perf_counter() - began, cpu_of(child) - cpu
+    return time.perf_counter() - began, cpu_of_both(child) - cpu_before
 
 
-def cpu_of(child: int) -> float:
+def cpu_of_both(child: int) -> float:
     """Return the CPU seconds of this process and of the other one."""
     other = read_process(child)
-    return time.process_time() + (own_seconds(other) if other else 0.0)
+    return time.process_time() + (own_cpu_seconds(other) if other else 0.0)
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from locust.env import Environment
 
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.results import Sample, value_from_json
-from ewe_lab.load.__main__ import LATE_TIMEOUT_S, new_events, say
-from ewe_lab.load.merged import merged
+from ewe_lab.load.__main__ import LATE_TIMEOUT_S, new_events, write_line
+from ewe_lab.load.merged import merge_counts
 from ewe_lab.load.worker import BEGIN, COUNTS, END, USER
 
 CONNECT_S = 30.0  # seconds until all workers have connected; a machine may still have to start Python
@@ -32,80 +32,90 @@ SPAWN_S = 20.0  # seconds until all users run
 STEP_S = 0.02
 
 
-class Lost(Exception):
-    """The load cannot be made; the text is one line."""
+class LoadFailed(Exception):
+    """A part of the load is missing, so that it is no measurement; the text is one line."""
 
 
-class Crew:
-    """The master's side of the workers. parts: their counts, by worker."""
+class LoadWorkers:
+    """locust's master, and the workers that it knows. counts_by_worker: those that have arrived."""
 
     def __init__(self, load: Load, url: str, workers: int) -> None:
         self.load, self.workers = load, workers
-        self.parent = os.getppid()
-        self.parts: dict[str, dict[str, Any]] = {}
+        self.lab_pid = os.getppid()
+        self.counts_by_worker: dict[str, dict[str, Any]] = {}
         user: Any = type(USER, (users.ClosedUser,), {})
         environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
         self.runner = environment.create_master_runner("127.0.0.1", 0)
-        self.runner.register_message(COUNTS, self.take)
+        self.runner.register_message(COUNTS, self.store_counts)
 
-    def take(self, environment: Environment, msg: Any) -> None:
-        """Keep the counts of a worker."""
-        self.parts[str(msg.node_id)] = msg.data
+    def store_counts(self, environment: Environment, msg: Any) -> None:
+        """Store the counts of a worker, which the message brings."""
+        self.counts_by_worker[str(msg.node_id)] = msg.data
 
-    def comes_true(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition; return False after `seconds`. Raises Lost if the lab, our parent, has ended."""
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition; return whether it has come true in time. Raises LoadFailed if the lab has ended."""
         end = time.monotonic() + seconds
         while not condition():
-            if os.getppid() != self.parent:
-                raise Lost("the lab has ended")
+            if os.getppid() != self.lab_pid:
+                raise LoadFailed("the lab has ended")
             left = end - time.monotonic()
             if left <= 0:
                 return False
             gevent.sleep(min(left, STEP_S))
         return True
 
-    def wait(self, seconds: float, done: Callable[[], bool], what: str) -> None:
-        """Wait until `done()`. Raises Lost after `seconds`, and if the lab has ended."""
-        if not self.comes_true(done, seconds):
-            raise Lost(f"{what} within {seconds:.0f} s")
+    def wait_or_fail(self, seconds: float, condition: Callable[[], bool], failure: str) -> None:
+        """Wait until a condition holds. Raises LoadFailed after `seconds`, and if the lab has ended."""
+        if not self.wait_until(condition, seconds):
+            raise LoadFailed(f"{failure} within {seconds:.0f} s")
 
-    def rest(self, seconds: float) -> None:
-        """Let a time pass. Raises Lost if a worker is lost meanwhile, and if the lab has ended."""
-        if self.comes_true(lambda: self.present() < self.workers, seconds):
-            raise Lost(f"{self.workers - self.present()} of {self.workers} load workers fell silent")
+    def sleep_while_all_present(self, seconds: float) -> None:
+        """Let a time pass. Raises LoadFailed if a worker is lost meanwhile, and if the lab has ended."""
+        if self.wait_until(lambda: self.count_workers() < self.workers, seconds):
+            raise LoadFailed(
+                f"{self.workers - self.count_workers()} of {self.workers} load workers fell silent"
+            )
 
-    def present(self) -> int:
-        """Return the number of workers that locust hears."""
+    def count_workers(self) -> int:
+        """Return the number of workers that are connected, and whose heartbeats locust receives."""
         clients = self.runner.clients
         return len(clients.ready) + len(clients.spawning) + len(clients.running)
 
     def run(self) -> Sample:
-        """Run the load; return the sample of all workers. Raises Lost."""
+        """Run the load; return the sample of all workers. Raises LoadFailed."""
         load, runner = self.load, self.runner
-        self.wait(CONNECT_S, lambda: self.present() >= self.workers, "not all load workers connected")
+        self.wait_or_fail(
+            CONNECT_S, lambda: self.count_workers() >= self.workers, "not all load workers connected"
+        )
         count = self.workers if load.shape == "arrivals" else load.users
-        gevent.spawn(runner.start, count, spawn_rate=max(count, 1))
-        self.wait(
+        gevent.spawn(runner.start, count, spawn_rate=max(count, 1))  # start() itself would wait for all users
+        self.wait_or_fail(
             SPAWN_S, lambda: runner.spawning_completed and runner.user_count >= count, "not all users began"
         )
-        self.rest(load.warm_up)
+        self.sleep_while_all_present(load.warm_up)
         runner.send_message(BEGIN)
-        say("begin")
-        self.rest(load.duration)
+        write_line("begin")
+        self.sleep_while_all_present(load.duration)
         runner.send_message(END)
-        say("end")
-        longest = 2 * load.timeout + load.think + 5 * LATE_TIMEOUT_S
-        self.wait(longest, lambda: len(self.parts) >= self.workers, "not all load workers sent their counts")
+        write_line("end")
+        max_counts_s = 2 * load.timeout + load.think + 5 * LATE_TIMEOUT_S
+        self.wait_or_fail(
+            max_counts_s,
+            lambda: len(self.counts_by_worker) >= self.workers,
+            "not all load workers sent their counts",
+        )
         return self.sample()
 
     def sample(self) -> Sample:
-        """Return the sample. Raises Lost if a worker sent no counts."""
+        """Return the sample. Raises LoadFailed if a worker sent no counts."""
         try:
-            found = merged(list(self.parts.values()), self.load.shape == "arrivals").sample("locust")
-            dropped = sum(int(part["dropped"]) for part in self.parts.values())
+            found = merge_counts(list(self.counts_by_worker.values()), self.load.shape == "arrivals").sample(
+                "locust"
+            )
+            dropped = sum(int(part["dropped"]) for part in self.counts_by_worker.values())
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise Lost("a load worker sent counts that cannot be read") from None
-        found.running = []
+            raise LoadFailed("a load worker sent counts that cannot be read") from None
+        found.running = []  # the mean of the first answers is that of one client, see merged.py
         if dropped:
             found.notes.append(
                 f"{dropped} sessions were not begun: a worker had as many under way as it can hold"
@@ -114,19 +124,19 @@ class Crew:
 
 
 def main() -> int:
-    """Read, run, write; return the exit status."""
+    """Read the order, run the load, and write its sample; return the exit status."""
     order = json.load(sys.stdin)
     load = value_from_json(Load, order["load"])
     assert isinstance(load, Load)
-    crew = Crew(load, order["url"], int(order["workers"]))
-    say(f"port {crew.runner.server.port}")
+    workers = LoadWorkers(load, order["url"], int(order["workers"]))
+    write_line(f"port {workers.runner.server.port}")
     try:
-        say(json.dumps(asdict(crew.run())))
-    except Lost as reason:
+        write_line(json.dumps(asdict(workers.run())))
+    except LoadFailed as reason:
         print(reason, file=sys.stderr)
         return 1
     finally:
-        crew.runner.quit()
+        workers.runner.quit()
     return 0
 
 

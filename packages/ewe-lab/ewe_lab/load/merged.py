@@ -17,62 +17,62 @@ from ewe_lab.load.recorder import Recorder
 COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
 
 
-def packed(recorder: Recorder) -> dict[str, Any]:
-    """Return the counts of a recorder that has ended. Requests under way count as never answered."""
+def pack_counts(recorder: Recorder) -> dict[str, Any]:
+    """Return the counts of a recorder that has ended, as plain data. Requests under way count as never answered."""
     if not recorder.scheduled:
-        recorder.give_up()
+        recorder.count_under_way_as_unanswered()
     return {
         "length": recorder.end - recorder.begin,
         "client": recorder.cpu / recorder.measured if recorder.measured > 0 else 0.0,
         **{name: getattr(recorder, name) for name in COUNTS},
         "errors": dict(recorder.errors),
-        "service": packed_times(recorder.service),
-        "response": packed_times(recorder.response),
+        "service": pack_histogram(recorder.service),
+        "response": pack_histogram(recorder.response),
         "seconds": [
             [number, second.replies, second.errors, second.due] for number, second in recorder.seconds.items()
         ],
-        "each": [[number, packed_times(times)] for number, times in recorder.times_by_second.items()],
+        "each": [[number, pack_histogram(times)] for number, times in recorder.times_by_second.items()],
     }
 
 
-def packed_times(times: Histogram) -> dict[str, Any]:
+def pack_histogram(times: Histogram) -> dict[str, Any]:
     """Return a histogram as plain data."""
     return {
         "buckets": list(times.counts.items()),
         "total": times.total,
         "max": times.max,
-        "in_vain": times.in_vain,
-        "at_least": times.at_least if math.isfinite(times.at_least) else None,
+        "in_vain": times.unanswered,
+        "at_least": times.shortest_unanswered_s if math.isfinite(times.shortest_unanswered_s) else None,
     }
 
 
-def add_times(to: Histogram, found: dict[str, Any]) -> None:
-    """Add a packed histogram."""
+def add_to_histogram(to: Histogram, found: dict[str, Any]) -> None:
+    """Add the counts of a packed histogram to another one."""
     for bucket, count in found["buckets"]:
         to.counts[int(bucket)] += int(count)
         to.count += int(count)
     to.total += float(found["total"])
     to.max = max(to.max, float(found["max"]))
-    to.in_vain += int(found["in_vain"])
+    to.unanswered += int(found["in_vain"])
     if found["at_least"] is not None:
-        to.at_least = min(to.at_least, float(found["at_least"]))
+        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["at_least"]))
 
 
-def merged(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
+def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
     """Return one recorder with the counts of all workers. Its share of a core is that of the busiest worker.
 
-    Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of packed().
+    Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of pack_counts().
     """
     whole = Recorder(scheduled)
     whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))
-    whole.measured = 1.0
+    whole.measured = 1.0  # so that `cpu` below, a share of a core, stays one when it is divided by it
     for part in parts:
         whole.cpu = max(whole.cpu, float(part["client"]))
         for name in COUNTS:
             setattr(whole, name, getattr(whole, name) + int(part[name]))
         whole.errors.update({str(name): int(count) for name, count in part["errors"].items()})
-        add_times(whole.service, part["service"])
-        add_times(whole.response, part["response"])
+        add_to_histogram(whole.service, part["service"])
+        add_to_histogram(whole.response, part["response"])
         for number, replies, errors, due in part["seconds"]:
             second = whole.seconds[int(number)]
             second.at, second.replies = int(number), second.replies + int(replies)
@@ -81,5 +81,5 @@ def merged(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
             if due is not None:
                 second.due = (second.due or 0) + int(due)
         for number, times in part["each"]:
-            add_times(whole.times_by_second[int(number)], times)
+            add_to_histogram(whole.times_by_second[int(number)], times)
     return whole

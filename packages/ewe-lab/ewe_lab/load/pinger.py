@@ -30,9 +30,11 @@ from ewe_lab.bench.processes import LabError, on_core
 PIECE_BYTES = 64 * 1024
 ANSWER_TIMEOUT_S = 20  # seconds that an answer may take
 END_RECORD = HEADER.pack(VERSION, END_REQUEST, 1, 8, 0)  # the head of the last record; eight bytes follow
+END_WITH_STATUS_0 = b"\x040\n"  # the end mark of an engine whose script succeeded
+MARK_BYTES = 16  # more than any end mark has
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
-Ask = Callable[[], bytes]
+SendRequest = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class PingTime:
     client: float
 
 
-def ping(ask: Ask, count: int) -> PingTime:
+def ping(ask: SendRequest, count: int) -> PingTime:
     """Send `count` requests; return how long they took."""
     began, cpu = time.perf_counter(), time.thread_time()
     for _ in range(count):
@@ -59,14 +61,19 @@ def set_kernel_timeout(sock: socket.socket) -> socket.socket:
     return sock
 
 
-def asker(sock: socket.socket, request: bytes, body: bytes, ended: Callable[[bytes], bool]) -> Ask:
-    """Return a function that sends the request and returns the complete answer."""
+def request_function(
+    sock: socket.socket, request: bytes, body: bytes, is_ended: Callable[[bytes], bool]
+) -> SendRequest:
+    """Return a function that sends the request and returns the complete answer. It raises LabError.
+
+    body: a part of each right answer. is_ended: whether the bytes so far are a complete answer.
+    """
 
     def ask() -> bytes:
         try:
             sock.sendall(request)
             answer = sock.recv(PIECE_BYTES)
-            while not ended(answer):
+            while not is_ended(answer):
                 more = sock.recv(PIECE_BYTES)
                 if not more:
                     raise LabError(f"the connection was closed after {answer[:80]!r}")
@@ -91,12 +98,12 @@ def is_complete(answer: bytes) -> bool:
 
 
 @contextmanager
-def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
-    """Ask a web server over a kept connection."""
+def http(url: str, path: str, body: bytes) -> Iterator[SendRequest]:
+    """Connect to a web server; yield a function that sends a request over this connection. Raises LabError."""
     parts = urlsplit(url)
     request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
 
-    def ended(answer: bytes) -> bool:
+    def is_ended(answer: bytes) -> bool:
         return answer.endswith((body, LAST_CHUNK)) or is_complete(answer)
 
     try:
@@ -105,12 +112,17 @@ def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
         raise LabError(f"{url} cannot be reached: {reason.strerror or reason}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with sock:
-        yield asker(set_kernel_timeout(sock), request, body, ended)
+        yield request_function(set_kernel_timeout(sock), request, body, is_ended)
+
+
+def ends_with_end_record(answer: bytes) -> bool:
+    """Whether the last record of an answer is FastCGI's END_REQUEST: a head of eight bytes, and eight bytes."""
+    return answer[-16:-8] == END_RECORD
 
 
 @contextmanager
-def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[Ask]:
-    """Ask a FastCGI responder on a Unix socket, over a kept connection."""
+def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[SendRequest]:
+    """Connect to a FastCGI responder on a Unix socket; yield a function that sends a request. Raises LabError."""
     pairs = [(name.encode(), value.encode()) for name, value in params.items()]
     requester = Requester()
     request = requester.begin(pairs, keep=True) + requester.input(b"")
@@ -119,14 +131,17 @@ def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[Ask]:
             sock.connect(path)
         except OSError as reason:
             raise LabError(f"{path} cannot be reached: {reason.strerror or reason}") from None
-        yield asker(set_kernel_timeout(sock), request, body, lambda answer: answer[-16:-8] == END_RECORD)
+        yield request_function(set_kernel_timeout(sock), request, body, is_ended=ends_with_end_record)
 
 
 @contextmanager
 def engine(
     command: Sequence[str], script: str, params: Mapping[str, str], body: bytes, core: int | None
-) -> Iterator[tuple[Ask, int]]:
-    """Start an engine on its core and ask it; yield its pid too. The output must fit into a socket buffer."""
+) -> Iterator[tuple[SendRequest, int]]:
+    """Start an engine on a core; yield a function that sends it a request, and its pid.
+
+    The output must fit into a socket buffer: the function reads it once, when the engine has ended the answer.
+    """
     pairs = {name.encode(): value.encode() for name, value in {**params, "CONTENT_LENGTH": "0"}.items()}
     lines = request_lines(os.fsencode(script), (), pairs)
     with on_core(core):
@@ -137,8 +152,8 @@ def engine(
         def ask() -> bytes:
             try:
                 control.sendall(lines)
-                mark = control.recv(16)  # the end of the response: all output has been written
-                answer = data.recv(PIECE_BYTES) if mark == b"\x040\n" else b""
+                mark = control.recv(MARK_BYTES)  # the end of the response: all output has been written
+                answer = data.recv(PIECE_BYTES) if mark == END_WITH_STATUS_0 else b""
             except OSError as reason:
                 raise LabError(f"the engine does not answer: {reason.strerror or reason}") from None
             if body not in answer:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, target
+from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_target
 
 PROBE_TIMEOUT_S = 5.0
 
@@ -27,12 +27,12 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     try:
-        load_target = target(
+        target = load_target(
             replace(asked, path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
         )
     except (OSError, ValueError) as reason:
         return f"a first request failed: {getattr(reason, 'strerror', None) or reason}", ""
-    connection = LoadConnection(load_target)
+    connection = LoadConnection(target)
     try:
         connection.ask()
     except StatusError as status:

@@ -37,7 +37,7 @@ UNPROTECTED, KEYS, MPROTECT, PROCESS = "in place", "protection keys", "mprotect"
 METHODS = {UNPROTECTED: 0, KEYS: 1, MPROTECT: 2, PROCESS: 0}  # with the method of protection.c
 STOPPED, NOT_STOPPED, ENDED = "stopped", "not stopped", "the server ended"
 OUTCOMES = (STOPPED, NOT_STOPPED, ENDED)
-DEEDS = {  # kinds of damage by the library, and their numbers in protection.c
+DAMAGES = {  # kinds of damage by the library, and their numbers in protection.c
     "writes to an object": 1,
     "reads an object": 2,
     "read() into an object": 3,
@@ -47,7 +47,7 @@ DEEDS = {  # kinds of damage by the library, and their numbers in protection.c
     "reopens, then writes": 7,
     "unmaps a page": 8,
 }
-READ_DEED, MALLOC_DEED = "reads an object", "writes malloc() memory"
+READ_DAMAGE, MALLOC_DAMAGE = "reads an object", "writes malloc() memory"
 FRAME_CHANGED = 2  # the result of call_library() if the library wrote to its frame
 CHILD_FAILED = 9  # exit status of a child that could not do its work
 FIRST_BYTE = ord("s")  # of the objects that the library attacks
@@ -60,7 +60,7 @@ KEY_REFUSED = "no protection keys: pkey_alloc: {}. A container's filter of syste
 Range = tuple[int, int]  # the first address, and the first one behind it
 
 
-def keys_lacking(cpuinfo: str) -> str:
+def why_no_keys(cpuinfo: str) -> str:
     """Return the reason if the processor or the system has no protection keys, else ""."""
     line = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     lacking = [flag for flag in CPU_FLAGS if flag not in line.split()]
@@ -79,36 +79,36 @@ class ProtectedLibrary:
         self.functions.time_calls.restype = self.functions.time_exchanges.restype = ctypes.c_double
 
     def close_heap(self) -> None:
-        """Name the pages of the heap. Raises OSError if this interpreter has none that can be closed."""
+        """Tell protection.c which pages a call has to close. Raises OSError if no page can be closed."""
         if not self.functions.watch_arenas():
             raise OSError(0, "this interpreter has no arenas")
-        self.kept = [bytes([FIRST_BYTE]) * OBJECT_BYTES for _ in range(KEPT_OBJECTS)]
+        self.targets = [bytes([FIRST_BYTE]) * OBJECT_BYTES for _ in range(KEPT_OBJECTS)]
         self.large = bytes([FIRST_BYTE]) * LARGE_BYTES
-        for start, end in without(pages_of_objects(), [*self.pieces(), *named_ranges()]):
+        for start, end in ranges_without(pages_of_objects(), [*self.closed_ranges(), *named_ranges()]):
             if not self.functions.add_piece(start, end - start):
                 raise OSError(0, "the heap has too many pieces")
 
-    def pieces(self) -> Iterator[Range]:
-        """Yield the pieces that are closed."""
+    def closed_ranges(self) -> Iterator[Range]:
+        """Yield the ranges of addresses that are closed during a call."""
         end = ctypes.c_void_p()
         number = 0
-        while start := self.functions.piece(number, ctypes.byref(end)):
+        while start := self.functions.piece(number, ctypes.byref(end)):  # it also stores the end
             yield start, end.value or start
             number += 1
 
-    def object_inside(self) -> int:
-        """Return the address of the bytes of an object whose memory is closed. Raises OSError."""
-        ranges = list(self.pieces())
-        for each in self.kept:
-            address = address_of(each)
+    def address_in_closed_memory(self) -> int:
+        """Return the address of the content of an object in closed memory: a target for damage. Raises OSError."""
+        ranges = list(self.closed_ranges())
+        for target in self.targets:
+            address = address_of(target)
             if any(start <= address and address + OBJECT_BYTES <= end for start, end in ranges):
                 return address
         raise OSError(0, "no object lies in the memory that is closed")
 
-    def choose(self, method: str) -> None:
+    def choose_method(self, method: str) -> None:
         """Choose the method of the next calls. Raises OSError if the heap cannot get a protection key."""
         if method == KEYS:
-            if reason := keys_lacking(Path("/proc/cpuinfo").read_text(errors="replace")):
+            if reason := why_no_keys(Path("/proc/cpuinfo").read_text(errors="replace")):
                 raise OSError(errno.ENOTSUP, reason)
             if (key := self.functions.allocate_key()) < 0:
                 raise OSError(-key, KEY_REFUSED.format(os.strerror(-key)))
@@ -117,41 +117,47 @@ class ProtectedLibrary:
 
     def nanoseconds(self, method: str, count: int) -> list[float]:
         """Return the nanoseconds of a call, in each round of `count` calls. Raises OSError."""
-        self.choose(method)
+        self.choose_method(method)
         measure = self.functions.time_exchanges if method == PROCESS else self.functions.time_calls
-        found = [measure(count) for _ in range(CLOCK_ROUNDS + 1)][1:]  # the first one warms up
-        if min(found) < 0:
-            raise OSError(int(-min(found)), os.strerror(int(-min(found))))
-        return found
+        _warm_up, *nanos = [measure(count) for _ in range(CLOCK_ROUNDS + 1)]
+        if min(nanos) < 0:  # a failure: the negative number of the error
+            error = int(-min(nanos))
+            raise OSError(error, os.strerror(error))
+        return nanos
 
-    def outcome(self, method: str, deed: str) -> str:
-        """Let the library do its damage to this process; return how it ended. Raises OSError."""
-        self.choose(method)
-        target = address_of(self.large) if deed == MALLOC_DEED else self.object_inside()
-        result = answered = 0
+    def do_damage(self, method: str, damage: str) -> str:
+        """Let the library damage this process; return whether the method stopped it, as one of OUTCOMES.
+
+        Raises OSError.
+        """
+        self.choose_method(method)
+        target = address_of(self.large) if damage == MALLOC_DAMAGE else self.address_in_closed_memory()
+        result = byte_of_answer = 0
         if method == PROCESS:
-            status_of(lambda: self.call(deed, target))
+            run_in_child(lambda: self.call_library(damage, target))
         else:
-            result = self.call(deed, target)
-            answered = self.functions.first_answered()
-        changed = ctypes.string_at(target, 1)[0] != FIRST_BYTE
-        was_read = deed == READ_DEED and result == 0 and answered == FIRST_BYTE
-        return NOT_STOPPED if changed or was_read or result == FRAME_CHANGED else STOPPED
+            result = self.call_library(damage, target)
+            byte_of_answer = self.functions.first_answered()
+        was_changed = ctypes.string_at(target, 1)[0] != FIRST_BYTE
+        was_read = damage == READ_DAMAGE and result == 0 and byte_of_answer == FIRST_BYTE
+        return NOT_STOPPED if was_changed or was_read or result == FRAME_CHANGED else STOPPED
 
-    def call(self, deed: str, target: int) -> int:
-        """Call the library; return its result."""
-        result: int = self.functions.call_library(DEEDS[deed], target)
+    def call_library(self, damage: str, target: int) -> int:
+        """Call the library, with the heap closed by the chosen method; return its result, 0 for success."""
+        result: int = self.functions.call_library(DAMAGES[damage], target)
         return result
 
 
 def address_of(value: bytes) -> int:
-    """Return the address of the first byte of an object."""
-    return id(value) + sys.getsizeof(value) - len(value) - 1
+    """Return the address of the first byte of the content of a bytes object."""
+    return (
+        id(value) + sys.getsizeof(value) - len(value) - 1
+    )  # behind the head; a zero byte follows the content
 
 
 def pages_of_objects() -> Iterator[Range]:
-    """Yield the pages with an object of the garbage collector, neighbours together."""
-    pages = sorted({id(each) // PAGE_BYTES for each in gc.get_objects()})
+    """Yield the ranges of pages with an object that the garbage collector knows; neighbours are one range."""
+    pages = sorted({id(object_) // PAGE_BYTES for object_ in gc.get_objects()})
     first = last = -1
     for page in pages:
         if page != last + 1:
@@ -167,34 +173,38 @@ def named_ranges() -> list[Range]:
     """Return the memory that is no arena: that of files, the stack, and malloc()'s heap."""
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
+        # proc(5): 7f12-7f34 rw-p 00000000 08:02 1234 name; an anonymous mapping has no name
         addresses, rights, *_, name = (line + " ").split(" ", 5)
         if name.strip() or rights != "rw-p":
-            start, end = (int(part, 16) for part in addresses.split("-"))
+            start, end = (int(address, 16) for address in addresses.split("-"))
             found.append((start, end))
     return found
 
 
-def without(ranges: Iterator[Range], others: Sequence[Range]) -> Iterator[Range]:
+def ranges_without(ranges: Iterator[Range], others: Sequence[Range]) -> Iterator[Range]:
     """Yield the ranges that share no byte with the others."""
     for start, end in ranges:
         if all(end <= first or last <= start for first, last in others):
             yield start, end
 
 
-def status_of(act: Callable[[], int]) -> int:
-    """Do something in a child process; return its exit status, negative if a signal ended it."""
+def run_in_child(function: Callable[[], int]) -> int:
+    """Call a function in a child process; return its result, the child's exit status; negative after a signal.
+
+    CHILD_FAILED: the function raised an exception.
+    """
     child = os.fork()
     if not child:
         try:
-            os._exit(act())
+            os._exit(function())
         finally:
             os._exit(CHILD_FAILED)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def attempt(library: ProtectedLibrary, method: str, deed: str) -> str:
-    """Return the outcome of a kind of damage, done to a copy of this process. Raises OSError."""
-    status = status_of(lambda: OUTCOMES.index(library.outcome(method, deed)))
+def try_damage(library: ProtectedLibrary, method: str, damage: str) -> str:
+    """Do a kind of damage to a copy of this process, a child; return its outcome. Raises OSError."""
+    status = run_in_child(lambda: OUTCOMES.index(library.do_damage(method, damage)))
     if status == CHILD_FAILED:
         raise OSError(0, f"{method}: the server could not be made")
     return OUTCOMES[status] if status >= 0 else ENDED
@@ -211,11 +221,11 @@ def main() -> None:
     for method in METHODS:
         try:
             nanos = library.nanoseconds(method, counts[method])
-            outcomes = {deed: attempt(library, method, deed) for deed in DEEDS}
+            outcomes = {damage: try_damage(library, method, damage) for damage in DAMAGES}
             found[method] = {"nanos": nanos, "outcomes": outcomes}
         except OSError as reason:
             found[method] = reason.strerror or str(reason)
-    ranges = list(library.pieces())
+    ranges = list(library.closed_ranges())
     closed = sum(end - start for start, end in ranges)
     print(json.dumps({"methods": found, "pieces": len(ranges), "bytes": closed}))
 

@@ -15,8 +15,8 @@ NO_ANSWER = ("ct", "st")  # errors after a wait: the time of the wait counts. A 
 
 def next_mark(count: int) -> int:
     """Return the number that follows in 1, 2, 5, 10, 20, 50 ..."""
-    decade = int("1" + "0" * (len(str(count)) - 1))
-    return {1: 2, 2: 5, 5: 10}[count // decade] * decade
+    power_of_ten = int("1" + "0" * (len(str(count)) - 1))
+    return {1: 2, 2: 5, 5: 10}[count // power_of_ten] * power_of_ten
 
 
 class Recorder:
@@ -58,7 +58,7 @@ class Recorder:
         """
         self.begin, self.end = begin, end
 
-    def divide(self, lengths: Sequence[float]) -> None:
+    def divide_into_phases(self, lengths: Sequence[float]) -> None:
         """Count each phase of the window by itself, too. lengths: their seconds; [] for no phases."""
         begin = self.begin
         for length in lengths:
@@ -78,17 +78,17 @@ class Recorder:
         self.end = min(self.end, now)
 
     def counts_at(self, at: float) -> bool:
-        """Whether a time counts."""
+        """Whether a time lies in the window that is counted."""
         return self.begin <= at < self.end
 
-    def second(self, at: float) -> Second:
-        """Return the second of a time. Times after the end belong to the last whole second."""
+    def second_of(self, at: float) -> Second:
+        """Return the second in which a time lies. Times after the end belong to the last whole second."""
         number = int(at - self.begin) if at < self.end else max(round(self.end - self.begin) - 1, 0)
-        found = self.seconds[number]
-        found.at = number
-        return found
+        second = self.seconds[number]
+        second.at = number
+        return second
 
-    def under_way(self) -> int:
+    def count_under_way(self) -> int:
         """Return how many requests that were sent before the end have no answer yet."""
         return sum(sent < self.end for sent in self.send_times.values())
 
@@ -98,7 +98,7 @@ class Recorder:
             phase.count_due(due, starts_session)
         if self.counts_at(due):
             self.sessions += starts_session
-            second = self.second(due)
+            second = self.second_of(due)
             second.due = (second.due or 0) + 1
 
     def count_sent(self, client: int, at: float) -> None:
@@ -112,55 +112,62 @@ class Recorder:
     def count_end(
         self, client: int, due: float, sent: float, error: str, new_connections: int, received: int
     ) -> None:
-        """Note an answer or an error. new_connections: connections opened for it; received: bytes."""
+        """Count the end of a request: an answer, or an error.
+
+        due, sent: times of time.perf_counter(). error: a kind of results.ERRORS, "" for an answer.
+        new_connections: those that were opened for it. received: bytes.
+        """
         for phase in self.phases:
             phase.count_end(client, due, sent, error, new_connections, received)
         at = time.perf_counter()
         self.send_times.pop(client, None)
-        now = self.counts_at(at)
-        counts = self.counts_at(due) if self.scheduled else self.begin <= at and sent < self.end
-        if now:
+        ends_in_window = self.counts_at(at)
+        if self.scheduled:
+            request_counts = self.counts_at(due)
+        else:  # it was under way at some time of the window
+            request_counts = self.begin <= at and sent < self.end
+        if ends_in_window:
             self.connections += new_connections
             self.received += received
         if error:
-            if counts:
+            if request_counts:
                 self.count_error(error, at)
                 if error in NO_ANSWER:
                     self.record_times(at, due, sent, answered=False)
             return
-        if now:
+        if ends_in_window:
             self.replies += 1
-            self.second(at).replies += 1
-        elif counts:
+            self.second_of(at).replies += 1
+        elif request_counts:
             self.late += 1
-        if counts:
+        if request_counts:
             self.record_times(at, due, sent)
 
     def record_times(self, at: float, due: float, sent: float, answered: bool = True) -> None:
-        """Count the times of a finished request."""
+        """Count the times of a request that ended at `at`. answered: False if its client waited without success."""
         self.service.add(at - sent, answered)
-        if (answers := self.service.count - self.service.in_vain) == self.next_mark and answered:
+        if (answers := self.service.count - self.service.unanswered) == self.next_mark and answered:
             self.running.append((answers, self.service.total / answers))
             self.next_mark = next_mark(answers)
         if self.scheduled:
             self.response.add(at - due, answered)
-        self.times_by_second[self.second(at).at].add(at - (due if self.scheduled else sent), answered)
+        self.times_by_second[self.second_of(at).at].add(at - (due if self.scheduled else sent), answered)
 
     def count_error(self, error: str, at: float) -> None:
         """Count an error."""
         self.errors[error] += 1
-        second = self.second(at)
+        second = self.second_of(at)
         second.errors[error] = second.errors.get(error, 0) + 1
 
-    def dropped(self, due: float) -> None:
-        """Note a session that could not begin, because this process has no descriptor left for it."""
+    def count_dropped(self, due: float) -> None:
+        """Count a session that could not begin, because this process has no descriptor left for it."""
         for phase in self.phases:
-            phase.dropped(due)
+            phase.count_dropped(due)
         if self.counts_at(due):
             self.count_error("fd", due)
 
-    def give_up(self) -> None:
-        """Count the requests that are still under way as never answered."""
+    def count_under_way_as_unanswered(self) -> None:
+        """Count the requests that are still under way as never answered, and forget them."""
         at = time.perf_counter()
         for sent in self.send_times.values():
             if sent < self.end:
@@ -169,10 +176,13 @@ class Recorder:
         self.send_times.clear()
 
     def sample(self, tool: str) -> Sample:
-        """Return the counts, after the end."""
+        """Return the sample, after the end. Closed loads: requests still under way count as never answered.
+
+        tool: its name in the report.
+        """
         length = self.end - self.begin
         if not self.scheduled:
-            self.give_up()
+            self.count_under_way_as_unanswered()
         for number, histogram in self.times_by_second.items():
             second = self.seconds[number]
             p50, p99 = histogram.percentiles(SHARES["p50"], SHARES["p99"])

@@ -18,17 +18,21 @@ from ewe_lab.load.child import NoObserver, WindowObserver, run_locust
 from ewe_lab.load.httperf import run_httperf
 from ewe_lab.load.wrk import run_wrk
 
-SETTLE_S = 0.05  # seconds after a load in which the server closes the remaining connections
+CLOSING_S = 0.05  # seconds after a load in which the server closes the remaining connections
 
 Runner = Callable[[Load, str, "int | None", WindowObserver, Sequence[str]], Sample]
 
 
-def choose(load: Load) -> str:
+def choose_tool(load: Load) -> str:
     """Return the tool for a load. Raises LabError if it names one that cannot do it."""
-    able = {"closed": ("locust",), "arrivals": ("locust", "httperf"), "saturation": ("wrk", "ab", "locust")}
-    tools: tuple[str, ...] = able.get(load.shape, ())
+    tools_of_shape = {
+        "closed": ("locust",),
+        "arrivals": ("locust", "httperf"),
+        "saturation": ("wrk", "ab", "locust"),
+    }
+    tools: tuple[str, ...] = tools_of_shape.get(load.shape, ())
     if not tools:
-        raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(able)}")
+        raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(tools_of_shape)}")
     if load.tool:
         if load.tool not in tools:
             raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
@@ -53,27 +57,36 @@ def run(
 
     prefix: the first words of the tool's command, such as those that run it behind a slow link.
     """
-    chosen = choose(load)
-    runners: dict[str, Runner] = {"locust": locust, "wrk": wrk, "ab": run_ab, "httperf": run_httperf}
+    chosen = choose_tool(load)
+    runners: dict[str, Runner] = {
+        "locust": run_locust_as_tool,
+        "wrk": measure_with_wrk,
+        "ab": run_ab,
+        "httperf": run_httperf,
+    }
     found = runners[chosen](load, url, core, observer or NoObserver(), prefix)
     if load.shape == "saturation" and chosen == "locust" and not load.tool:
         found.notes.append("neither wrk nor ab is installed: locust may reach its limit before the server")
     return found
 
 
-def locust(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
+def run_locust_as_tool(
+    load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
+) -> Sample:
     """Run locust. Saturation is a closed loop without think time."""
     if load.shape == "saturation":
         load = replace(load, shape="closed", think=0.0)
     return run_locust(load, url, core, observer, prefix)
 
 
-def wrk(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
+def measure_with_wrk(
+    load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
+) -> Sample:
     """Run wrk twice: to warm up, and to measure."""
 
-    def once(seconds: float) -> Sample:
+    def measure(seconds: float) -> Sample:
         began = time.monotonic()
-        done = run_wrk(
+        report = run_wrk(
             url.rstrip("/") + load.path,
             seconds=seconds,
             connections=load.users,
@@ -85,29 +98,28 @@ def wrk(load: Load, url: str, core: int | None, observer: WindowObserver, prefix
             prefix=prefix,
         )
         errors = {"res": 0, "ct": 0, "status": 0, "other": 0}
-        for name, count in done.errors.items():
+        for name, count in report.errors.items():
             errors[WRK_ERRORS.get(name, "other")] += count
         if load.status >= 400:  # wrk counts the expected answers as errors, and only the others are
-            errors["status"] = done.requests - errors["status"]
+            errors["status"] = report.requests - errors["status"]
         errors = {name: count for name, count in errors.items() if count}
-        bad = errors.get("status", 0)
         return Sample(
             "wrk",
-            done.seconds,
-            done.requests,
-            done.requests - bad,
-            received=done.received,
+            report.seconds,
+            requests=report.requests,
+            replies=report.requests - errors.get("status", 0),
+            received=report.received,
             errors=errors,
-            client=done.cpu / max(time.monotonic() - began, done.seconds),
-            extra=done.latency,
+            client=report.cpu / max(time.monotonic() - began, report.seconds),
+            extra=report.latency,
         )
 
     if load.warm_up:
-        once(load.warm_up)
-        time.sleep(SETTLE_S)
+        measure(load.warm_up)
+        time.sleep(CLOSING_S)
     observer.begin()
-    found = once(load.seconds)
-    time.sleep(SETTLE_S)
+    found = measure(load.seconds)
+    time.sleep(CLOSING_S)
     observer.end()
     return found
 

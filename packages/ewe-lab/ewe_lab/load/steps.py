@@ -46,8 +46,11 @@ def allocate(megabytes: int) -> mmap.mmap:
     return memory
 
 
-def by_fork(command: list[str], shared: mmap.mmap) -> Micros:
-    """Start the program with fork and exec, and read its answer."""
+def start_by_fork(command: list[str], shared: mmap.mmap) -> Micros:
+    """Start the program with fork and exec, and read its answer; return the times of the steps.
+
+    shared: memory in which the child tells its parent when it calls exec.
+    """
     reading, writing = os.pipe()
     began = monotonic_ns()
     pid = os.fork()
@@ -61,23 +64,30 @@ def by_fork(command: list[str], shared: mmap.mmap) -> Micros:
     returned = monotonic_ns()
     os.close(writing)
     answer = os.read(reading, TWO_TIMES.size)
-    got = monotonic_ns()
+    received = monotonic_ns()
     started, wrote = reap_and_read_times(pid, reading, answer)
-    (before,) = ONE_TIME.unpack_from(shared)
-    return micros({FORK: returned - began, EXEC: started - before, IPC: got - wrote, TOTAL: got - began})
+    (before_exec,) = ONE_TIME.unpack_from(shared)
+    return as_micros(
+        {
+            FORK: returned - began,
+            EXEC: started - before_exec,
+            IPC: received - wrote,
+            TOTAL: received - began,
+        }
+    )
 
 
-def by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
-    """Start the program with posix_spawn, and read its answer."""
+def start_by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
+    """Start the program with posix_spawn, and read its answer; return the times of the steps. shared: not used."""
     reading, writing = os.pipe()
     began = monotonic_ns()
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 1)])
     returned = monotonic_ns()
     os.close(writing)
     answer = os.read(reading, TWO_TIMES.size)
-    got = monotonic_ns()
+    received = monotonic_ns()
     reap_and_read_times(pid, reading, answer)
-    return micros({SPAWN: returned - began, SPAWN_TOTAL: got - began})
+    return as_micros({SPAWN: returned - began, SPAWN_TOTAL: received - began})
 
 
 def reap_and_read_times(pid: int, reading: int, answer: bytes) -> tuple[int, int]:
@@ -90,12 +100,12 @@ def reap_and_read_times(pid: int, reading: int, answer: bytes) -> tuple[int, int
     return started, wrote
 
 
-def micros(times_ns: dict[str, int]) -> Micros:
+def as_micros(times_ns: dict[str, int]) -> Micros:
     """Return times in ns as lists of one time in µs."""
     return {step: [ns / 1000] for step, ns in times_ns.items()}
 
 
-def round_trips(count: int) -> Micros:
+def time_round_trips(count: int) -> Micros:
     """Send a byte to a child and wait until it comes back, through two pipes."""
     there, back = os.pipe(), os.pipe()
     pid = os.fork()
@@ -120,8 +130,8 @@ def round_trips(count: int) -> Micros:
 def measure_steps(megabytes: int, count: int, command: list[str]) -> Micros:
     """Return the times of all steps."""
     memory, shared = allocate(megabytes), mmap.mmap(-1, PAGE_BYTES)
-    found = round_trips(count)
-    ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (by_fork, by_spawn)
+    found = time_round_trips(count)
+    ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (start_by_fork, start_by_spawn)
     for _ in range(count):
         signal.alarm(ANSWER_TIMEOUT_S)
         for way in ways:
@@ -133,7 +143,7 @@ def measure_steps(megabytes: int, count: int, command: list[str]) -> Micros:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the steps of the program that the command line names, and print them as JSON."""
     megabytes, count, *command = sys.argv[1:]
     print(json.dumps(measure_steps(int(megabytes), int(count), command)))
 

@@ -1,6 +1,6 @@
 """A name server that knows one name and may be slow: the stub resolver of experiments.
 
-    with answering("127.0.53.1", delay=1.0):
+    with stub_resolver("127.0.53.1", delay=1.0):
         ...
 
 It answers every question for a PTR record with NAME, `delay` seconds after the question came, and every other one
@@ -40,12 +40,12 @@ def reply_to(question: bytes) -> bytes:
     end = question.find(b"\0", HEADER.size) + 1 + TYPE_AND_CLASS_BYTES  # one zero byte ends the name
     if count != 1 or end < HEADER.size + 1 + TYPE_AND_CLASS_BYTES or end > len(question):
         return b""
-    asked = question[HEADER.size : end]  # the question section
-    if struct.unpack("!2H", asked[-TYPE_AND_CLASS_BYTES:]) != (PTR, INTERNET):
-        return HEADER.pack(number, NO_SUCH_NAME, 1, 0, 0, 0) + asked
+    question_section = question[HEADER.size : end]  # the question section
+    if struct.unpack("!2H", question_section[-TYPE_AND_CLASS_BYTES:]) != (PTR, INTERNET):
+        return HEADER.pack(number, NO_SUCH_NAME, 1, 0, 0, 0) + question_section
     name = encode_name(NAME)
     record = struct.pack("!HHHIH", POINTER | HEADER.size, PTR, INTERNET, 0, len(name)) + name
-    return HEADER.pack(number, ANSWERED, 1, 1, 0, 0) + asked + record
+    return HEADER.pack(number, ANSWERED, 1, 1, 0, 0) + question_section + record
 
 
 @contextmanager
@@ -58,12 +58,12 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
         sock.close()
         raise LabError(f"no name server can listen at {host}:{PORT}: {reason.strerror}") from None
     questions: list[bytes] = []
-    over = threading.Event()
+    stopped = threading.Event()
 
     def serve() -> None:
         while True:
             question, client = sock.recvfrom(512)
-            if over.is_set():
+            if stopped.is_set():
                 return
             questions.append(question)
             timer = threading.Timer(delay, send, (reply_to(question), client))
@@ -71,7 +71,7 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
             timer.start()
 
     def send(reply: bytes, client: tuple[str, int]) -> None:
-        if reply and not over.is_set():
+        if reply and not stopped.is_set():
             sock.sendto(reply, client)
 
     thread = threading.Thread(target=serve)
@@ -79,8 +79,8 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
     try:
         yield questions
     finally:
-        over.set()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+        stopped.set()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:  # the thread waits in recvfrom()
             waker.sendto(b"", (host, PORT))
         thread.join()
         sock.close()

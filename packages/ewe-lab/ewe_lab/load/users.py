@@ -26,6 +26,7 @@ from ewe_lab.load.client import BadAnswer, LoadConnection, LoadTarget, StatusErr
 from ewe_lab.load.recorder import Recorder
 
 AFTER_ERROR_S = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
+UNTIL_KILLED_S = 3600  # a user that has nothing more to do sleeps until locust kills it
 RANDOM_SEED = 2011  # of the random times
 REQUESTS_PER_TURN = 100  # requests of a user without think time before locust gets control
 
@@ -34,25 +35,32 @@ __all__ = ["ArrivalUser", "ClosedUser", "UsersPlan", "locust", "session_times"]
 
 @dataclass
 class UsersPlan:
-    """The state of a run that all its users share. max_sessions: at the same time. numbers: of the requests."""
+    """The state of a run that all its users share. max_sessions: at the same time. numbers: for the next users.
+
+    dropped: the sessions that were not begun, because max_sessions were under way.
+    """
 
     load: Load
     target: LoadTarget
     recorder: Recorder
     max_sessions: int
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    over: bool = False  # the measured time is over: no more requests
-    began: Event = field(default_factory=Event)  # the schedule has begun
-    arrived: Event = field(default_factory=Event)  # all sessions of the schedule have begun
-    sessions: Group = field(default_factory=Group)
+    users_stop: bool = False  # the measured time is over: users send no more requests
+    schedule_has_begun: Event = field(default_factory=Event)
+    all_sessions_begun: Event = field(default_factory=Event)  # all that the schedule has
+    sessions: Group = field(default_factory=Group)  # those under way, a greenlet each
     dropped: int = 0
 
 
 def send_request(
     plan: UsersPlan, connection: LoadConnection, client: int, due: float | None, number: int = 0
 ) -> bool:
-    """Send a request and record it; return whether it was answered. number: of the request, in turn."""
-    connections_before, received = connection.connections, connection.received
+    """Send a request and record it; return whether it was answered.
+
+    client: the number under which the recorder knows the sender. due: None without a schedule. number: chooses one
+    of the load's requests, which take turns.
+    """
+    connections_before, received_before = connection.connections, connection.received
     sent = time.perf_counter()
     plan.recorder.count_sent(client, sent)
     error = ""
@@ -66,7 +74,7 @@ def send_request(
         sent,
         error,
         connection.connections - connections_before,
-        connection.received - received,
+        connection.received - received_before,
     )
     return not error
 
@@ -81,21 +89,21 @@ class ClosedUser(User):
         """Start one after the other: users that start together would send together all the time."""
         self.number = next(self.plan.numbers)
         self.connection = LoadConnection(self.plan.target)
-        self.asked = self.number
+        self.request_number = self.number  # each user begins with another request of the load
         gevent.sleep(self.plan.load.think * self.number / max(self.plan.load.users, 1))
 
     def wait_time(self) -> float:
-        """Think."""
+        """Return the seconds of thinking before the next task, for locust."""
         return self.plan.load.think
 
     @task
-    def go(self) -> None:
-        """Ask."""
+    def send_requests(self) -> None:
+        """Send one request, or many if there is no think time: locust's own work would take longer than some."""
         for _ in range(1 if self.plan.load.think else REQUESTS_PER_TURN):
-            if self.plan.over:
-                gevent.sleep(3600)  # until locust ends us
-            self.asked += 1
-            if not send_request(self.plan, self.connection, self.number, None, self.asked):
+            if self.plan.users_stop:
+                gevent.sleep(UNTIL_KILLED_S)
+            self.request_number += 1
+            if not send_request(self.plan, self.connection, self.number, None, self.request_number):
                 gevent.sleep(max(AFTER_ERROR_S - self.plan.load.think, 0))
 
 
@@ -107,7 +115,8 @@ def session_times(load: Load) -> Iterator[float]:
     phases = load.phases or ((load.seconds, load.rate),)
     start = 0.0
     chance = random.Random(RANDOM_SEED)
-    for length, rate in ((load.warm_up, phases[0][1]), *phases):
+    _, first_rate = phases[0]
+    for length, rate in ((load.warm_up, first_rate), *phases):
         if load.poisson:
             at = chance.expovariate(rate) if rate > 0 else length
             while at < length:
@@ -129,8 +138,8 @@ class ArrivalUser(User):
     plan: UsersPlan
 
     @task
-    def arrive(self) -> None:
-        """Go through the schedule."""
+    def begin_sessions_when_due(self) -> None:
+        """Begin each session of the schedule at its time, and set the events of the plan."""
         plan = self.plan
         pool: Queue[LoadConnection] | None = None
         if plan.load.users:
@@ -141,28 +150,32 @@ class ArrivalUser(User):
         if not plan.load.sessions:
             begin = began + plan.load.warm_up
             plan.recorder.set_window(begin, begin + plan.load.duration)
-            plan.recorder.divide([seconds for seconds, _ in plan.load.phases])
-        plan.began.set()
+            plan.recorder.divide_into_phases([seconds for seconds, _ in plan.load.phases])
+        plan.schedule_has_begun.set()
         for number, seconds in enumerate(session_times(plan.load)):
             due = began + seconds
             if (wait := due - time.perf_counter()) > 0:
                 gevent.sleep(wait)
             # A schedule of a length has no session after the end. One that was due before it counts, however late
             # this process is.
-            if plan.over and plan.load.sessions:
+            if plan.users_stop and plan.load.sessions:
                 break
             plan.recorder.count_due(due, starts_session=plan.load.calls > 1)
             if len(plan.sessions) >= plan.max_sessions:
                 plan.dropped += 1
-                plan.recorder.dropped(due)
+                plan.recorder.count_dropped(due)
                 continue
             plan.sessions.start(gevent.Greenlet(run_session, plan, number, due, pool))
-        plan.arrived.set()
-        gevent.sleep(3600)  # until locust ends us
+        plan.all_sessions_begun.set()
+        gevent.sleep(UNTIL_KILLED_S)
 
 
 def run_session(plan: UsersPlan, client: int, due: float, pool: Queue[LoadConnection] | None) -> None:
-    """Ask `calls` times with think time between; the first request is late from when the session was due."""
+    """Send the requests of a session, with think time between them, until one fails.
+
+    due: the time at which the session, and with it the first request, was due. pool: the connections that all
+    sessions share, None if each has its own.
+    """
     connection = LoadConnection(plan.target) if pool is None else pool.get()
     try:
         for call in range(plan.load.calls):
@@ -170,7 +183,7 @@ def run_session(plan: UsersPlan, client: int, due: float, pool: Queue[LoadConnec
                 due = time.perf_counter() + plan.load.think
                 if plan.load.think:
                     gevent.sleep(plan.load.think)
-                if plan.over and not plan.recorder.counts_at(due):
+                if plan.users_stop and not plan.recorder.counts_at(due):
                     return
                 plan.recorder.count_due(due)
             if not send_request(plan, connection, client, due, call):

@@ -22,19 +22,17 @@ import gevent
 from locust.env import Environment
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import allow_descriptors
 from ewe_lab.bench.results import value_from_json
 from ewe_lab.load.__main__ import (
     LATE_TIMEOUT_S,
-    MAX_SESSIONS,
-    SPARE_DESCRIPTORS,
+    max_sessions,
     new_events,
-    say,
     sleep_until,
     wait_for_answers,
+    write_line,
 )
-from ewe_lab.load.client import target
-from ewe_lab.load.merged import packed
+from ewe_lab.load.client import load_target
+from ewe_lab.load.merged import pack_counts
 from ewe_lab.load.recorder import Recorder
 
 BEGIN, END, COUNTS = "ewe-begin", "ewe-end", "ewe-counts"
@@ -42,7 +40,7 @@ CONNECTED = "connected"
 USER = "LoadUser"
 
 
-def share(load: Load, number: int, of: int) -> Load:
+def part_of_load(load: Load, number: int, of: int) -> Load:
     """Return the part of a load that worker `number` (from 0) of `of` carries out.
 
     locust divides closed users; a schedule and its connections are divided here.
@@ -66,65 +64,65 @@ class LateArrivals(users.ArrivalUser):
 
 def plan_of(load: Load, url: str) -> users.UsersPlan:
     """Return the plan of this worker's users. Raises OSError, ValueError if the server's name is unknown."""
-    most = min(allow_descriptors(MAX_SESSIONS + SPARE_DESCRIPTORS) - SPARE_DESCRIPTORS, MAX_SESSIONS)
-    return users.UsersPlan(load, target(load, url), Recorder(load.shape == "arrivals"), most)
+    recorder = Recorder(scheduled=load.shape == "arrivals")
+    return users.UsersPlan(load, load_target(load, url), recorder, max_sessions())
 
 
-def begin(plan: users.UsersPlan) -> None:
-    """Count from here on; a schedule has its own begin."""
+def count_from_here(plan: users.UsersPlan) -> None:
+    """Count the requests from now on, or from the begin that the schedule has."""
     if plan.recorder.scheduled:
-        plan.began.wait()
+        plan.schedule_has_begun.wait()
         sleep_until(plan.recorder.begin)
     plan.recorder.start()
 
 
-def end(plan: users.UsersPlan) -> dict[str, Any]:
-    """Count to here, wait for the requests under way, and return the counts."""
+def count_to_here(plan: users.UsersPlan) -> dict[str, Any]:
+    """Count no later requests, wait for those under way, stop the users, and return the counts."""
     if plan.recorder.scheduled:
         sleep_until(plan.recorder.end)
-        plan.over = True
+        plan.users_stop = True
         plan.recorder.stop()
-        plan.arrived.wait(plan.load.timeout + LATE_TIMEOUT_S)
+        plan.all_sessions_begun.wait(plan.load.timeout + LATE_TIMEOUT_S)
         plan.sessions.join(plan.load.timeout + 1)
     else:
         plan.recorder.stop()
         wait_for_answers(plan)
-        plan.over = True
-    return packed(plan.recorder) | {"dropped": plan.dropped}
+        plan.users_stop = True
+    return pack_counts(plan.recorder) | {"dropped": plan.dropped}
 
 
 def main() -> int:
-    """Read the order, connect, and obey the master until it says that all is over; return the exit status."""
+    """Read the order, connect, and do as the master says until it ends the run; return the exit status."""
     order = json.load(sys.stdin)
     whole = value_from_json(Load, order["load"])
     assert isinstance(whole, Load)
     number, of = int(order["number"]), int(order["of"])
     try:
-        plan = plan_of(share(whole, number, of), order["url"])
+        plan = plan_of(part_of_load(whole, number, of), order["url"])
     except (OSError, ValueError) as reason:
         print(f"cannot load {order['url']}: {reason}", file=sys.stderr)
         return 1
     scheduled = plan.recorder.scheduled
-    parts: dict[str, object] = {"plan": plan}
+    attributes: dict[str, object] = {"plan": plan}
     if scheduled:
-        parts["late"] = number / whole.rate
-    user: Any = type(USER, (LateArrivals if scheduled else users.ClosedUser,), parts)
+        attributes["late"] = number / whole.rate
+    user: Any = type(USER, (LateArrivals if scheduled else users.ClosedUser,), attributes)
     environment = Environment(
         user_classes=[user], events=new_events(), host=order["url"], catch_exceptions=False
     )
     runner = environment.create_worker_runner("127.0.0.1", int(order["port"]))
-    counting: list[Any] = []
+    beginnings: list[Any] = []  # the greenlets of count_from_here(), which may wait
 
     def on_begin(environment: Environment, msg: object) -> None:
-        counting.append(gevent.spawn(begin, plan))
+        beginnings.append(gevent.spawn(count_from_here, plan))
 
     def on_end(environment: Environment, msg: object) -> None:
-        gevent.joinall(counting)
-        runner.send_message(COUNTS, end(plan))
+        gevent.joinall(beginnings)
+        runner.send_message(COUNTS, count_to_here(plan))
 
     runner.register_message(BEGIN, on_begin)
     runner.register_message(END, on_end, concurrent=True)
-    say(CONNECTED)
+    write_line(CONNECTED)
     runner.greenlet.join()
     return 0
 

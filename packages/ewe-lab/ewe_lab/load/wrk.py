@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from ewe_lab.bench.processes import LabError, cpu_seconds, one_line, running, text_of, tool, wait_for_end
+from ewe_lab.bench.processes import (
+    LabError,
+    cpu_seconds,
+    last_line,
+    output_text,
+    path_of_tool,
+    running,
+    wait_for_end,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class WrkReport:
     latency: dict[str, float] = field(default_factory=dict)
 
 
+MAX_END_S = 10  # seconds in which wrk must end after an interrupt
 SECONDS_PER_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 BYTES_PER_UNIT = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
 TOTALS = re.compile(r"(\d+) requests in ([\d.]+)([a-z]+), ([\d.]+)([A-Z]+) read")
@@ -53,7 +62,7 @@ def parse_wrk(text: str) -> WrkReport:
     """Read wrk's report. Raises LabError."""
     totals, rate = TOTALS.search(text), RATE.search(text)
     if totals is None or rate is None or totals[3] not in SECONDS_PER_UNIT or totals[5] not in BYTES_PER_UNIT:
-        raise LabError(f"wrk: {one_line(text)}")
+        raise LabError(f"wrk: {last_line(text)}")
     errors: dict[str, int] = {}
     if found := SOCKET_ERRORS.search(text):
         errors = dict(zip(("connect", "read", "write", "timeout"), map(int, found.groups()), strict=True))
@@ -91,7 +100,7 @@ def run_wrk(
     """
     # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
-        *prefix, tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
+        *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
         "--timeout", f"{math.ceil(timeout)}s",
     ]  # fmt: skip
     if not keep_alive:
@@ -114,8 +123,8 @@ def run_and_parse(command: Sequence[str], output: IO[bytes], core: int | None, s
     with running(command, output, core) as started:
         if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)
-            if not wait_for_end(started, 10):
+            if not wait_for_end(started, MAX_END_S):
                 raise LabError("wrk does not end")
         cpu = cpu_seconds(started.pid)
-        load = parse_wrk(text_of(output))
+        load = parse_wrk(output_text(output))
     return replace(load, cpu=cpu)

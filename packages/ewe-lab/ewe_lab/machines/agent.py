@@ -29,12 +29,15 @@ import sys
 import tempfile
 import threading
 import time
-from typing import IO, Any, Iterable, NoReturn  # noqa: UP035
+from typing import IO, Any, Iterable, NamedTuple, NoReturn  # noqa: UP035
 
 MARK = "@ewe-lab "
 SILENCE_S = 20.0  # seconds without a line of the lab after which the agent gives up
 TICKS = os.sysconf("SC_CLK_TCK")
-MEMORY_SHARE = 0.05  # share of the time that may be spent on reading memory
+ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
+MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
+MAX_LINE_LENGTH, MAX_ERROR_LENGTH = 1000, 300  # characters of a worker's line that are passed on
+READ_ERROR_BYTES = 4096  # of the end of a worker's standard error
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 OLDEST = (3, 11)  # Python that a worker needs
@@ -49,21 +52,21 @@ class Machine:
     """The state of the agent. worker: the process that it started."""
 
     def __init__(self) -> None:
-        self.last_line = time.monotonic()
+        self.last_line_at = time.monotonic()  # when the lab sent its last line
         self.lock = threading.Lock()
         self.worker: subprocess.Popen[bytes] | None = None
 
-    def say(self, **fields: object) -> None:
-        """Send a message. A lab that does not listen any more ends the agent."""
+    def send_message(self, **fields: object) -> None:
+        """Send a message to the lab. If the lab does not listen any more, the agent ends."""
         with self.lock:
             try:
                 sys.stdout.write(MARK + json.dumps(fields) + "\n")
                 sys.stdout.flush()
             except (OSError, ValueError):
-                self.finish()
+                self.kill_worker_and_exit()
 
-    def finish(self, *_: object) -> NoReturn:
-        """End the worker with its process group, and this process."""
+    def kill_worker_and_exit(self, *_: object) -> NoReturn:
+        """Kill the worker with its process group, and end this process. Also a handler of signals."""
         if self.worker is not None:
             try:
                 os.killpg(self.worker.pid, signal.SIGKILL)
@@ -71,18 +74,18 @@ class Machine:
                 pass
         os._exit(0)
 
-    def guard(self) -> None:
-        """End if the lab is silent."""
-        while time.monotonic() - self.last_line < SILENCE_S:
+    def exit_after_silence(self) -> None:
+        """Wait until the lab has been silent for SILENCE_S; then end the agent."""
+        while time.monotonic() - self.last_line_at < SILENCE_S:
             time.sleep(1)
-        self.finish()
+        self.kill_worker_and_exit()
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The resources of a server
 
 
-def text(path: str) -> str:
+def text_of_file(path: str) -> str:
     """Return the text of a file of /proc, "" if it cannot be read."""
     try:
         with open(path, errors="replace") as file:
@@ -96,19 +99,19 @@ def numbers(entries: Iterable[str]) -> list[int]:
     return [int(name) for name in entries if name.isdigit()]
 
 
-def holders(port: int) -> list[int]:
-    """Return the processes that listen at a TCP port. Raises Failed."""
+def listening_pids(port: int) -> list[int]:
+    """Return the processes that listen at a TCP port. Raises Failed if there is none, or none that we may see."""
     if not os.path.exists("/proc/net/tcp"):
         raise Failed("that machine has no /proc/net/tcp: resources are read on Linux only")
     sockets: set[str] = set()
     for file in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in text(file).splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                sockets.add(f"socket:[{fields[9]}]")
+        for line in text_of_file(file).splitlines()[1:]:  # the first line has the titles
+            _, local_address, _, state, _, _, _, _, _, inode = line.split()[:10]
+            if state == LISTENING and int(local_address.rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{inode}]")
     if not sockets:
         raise Failed(f"no process of that machine listens at port {port}")
-    found = [pid for pid in numbers(os.listdir("/proc")) if holds(pid, sockets)]
+    found = [pid for pid in numbers(os.listdir("/proc")) if has_open(pid, sockets)]
     servers = [pid for pid in found if pid != 1 or name_of(pid) not in INIT]
     if found and not servers:
         raise Failed(f"{name_of(1)} holds port {port} and has not started the server yet")
@@ -120,8 +123,8 @@ def holders(port: int) -> list[int]:
     return servers
 
 
-def holds(pid: int, sockets: set[str]) -> bool:
-    """Whether a process has one of the sockets open, as far as this account may know."""
+def has_open(pid: int, sockets: set[str]) -> bool:
+    """Whether a process has one of the sockets open; False if this account may not see its descriptors."""
     directory = f"/proc/{pid}/fd"
     try:
         for name in os.listdir(directory):
@@ -137,28 +140,41 @@ def holds(pid: int, sockets: set[str]) -> bool:
 
 def name_of(pid: int) -> str:
     """Return the name of a process."""
-    return text(f"/proc/{pid}/comm").strip()
+    return text_of_file(f"/proc/{pid}/comm").strip()
 
 
-def stat_of(pid: int) -> tuple[str, int, float, float, int] | None:
-    """Return (state, parent, own CPU seconds, those of ended children, threads); None if it has ended."""
-    fields = text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if len(fields) < 18:
+class ProcessFigures(NamedTuple):
+    """The figures of a process. own, waited: CPU seconds of the process, and of the children that it waited for."""
+
+    state: str
+    parent: int
+    own: float
+    waited: float
+    threads: int
+
+
+def figures_of(pid: int) -> ProcessFigures | None:
+    """Return the figures of a process; None if it has ended."""
+    # The fields behind the name, which is field 2 of proc(5) and may contain blanks
+    fields = dict(enumerate(text_of_file(f"/proc/{pid}/stat").rpartition(")")[2].split(), 3))
+    if 20 not in fields:
         return None
-    ticks = [int(number) for number in fields[11:15]]
+    user, system, children_user, children_system = (int(fields[number]) / TICKS for number in range(14, 18))
     try:
-        own = time.clock_gettime(~pid << 3 | 2)  # the CPU clock of the process, in finer steps than /proc
+        # The id of the CPU clock of a process, which has finer steps than /proc: see clock_getcpuclockid(3)
+        own = time.clock_gettime(~pid << 3 | 2)
     except OSError:
-        own = sum(ticks[:2]) / TICKS
-    return fields[0], int(fields[1]), own, sum(ticks[2:]) / TICKS, int(fields[17])
+        own = user + system
+    return ProcessFigures(fields[3], int(fields[4]), own, children_user + children_system, int(fields[20]))
 
 
 def memory_of(pid: int) -> int:
     """Return the PSS of a process in bytes, its RSS if this account may not read PSS; 0 if it has ended."""
     for path, name in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
-        for line in text(f"/proc/{pid}/{path}").splitlines():
+        for line in text_of_file(f"/proc/{pid}/{path}").splitlines():
             if line.startswith(name):
-                return int(line.split()[1]) * 1024
+                _, kilobytes, _ = line.split()
+                return int(kilobytes) * 1024
     return 0
 
 
@@ -167,49 +183,51 @@ class ResourceReader:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.roots = holders(port)
-        # (process, thread): context switches, of ended threads too
+        self.servers = listening_pids(port)
+        # (process, thread): [voluntary, involuntary] context switches, of ended threads too
         self.switches: dict[tuple[int, int], list[int]] = {}
-        self.memory_again = 0.0
+        self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
 
     def names(self) -> list[str]:
         """Return the names of the servers, each once."""
-        return sorted({name_of(pid) for pid in self.roots} - {""})
+        return sorted({name_of(pid) for pid in self.servers} - {""})
 
-    def reading(self) -> dict[str, object]:
+    def read(self) -> dict[str, object]:
         """Return the resources used so far. Raises Failed if the servers have ended."""
-        found: dict[int, tuple[str, int, float, float, int]] = {}
+        processes: dict[int, ProcessFigures] = {}
         for pid in numbers(os.listdir("/proc")):
-            stat = stat_of(pid)
-            if stat is not None:
-                found[pid] = stat
-        family = [pid for pid in self.roots if pid in found]
+            figures = figures_of(pid)
+            if figures is not None:
+                processes[pid] = figures
+        family = [pid for pid in self.servers if pid in processes]
         if not family:
             raise Failed(f"the server at port {self.port} has ended")
-        for parent in family:  # grows meanwhile
-            family += [pid for pid, stat in found.items() if stat[1] == parent and pid not in family]
-        alive = [pid for pid in family if found[pid][0] not in "ZX"]
+        for parent in family:  # the loop also reaches the children that it appends
+            family += [
+                pid for pid, child in processes.items() if child.parent == parent and pid not in family
+            ]
+        alive = [pid for pid in family if processes[pid].state not in ENDED_STATES]
         for pid in alive:
-            self.count_switches(pid)
+            self.note_switches(pid)
         return {
-            "cpu": sum(found[pid][2] + found[pid][3] for pid in family),
+            "cpu": sum(processes[pid].own + processes[pid].waited for pid in family),
             "processes": len(alive),
-            "threads": sum(found[pid][4] for pid in alive),
+            "threads": sum(processes[pid].threads for pid in alive),
             "descriptors": self.descriptors(alive),
-            "memory": self.memory(alive),
-            "voluntary": sum(pair[0] for pair in self.switches.values()),
-            "involuntary": sum(pair[1] for pair in self.switches.values()),
+            "memory": self.read_memory(alive),
+            "voluntary": sum(voluntary for voluntary, _ in self.switches.values()),
+            "involuntary": sum(involuntary for _, involuntary in self.switches.values()),
         }
 
-    def count_switches(self, pid: int) -> None:
-        """Note the context switches of a process's threads."""
+    def note_switches(self, pid: int) -> None:
+        """Note the context switches so far of each thread of a process."""
         directory = f"/proc/{pid}/task"
         try:
             threads = numbers(os.listdir(directory))
         except OSError:
             return
         for thread in threads:
-            lines = text(f"{directory}/{thread}/status").splitlines()
+            lines = text_of_file(f"{directory}/{thread}/status").splitlines()
             counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
             if len(counts) == 2:
                 self.switches[pid, thread] = counts
@@ -221,14 +239,17 @@ class ResourceReader:
         except OSError:
             return None
 
-    def memory(self, family: list[int]) -> int | None:
-        """Return the memory in bytes; None if it was read too recently (PSS is slow for many processes)."""
+    def read_memory(self, family: list[int]) -> int | None:
+        """Return the memory in bytes; None if it was read too recently (PSS is slow for many processes).
+
+        Note when it may be read next.
+        """
         began = time.monotonic()
-        if began < self.memory_again:
+        if began < self.next_memory_reading:
             return None
         found = sum(memory_of(pid) for pid in family)
         now = time.monotonic()
-        self.memory_again = now + (now - began) / MEMORY_SHARE
+        self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
 
@@ -246,7 +267,10 @@ def die_with_parent() -> None:
 
 
 def start_worker(machine: Machine, order: dict[str, Any], archive: bytes) -> None:
-    """Start the worker of an order, and pass on its lines. Raises Failed."""
+    """Start the worker of an order, and a thread that passes its lines on to the lab. Raises Failed.
+
+    archive: a zip file with the modules that the worker imports.
+    """
     if sys.version_info < OLDEST:
         version = ".".join(map(str, sys.version_info[:2]))
         raise Failed(f"its python3 is {version} and must be 3.11 or later (--load-python)")
@@ -260,51 +284,59 @@ def start_worker(machine: Machine, order: dict[str, Any], archive: bytes) -> Non
         ) from None
     if found.split(".")[:2] != order["locust"].split(".")[:2]:
         raise Failed(f"it has locust {found}, and this machine {order['locust']}: install one version")
-    code, errors, words = tempfile.TemporaryFile(), tempfile.TemporaryFile(), tempfile.TemporaryFile()
-    code.write(archive)
-    code.flush()
-    words.write(json.dumps(order["load"]).encode())
-    words.seek(0)
-    own = {name: value for name, value in os.environ.items() if not name.startswith("LOCUST_")}
+    # Files without a name: nothing is left on the machine when the processes have ended
+    zip_file, error_file, load_file = (tempfile.TemporaryFile() for _ in range(3))
+    zip_file.write(archive)
+    zip_file.flush()
+    load_file.write(json.dumps(order["load"]).encode())
+    load_file.seek(0)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCUST_")}
+    # Python imports modules from a zip file on its path. /proc/self/fd names the open file, which has no other name
+    variables["PYTHONPATH"] = f"/proc/self/fd/{zip_file.fileno()}"
     machine.worker = subprocess.Popen(
         [sys.executable, "-m", order["module"]],
-        stdin=words,
+        stdin=load_file,
         stdout=subprocess.PIPE,
-        stderr=errors,
+        stderr=error_file,
         cwd="/",
-        env={**own, "PYTHONPATH": f"/proc/self/fd/{code.fileno()}", "PYTHONDONTWRITEBYTECODE": "1"},
-        pass_fds=(code.fileno(),),
+        env={**variables, "PYTHONDONTWRITEBYTECODE": "1"},
+        pass_fds=(zip_file.fileno(),),
         preexec_fn=die_with_parent,
     )
-    threading.Thread(target=pass_on, args=(machine, machine.worker, errors), daemon=True).start()
+    arguments = (machine, machine.worker, error_file)
+    threading.Thread(target=pass_lines_to_lab, args=arguments, daemon=True).start()
 
 
-def pass_on(machine: Machine, worker: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    """Send the worker's lines to the lab, and at its end its status and last words."""
+def pass_lines_to_lab(machine: Machine, worker: subprocess.Popen[bytes], error_file: IO[bytes]) -> None:
+    """Send the worker's lines to the lab, and at its end its status and its last line of standard error."""
     assert worker.stdout is not None
     for line in worker.stdout:
-        machine.say(said=line.decode(errors="replace").strip()[:1000])
+        machine.send_message(said=line.decode(errors="replace").strip()[:MAX_LINE_LENGTH])
     status = worker.wait()
-    errors.seek(max(errors.seek(0, os.SEEK_END) - 4096, 0))
-    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    machine.say(ended=status, error=lines[-1][:300] if lines else "")
+    error_file.seek(max(error_file.seek(0, os.SEEK_END) - READ_ERROR_BYTES, 0))
+    errors = error_file.read().decode(errors="replace")
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    machine.send_message(ended=status, error=lines[-1][:MAX_ERROR_LENGTH] if lines else "")
 
 
 # ---------------------------------------------------------------------------------------------------------
 
 
-def carry_out(machine: Machine, order: dict[str, Any]) -> ResourceReader | None:
-    """Carry out an order; return the reader, if it asks for one. Raises Failed."""
+def carry_out_order(machine: Machine, order: dict[str, Any]) -> ResourceReader | None:
+    """Carry out an order: start a reader or a worker, or nothing for the clock. Return the reader, if it is one.
+
+    Raises Failed.
+    """
     if order["role"] == "reader":
         reader = ResourceReader(order["port"])
-        reader.reading()
-        machine.say(ready=", ".join(reader.names()), processes=len(reader.roots))
+        reader.read()  # raises Failed now, before the load, if nothing can be read
+        machine.send_message(ready=", ".join(reader.names()), processes=len(reader.servers))
         return reader
     if order["role"] == "clock":
-        machine.say(ready="clock")
+        machine.send_message(ready="clock")
         return None
     start_worker(machine, order, sys.stdin.buffer.read(order["bytes"]))
-    machine.say(ready="worker")
+    machine.send_message(ready="worker")
     return None
 
 
@@ -312,21 +344,21 @@ def main() -> None:
     """Take the order, then answer until the lab has ended."""
     machine = Machine()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, machine.finish)
-    threading.Thread(target=machine.guard, daemon=True).start()
+        signal.signal(number, machine.kill_worker_and_exit)
+    threading.Thread(target=machine.exit_after_silence, daemon=True).start()
     try:
-        reader = carry_out(machine, json.loads(sys.stdin.buffer.readline().decode()))
+        reader = carry_out_order(machine, json.loads(sys.stdin.buffer.readline().decode()))
         for line in sys.stdin.buffer:
-            machine.last_line = time.monotonic()
+            machine.last_line_at = time.monotonic()
             if line == b"c\n":
-                machine.say(clock=time.time())
+                machine.send_message(clock=time.time())
             elif line == b"r\n" and reader is not None:
-                machine.say(**reader.reading())
+                machine.send_message(**reader.read())
     except Failed as reason:
-        machine.say(failed=str(reason))
+        machine.send_message(failed=str(reason))
     except (ValueError, KeyError, OSError) as reason:
-        machine.say(failed=f"the agent failed: {reason}")
-    machine.finish()
+        machine.send_message(failed=f"the agent failed: {reason}")
+    machine.kill_worker_and_exit()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.processes import LabError, find_tool, one_line, text_of
+from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text
 
 CONNECT_S = 15.0  # seconds until an agent has answered first
 ANSWER_S = 5.0  # seconds that an agent may take for an answer
@@ -33,7 +33,7 @@ END_S = 5.0  # seconds that ssh may take to end when its input has ended
 NOISE_BYTES = 65536  # that a login shell may print before the agent's first message
 LINE_BYTES = 65536  # the longest message
 SHOWN_CHARACTERS = 200  # characters of another machine's text that are shown
-ALIVE_S = 1.0  # seconds between two lines that tell an agent that the lab is still there
+SIGN_OF_LIFE_S = 1.0  # seconds between two lines that tell an agent that the lab is still there
 CLOCK_TRIES = 5
 MARK = b"@ewe-lab "
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -64,7 +64,7 @@ class SshHost:
         return f"{self.user}@{self.name}" if self.user else self.name or "this machine"
 
 
-def host(text: str) -> SshHost:
+def parse_host(text: str) -> SshHost:
     """Read `[USER@]NAME[:PORT]`, with an IPv6 address in brackets. Raises LabError."""
     found = HOST.fullmatch(text)
     if found is None or int(found[3] or 1) not in range(1, 65536):
@@ -98,9 +98,9 @@ class Session:
     ) -> None:
         self.to = to
         self.forward = forward
-        self.data = b""
+        self.data = b""  # received, and not yet part of a message
         self.noise = 0  # bytes before the first message
-        self.met = False  # whether a message has come
+        self.has_message = False  # whether a message has come
         program = Path(__file__).with_name("agent.py").read_bytes()
         loader = f"import sys;exec(sys.stdin.buffer.read({len(program)}).decode())"
         if to.name:
@@ -119,7 +119,7 @@ class Session:
             raise LabError(f"{ssh[0]} does not start: {reason.strerror}") from None
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
-        os.set_blocking(self.input, False)
+        os.set_blocking(self.input, False)  # so that send() never waits longer than its deadline
         self.program = program
 
     def __enter__(self) -> Session:
@@ -145,113 +145,113 @@ class Session:
 
     def begin(self, order: dict[str, Any], archive: bytes = b"") -> dict[str, Any]:
         """Send the program and its order; return the first message. Raises LabError."""
-        end = time.monotonic() + CONNECT_S
-        self.send(self.program, end)
+        deadline = time.monotonic() + CONNECT_S
+        self.send(self.program, deadline)
         if self.forward:
-            order["load"]["port"] = self.forwarded(end) if self.to.name else self.forward
-        self.send(json.dumps(order).encode() + b"\n" + archive, end)
-        return self.receive(end)
+            order["load"]["port"] = self.wait_for_forwarded_port(deadline) if self.to.name else self.forward
+        self.send(json.dumps(order).encode() + b"\n" + archive, deadline)
+        return self.receive(deadline)
 
-    def forwarded(self, end: float) -> int:
-        """Return the port of the other machine that leads to `forward`. Raises LabError."""
-        while (found := FORWARDED.search(text_of(self.errors))) is None:
+    def wait_for_forwarded_port(self, deadline: float) -> int:
+        """Wait until ssh says which port of the other machine leads to `forward`; return it. Raises LabError."""
+        while (found := FORWARDED.search(output_text(self.errors))) is None:
             if self.process.poll() is not None:
-                raise self.failed()
-            if time.monotonic() > end:
+                raise self.ended_error()
+            if time.monotonic() > deadline:
                 raise LabError(f"{self.to}: ssh did not connect within {CONNECT_S:.0f} s")
             time.sleep(0.02)
         return int(found[1])
 
-    def send(self, data: bytes, end: float) -> None:
+    def send(self, data: bytes, deadline: float) -> None:
         """Send bytes until a time of time.monotonic(). Raises LabError."""
-        left = memoryview(data)
-        while left:
-            if not select.select([], [self.input], [], max(end - time.monotonic(), 0))[1]:
+        unsent = memoryview(data)
+        while unsent:
+            if not select.select([], [self.input], [], max(deadline - time.monotonic(), 0))[1]:
                 raise LabError(f"{self.to} takes no more data")
             try:
-                left = left[os.write(self.input, left) :]
+                unsent = unsent[os.write(self.input, unsent) :]
             except BlockingIOError:
                 continue
             except OSError:
-                raise self.failed() from None
+                raise self.ended_error() from None
 
     def ask(self, word: str) -> dict[str, Any]:
         """Send a line and return the answer. Raises LabError."""
-        end = time.monotonic() + ANSWER_S
-        self.send(word.encode() + b"\n", end)
-        return self.receive(end)
+        deadline = time.monotonic() + ANSWER_S
+        self.send(word.encode() + b"\n", deadline)
+        return self.receive(deadline)
 
-    def receive(self, end: float) -> dict[str, Any]:
+    def receive(self, deadline: float) -> dict[str, Any]:
         """Return the next message, until a time of time.monotonic(). Raises LabError, also for `failed`."""
         while True:
             line, newline, rest = self.data.partition(b"\n")
             if not newline:
                 if len(line) > LINE_BYTES:
-                    raise self.garbage(line)
-                self.fill(end)
+                    raise self.garbage_error(line)
+                self.read_more(deadline)
                 continue
             self.data = rest
             if (found := self.message(line)) is not None:
                 return found
 
-    def fill(self, end: float) -> None:
-        """Read more bytes. Raises LabError."""
-        if not select.select([self.output], [], [], max(end - time.monotonic(), 0))[0]:
+    def read_more(self, deadline: float) -> None:
+        """Wait for more bytes of the agent, and add them to `data`. Raises LabError."""
+        if not select.select([self.output], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise LabError(f"{self.to} did not answer in time")
         piece = os.read(self.output, 65536)
         if not piece:
-            raise self.failed()
+            raise self.ended_error()
         self.data += piece
 
     def message(self, line: bytes) -> dict[str, Any] | None:
         """Return the message in a line; None for noise of a login shell before the first. Raises LabError."""
         if not line.startswith(MARK):
             self.noise += len(line) + 1
-            if self.met or self.noise > NOISE_BYTES:
-                raise self.garbage(line)
+            if self.has_message or self.noise > NOISE_BYTES:
+                raise self.garbage_error(line)
             return None
         try:
             found = json.loads(line[len(MARK) :])
         except (ValueError, RecursionError):
-            raise self.garbage(line) from None
+            raise self.garbage_error(line) from None
         if not isinstance(found, dict):
-            raise self.garbage(line)
-        self.met = True
+            raise self.garbage_error(line)
+        self.has_message = True
         if "failed" in found:
             raise LabError(f"{self.to}: {printable(str(found['failed']))}")
         return found
 
-    def garbage(self, line: bytes) -> LabError:
+    def garbage_error(self, line: bytes) -> LabError:
         """Return the error for bytes that are no message."""
         return LabError(
             f"{self.to} sent {printable(line[:60].decode(errors='replace'))!r}, and no message of the lab's agent:"
             " its account's shell must be quiet without a terminal"
         )
 
-    def failed(self) -> LabError:
+    def ended_error(self) -> LabError:
         """Return the error for a conversation that has ended: ssh's own words, and advice."""
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             pass
-        lines = [line for line in text_of(self.errors).splitlines() if not FORWARDED.search(line)]
-        said = one_line("\n".join(lines)) if lines else f"ssh ended with status {self.process.returncode}"
+        lines = [line for line in output_text(self.errors).splitlines() if not FORWARDED.search(line)]
+        said = last_line("\n".join(lines)) if lines else f"ssh ended with status {self.process.returncode}"
         advice = next((f" ({advice})" for words, advice in ADVICE if words in said), "")
         return LabError(f"{self.to}: {printable(said)}{advice}")
 
-    def clock(self) -> tuple[float, float]:
+    def clock_offset(self) -> tuple[float, float]:
         """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.
 
         The answer was written somewhere between our sending and its arrival: half the shortest of CLOCK_TRIES
         round trips is the error, as in NTP (RFC 5905 section 8). Raises LabError.
         """
-        found = []
+        trips = []
         for _ in range(CLOCK_TRIES):
             sent = time.time()
             answer = self.ask("c").get("clock")
-            came = time.time()
+            received = time.time()
             if not isinstance(answer, int | float):
                 raise LabError(f"{self.to} has no clock to read")
-            found.append((came - sent, answer - (sent + came) / 2))
-        trip, offset = min(found)
-        return offset, trip / 2
+            trips.append((received - sent, answer - (sent + received) / 2))
+        shortest_trip, offset = min(trips)
+        return offset, shortest_trip / 2

@@ -1,7 +1,7 @@
 """The resources of a server on another machine: an agent reads them there while a load runs.
 
 A TargetWatch is a Watch (ewe_lab.bench.watch) that gets its readings from the agent. If a reading fails, all
-figures are unknown, and `why` has the reason: figures of a part of a run would not describe the whole run.
+figures are unknown, with a reason: figures of a part of a run would not describe the whole run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Second, Usage
 from ewe_lab.bench.watch import Reading, Watch
 from ewe_lab.load.client import port_of
-from ewe_lab.machines.session import ALIVE_S, Session, SshHost, printable
+from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 WHOLE = ("processes", "threads", "voluntary", "involuntary")  # the whole numbers of each reading
 
 
-def reading(found: dict[str, object]) -> Reading:
-    """Return the Reading in a message of an agent. Raises LabError."""
+def parse_reading(found: dict[str, object]) -> Reading:
+    """Return the Reading in a message of an agent. Raises LabError for a value of a wrong type or below 0."""
     cpu, memory, descriptors = found.get("cpu"), found.get("memory"), found.get("descriptors")
     counts = [found.get(name) for name in WHOLE]
     if (
@@ -31,28 +31,31 @@ def reading(found: dict[str, object]) -> Reading:
         or not 0 <= cpu < math.inf
         or not (memory is None or (isinstance(memory, int | float) and 0 <= memory < math.inf))
         or not isinstance(descriptors, int | None)
-        or not all(isinstance(each, int) and each >= 0 for each in counts)
+        or not all(isinstance(count, int) and count >= 0 for count in counts)
     ):
         raise LabError("the figures that its agent sent cannot be read")
-    processes, threads, voluntary, involuntary = (int(str(each)) for each in counts)
+    processes, threads, voluntary, involuntary = (int(str(count)) for count in counts)
     return Reading(
         time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary
     )
 
 
 class TargetWatch(Watch):
-    """Watches the server at a port of a machine. core: of the load here. why: the reason if nothing is known."""
+    """Watches the server at a port of a machine. core: of the load here.
+
+    unknown_because: the reason if the figures are unknown, else "".
+    """
 
     def __init__(self, where: SshHost, port: int, core: int | None, ssh: Sequence[str]) -> None:
-        super().__init__(0, None, core)
+        super().__init__(pid=0, server_core=None, load_core=core)  # the server's processes are not here
         self.where, self.port, self.ssh = where, port, ssh
         self.session: Session | None = None
-        self.why = ""
-        self.closed = threading.Event()
+        self.unknown_because = ""
+        self.is_closing = threading.Event()
         self.server_names = ""  # the names of the processes that the agent reads
 
     def __enter__(self) -> TargetWatch:
-        if self.why:
+        if self.unknown_because:
             return self
         try:
             self.session = Session(self.where, ssh=self.ssh)
@@ -60,64 +63,65 @@ class TargetWatch(Watch):
             self.server_names = printable(str(ready.get("ready", "")))
             threading.Thread(target=self.keep_alive, daemon=True).start()
         except LabError as reason:
-            self.give_up(str(reason))
+            self.make_unknown(str(reason))
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Stop the readings and the thread of keep_alive(), then close the session."""
         super().__exit__(*exception)
-        self.closed.set()
-        with self.lock:
+        self.is_closing.set()
+        with self.lock:  # keep_alive() holds the lock while it sends
             if self.session:
                 self.session.close()
 
     def keep_alive(self) -> None:
         """Tell the agent that the lab is there, also before and after the readings: a warm-up may be long."""
-        while not self.closed.wait(ALIVE_S):
+        while not self.is_closing.wait(SIGN_OF_LIFE_S):
             with self.lock:
                 try:
-                    if self.session and not self.closed.is_set():
-                        self.session.send(b"\n", time.monotonic() + ALIVE_S)
+                    if self.session and not self.is_closing.is_set():
+                        self.session.send(b"\n", time.monotonic() + SIGN_OF_LIFE_S)
                 except LabError as reason:
-                    self.give_up(str(reason))
+                    self.make_unknown(str(reason))
                     return
 
-    def give_up(self, why: str) -> None:
-        """Make all figures unknown. why: the reason; the first one counts."""
-        self.why = self.why or why
+    def make_unknown(self, why: str) -> None:
+        """Make all figures unknown. why: the reason; if there are several, the first one is kept."""
+        self.unknown_because = self.unknown_because or why
 
     def sentence(self) -> str:
         """Return the note for the table: the processes that are read, or why the figures are unknown."""
-        if self.why:
-            return f"CPU and memory of the server at port {self.port} are unknown: {self.why}."
+        if self.unknown_because:
+            return f"CPU and memory of the server at port {self.port} are unknown: {self.unknown_because}."
         machine = f" on {self.where}" if self.where.name else ""
         return f"CPU and memory are those of {self.server_names} at port {self.port}{machine}."
 
     def take_reading(self) -> None:
         """Add a reading of the agent; a reading of the time alone if the figures are unknown."""
         with self.lock:
-            if self.session and not self.why:
+            if self.session and not self.unknown_because:
                 try:
-                    found = reading(self.session.ask("r"))
+                    found = parse_reading(self.session.ask("r"))
                     if self.readings and found.cpu < self.readings[-1].cpu:
                         raise LabError("a process of the server ended, and its CPU time is lost")
                     self.readings.append(found)
                     return
                 except LabError as reason:
-                    self.give_up(str(reason))
-            self.readings.append(Reading(time.monotonic(), 0.0, 0, 0, None, None, 0, 0))
+                    self.make_unknown(str(reason))
+            self.readings.append(Reading(time.monotonic(), 0.0, 0, 0, None, None, 0, 0))  # the time alone
 
     def usage(self) -> Usage | None:  # type: ignore[override]
         """Return the resources used from begin() to end(); None if they are unknown."""
-        return None if self.why else super().usage()
+        return None if self.unknown_because else super().usage()
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, None if they are unknown."""
-        return None if self.why else super().usage_between(start, end)
+        return None if self.unknown_because else super().usage_between(start, end)
 
-    def fill(self, timeline: list[Second]) -> None:
+    def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""
-        if not self.why:
-            super().fill(timeline)
+        if not self.unknown_because:
+            super().add_to_timeline(timeline)
 
 
 @dataclass(frozen=True)
@@ -139,5 +143,5 @@ class TargetServer:
         """Return a watch of its resources."""
         found = TargetWatch(self.where or SshHost(""), port_of(self.url), core, self.ssh)
         if self.where is None:
-            found.give_up(self.unread)
+            found.make_unknown(self.unread)
         return found

@@ -43,11 +43,12 @@ from ewe_lab.load.child import (
     lines_within,
     receive_sample,
 )
-from ewe_lab.machines.session import ALIVE_S, Session, SshHost, printable
+from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
 
 CLOCK_BOUND_S = 0.1  # seconds by which another clock may differ before the table has a note
 MASTER_S = 30.0  # seconds until the master listens
 EXTRA_S = 40.0  # seconds for workers to connect, and for their counts to come
+CHECK_EVERY_S = 0.2  # how soon an ended worker is noticed
 WORKER = "ewe_lab.load.worker"
 TRAVELS = (  # the files that a worker imports
     (ewe, ("__init__.py", "closed_loop.py", "bounded.py", "http/*.py")),
@@ -103,13 +104,13 @@ class LoadHosts:
             answer = stack.enter_context(master.stdout)
             port = port_of_master(answer)
             sessions = self.connect(stack, load, url, port)
-            keeper = stack.enter_context(Keeper(sessions, master))
+            keeper = stack.enter_context(SessionKeeper(sessions, master))
             try:
                 return receive_sample(
                     answer, child_timeout_s(load) + EXTRA_S, observer or NoObserver(), errors
                 )
             except LabError as reason:
-                raise LabError(keeper.failure or f"{reason}{keeper.missing()}") from None
+                raise LabError(keeper.failure or f"{reason}{keeper.unconnected_clause()}") from None
 
     def connect(self, stack: ExitStack, load: Load, url: str, port: int) -> list[Session]:
         """Start a worker on each machine, all at the same time. Raises LabError."""
@@ -118,20 +119,23 @@ class LoadHosts:
             for to in self.hosts
         ]
         for number, session in enumerate(sessions):
-            words: dict[str, Any] = {"url": url, "load": asdict(load), "number": number, "of": len(sessions)}
-            code = archive()
-            order = {"role": "worker", "bytes": len(code), "module": WORKER, "locust": version("locust")}
-            session.begin(order | {"load": words}, code)
-            for earlier in sessions[:number]:
-                earlier.send(b"\n", time.monotonic() + ALIVE_S)
+            part: dict[str, Any] = {"url": url, "load": asdict(load), "number": number, "of": len(sessions)}
+            zip_file = archive()
+            order = {"role": "worker", "bytes": len(zip_file), "module": WORKER, "locust": version("locust")}
+            session.begin(order | {"load": part}, zip_file)
+            for earlier in sessions[:number]:  # an agent ends if it hears nothing while the others connect
+                earlier.send(b"\n", time.monotonic() + SIGN_OF_LIFE_S)
         return sessions
 
-    def check(self) -> None:
-        """Connect once to each machine, and compare its clock with ours. Raises LabError."""
+    def check_clocks(self) -> None:
+        """Connect once to each machine, and compare its clock with ours; add a note if it differs.
+
+        A machine that cannot be reached is found before any load. Raises LabError.
+        """
         for to in dict.fromkeys(self.hosts):
             with Session(to, ssh=self.ssh, python=self.python) as session:
                 session.begin({"role": "clock"})
-                offset, error = self.offsets[str(to)] = session.clock()
+                offset, error = self.offsets[str(to)] = session.clock_offset()
             if abs(offset) - error > CLOCK_BOUND_S:
                 side = "ahead of" if offset > 0 else "behind"
                 self.notes.append(
@@ -150,10 +154,10 @@ def port_of_master(answer: IO[bytes]) -> int:
     raise LabError("locust's master does not start")
 
 
-class Keeper(threading.Thread):
+class SessionKeeper(threading.Thread):
     """Tells the agents that the lab is there, and ends the master if one of them ends.
 
-    failure: why. connected: the workers that have reached the master.
+    failure: why the master was ended, else "". connected: the sessions whose workers have reached the master.
     """
 
     def __init__(self, sessions: Sequence[Session], master: subprocess.Popen[bytes]) -> None:
@@ -161,39 +165,39 @@ class Keeper(threading.Thread):
         self.sessions, self.master = sessions, master
         self.failure = ""
         self.connected: set[Session] = set()
-        self.over = threading.Event()
+        self.stopped = threading.Event()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> SessionKeeper:
         self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.over.set()
+        self.stopped.set()
         self.join()
 
     def run(self) -> None:
-        """Look after all sessions until the load is over."""
-        while not self.over.wait(ALIVE_S / 5):
+        """Exchange signs of life with all agents until the load has ended."""
+        while not self.stopped.wait(CHECK_EVERY_S):
             try:
                 for session in self.sessions:
-                    self.look(session)
+                    self.exchange_signs_of_life(session)
             except LabError as reason:
                 self.failure = str(reason)
                 self.master.terminate()
                 return
 
-    def look(self, session: Session) -> None:
-        """Send a sign of life, and read what the agent said. Raises LabError if its worker has ended."""
-        session.send(b"\n", time.monotonic() + ALIVE_S)
+    def exchange_signs_of_life(self, session: Session) -> None:
+        """Send a sign of life, and read the agent's messages. Raises LabError if its worker has ended."""
+        session.send(b"\n", time.monotonic() + SIGN_OF_LIFE_S)
         while b"\n" in session.data or select.select([session.output], [], [], 0)[0]:
-            found = session.receive(time.monotonic() + ALIVE_S)
+            found = session.receive(time.monotonic() + SIGN_OF_LIFE_S)
             if found.get("said") == "connected":
                 self.connected.add(session)
-            if "ended" in found and not self.over.is_set():
-                words = printable(str(found.get("error") or f"status {found['ended']}"))
-                raise LabError(f"the load worker on {session.to} ended: {words}")
+            if "ended" in found and not self.stopped.is_set():
+                reason = printable(str(found.get("error") or f"status {found['ended']}"))
+                raise LabError(f"the load worker on {session.to} ended: {reason}")
 
-    def missing(self) -> str:
-        """Return the machines whose worker has not connected, as a part of a sentence."""
+    def unconnected_clause(self) -> str:
+        """Return a clause with the machines whose worker has not connected, "" if there are none."""
         names = [str(session.to) for session in self.sessions if session not in self.connected]
         return f" (not connected: {', '.join(names)})" if names else ""

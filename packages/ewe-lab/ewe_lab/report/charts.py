@@ -62,18 +62,18 @@ def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, na
     """Draw a chart. name: unique in the page. `svg` is empty if there is nothing to show."""
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
-        return bars(chart, table, experiment, name)
+        return draw_bars_chart(chart, table, experiment, name)
     if chart.kind == "stacked":
-        return stacked(chart, cells, name)
+        return draw_stacked_chart(chart, cells, name)
     if chart.kind == "errors":
-        return errors(chart, cells, name)
+        return draw_errors_chart(chart, cells, name)
     if chart.kind == "timeline":
-        return DrawnChart(*lines.timeline(chart, cells, name))
-    order = unique([cell.server for cell in table.cells])
-    return DrawnChart(*lines.lines(chart, cells, name, order))
+        return DrawnChart(*lines.draw_timeline(chart, cells, name))
+    order = without_repeats([cell.server for cell in table.cells])
+    return DrawnChart(*lines.draw_lines_chart(chart, cells, name, order))
 
 
-def unique(values: Sequence[str]) -> list[str]:
+def without_repeats(values: Sequence[str]) -> list[str]:
     """Return each value once, in the order of first occurrence."""
     return list(dict.fromkeys(values))
 
@@ -82,36 +82,38 @@ def unique(values: Sequence[str]) -> list[str]:
 # Bars
 
 
-def bars(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
+def draw_bars_chart(
+    chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str
+) -> DrawnChart:
     """Draw a group of bars for each server."""
     shown = [
         each for each in judge(table, experiment) if not chart.columns or each.cell.column in chart.columns
     ]
     ratios = not chart.value and any(each.paper is not None for each in shown)
-    columns = unique([each.cell.column for each in shown])
-    groups: dict[str, list[Bar]] = {}
+    columns = without_repeats([each.cell.column for each in shown])
+    bars_by_server: dict[str, list[Bar]] = {}
     rows = []
     for each in shown:
-        cell, group = each.cell, groups.setdefault(each.cell.server, [])
-        ours = each.ours if ratios else figures.of_cell(cell, chart.value)
+        cell, group = each.cell, bars_by_server.setdefault(each.cell.server, [])
+        ours = each.ours if ratios else figures.figure_of_cell(cell, chart.value)
         if ratios and each.paper is not None:
-            printed = Bar(each.paper, "paper", figures.ratio(each.paper))
+            printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
             if printed not in group:
                 group.insert(0, printed)
         if ours is not None:
             kind = f"c{columns.index(cell.column) % PATTERN_COUNT}"
-            text = figures.ratio(ours) if ratios else figures.figure_text(cell, chart.value)
+            text = figures.ratio_text(ours) if ratios else figures.figure_text(cell, chart.value)
             group.append(Bar(ours, kind, text))
         rows.append(
-            [cell.server, cell.column, figures.ratio(each.paper), figures.ratio(ours)]
+            [cell.server, cell.column, figures.ratio_text(each.paper), figures.ratio_text(ours)]
             if ratios
             else [cell.server, cell.column, figures.figure_text(cell, chart.value)]
         )
-    groups = {server: group for server, group in groups.items() if group}
-    if not groups:
+    bars_by_server = {server: group for server, group in bars_by_server.items() if group}
+    if not bars_by_server:
         return DrawnChart()
     unit = shown[0].cell.unit
-    what = chart.y or figures.title_of(chart.value or shown[0].cell.value, unit)
+    what = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
     legend = [("paper", "printed")] if ratios else []
     legend += [
         (f"c{index % PATTERN_COUNT}", column or "measured here")
@@ -121,23 +123,23 @@ def bars(chart: Chart, table: ExperimentTable, experiment: Experiment | None, na
     whose = {experiment.references(column)[0] for column in columns} if experiment else set()
     over = f"{what}, over {' or '.join(sorted(whose))}" if ratios else what
     head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [what])]
-    picture = Picture(name, chart.title, in_words(chart.title, over, groups))
+    picture = Picture(name, chart.title, bars_description(chart.title, over, bars_by_server))
     diverging = 1.0 if ratios else None
-    drawn_bars(picture, groups, legend, over, diverging, chart.value or shown[0].cell.value)
+    draw_bars(picture, bars_by_server, legend, over, diverging, chart.value or shown[0].cell.value)
     return DrawnChart(picture.svg(), head, rows)
 
 
-def in_words(title: str, what: str, groups: dict[str, list[Bar]]) -> str:
+def bars_description(title: str, what: str, bars_by_server: dict[str, list[Bar]]) -> str:
     """Describe a bar chart in words, for screen readers."""
     summary = "; ".join(
-        f"{server} {', '.join(bar.text for bar in group)}" for server, group in groups.items()
+        f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
     return f"{title}. {what}: {summary}."
 
 
-def drawn_bars(
+def draw_bars(
     picture: Picture,
-    groups: dict[str, list[Bar]],
+    bars_by_server: dict[str, list[Bar]],
     legend: Sequence[tuple[str, str]],
     what: str,
     middle: float | None,
@@ -145,10 +147,10 @@ def drawn_bars(
 ) -> None:
     """Draw horizontal bars in groups. middle: the figure from which the bars grow to both sides, on a
     logarithmic axis. value: the name of the figure, for the ticks."""
-    left = min(120.0, max(width(server) for server in groups) + 10)
-    values = [bar.value for group in groups.values() for bar in group]
+    left = min(120.0, max(width(server) for server in bars_by_server) + 10)
+    values = [bar.value for group in bars_by_server.values() for bar in group]
     positive = [value for value in values if value > 0] or [1.0]
-    room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
+    room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
     ends = (left + (room if middle is not None else 0), WIDTH - room)
     if middle is not None:
@@ -158,11 +160,11 @@ def drawn_bars(
     else:
         axis = scale_for(positive, *ends)
     top = draw_legend(picture, legend)
-    bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in groups.values())
+    bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in bars_by_server.values())
     ticks_below(picture, axis, top, bottom, "" if middle is not None else value)
     origin = axis(middle) if middle is not None else axis.start
     y = top + GROUP_GAP_PX / 2
-    for server, group in groups.items():
+    for server, group in bars_by_server.items():
         group_height = len(group) * ROW_PX
         picture.write(
             left - 8, y + group_height / 2 + 4, shortened(server, left - 10), anchor="end", kind="name"
@@ -211,7 +213,12 @@ def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value:
     """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
     last = -100.0
     for tick in axis.ticks(48):
-        x, text = axis(tick), figures.as_text(value, tick) if value else figures.trimmed(figures.ratio(tick))
+        x, text = (
+            axis(tick),
+            figures.named_figure_text(value, tick)
+            if value
+            else figures.without_trailing_zeros(figures.ratio_text(tick)),
+        )
         picture.line(x, top, x, bottom, "grid")
         text_width = width(text, SMALL)
         if x - text_width / 2 > last + 4 and x + text_width / 2 < WIDTH:
@@ -237,23 +244,31 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 # Stacked bars
 
 
-def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
+def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     """Draw bars that are made of parts, with the document's above ours."""
-    parts = unique([part_of(chart, cell) for cell in cells])
+    parts = without_repeats([part_of(chart, cell) for cell in cells])
     kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
-    groups: dict[str, list[Bar]] = {}
+    bars_by_server: dict[str, list[Bar]] = {}
     rows = []
-    for whole in unique([whole_of(chart, cell) for cell in cells]):
+    for whole in without_repeats([whole_of(chart, cell) for cell in cells]):
         inside = [cell for cell in cells if whole_of(chart, cell) == whole]
-        ours = [(cell, value) for cell in inside if (value := figures.of_cell(cell, chart.value)) is not None]
-        printed = [(cell, cell.paper) for cell in inside if cell.paper is not None and is_own(chart, cell)]
+        ours = [
+            (cell, value)
+            for cell in inside
+            if (value := figures.figure_of_cell(cell, chart.value)) is not None
+        ]
+        printed = [
+            (cell, cell.paper)
+            for cell in inside
+            if cell.paper is not None and shows_printed_figure(chart, cell)
+        ]
         for found, source in ((printed, "printed"), (ours, "here" if printed else "")):
             if sum(value for _, value in found) > 0:
                 faint = " faint" if source == "printed" else ""
                 bar = stack_of(
                     chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source
                 )
-                groups.setdefault(whole, []).append(bar)
+                bars_by_server.setdefault(whole, []).append(bar)
                 rows += [
                     [
                         f"{whole}, {source}".strip(", "),
@@ -262,13 +277,13 @@ def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
                     ]
                     for cell, value in found
                 ]
-    if not groups:
+    if not bars_by_server:
         return DrawnChart()
-    what = chart.y or figures.title_of(chart.value or cells[0].value, cells[0].unit)
+    what = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
     summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {what}: {summary}.")
     legend = [(kind, part) for part, kind in kinds.items()]
-    draw_stack(picture, groups, legend, what, chart.value or cells[0].value)
+    draw_stack(picture, bars_by_server, legend, what, chart.value or cells[0].value)
     return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
 
 
@@ -282,37 +297,43 @@ def part_of(chart: Chart, cell: Cell) -> str:
     return cell.server if chart.across else cell.column
 
 
-def is_own(chart: Chart, cell: Cell) -> bool:
+def shows_printed_figure(chart: Chart, cell: Cell) -> bool:
     """Whether the chart shows the cell's own figure, the one that the document printed."""
     return chart.value in ("", cell.value)
 
 
 def stack_figure_text(chart: Chart, cell: Cell, value: float) -> str:
     """Return a figure as text. A figure that is not the cell's own has the unit of the axis."""
-    return figures.as_text(chart.value or cell.value, value, cell.unit if is_own(chart, cell) else chart.y)
+    return figures.named_figure_text(
+        chart.value or cell.value, value, cell.unit if shows_printed_figure(chart, cell) else chart.y
+    )
 
 
 def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], source: str) -> Bar:
     """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length."""
     parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
-    labels = tuple(figures.whole(value) for _, value in found)
+    labels = tuple(figures.whole_text(value) for _, value in found)
     return Bar(sum(share for share, _ in parts), "", f"{total} {source}".strip(), parts, labels)
 
 
 def draw_stack(
-    picture: Picture, groups: dict[str, list[Bar]], legend: Sequence[tuple[str, str]], what: str, value: str
+    picture: Picture,
+    bars_by_server: dict[str, list[Bar]],
+    legend: Sequence[tuple[str, str]],
+    what: str,
+    value: str,
 ) -> None:
     """Draw stacked bars on a linear axis from zero."""
-    left = min(120.0, max(width(server) for server in groups) + 10)
-    room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
-    axis = scale_for([bar.value for group in groups.values() for bar in group], left, WIDTH - room)
-    row = LABELLED_ROW_PX if any(bar.labels for group in groups.values() for bar in group) else ROW_PX
+    left = min(120.0, max(width(server) for server in bars_by_server) + 10)
+    room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
+    axis = scale_for([bar.value for group in bars_by_server.values() for bar in group], left, WIDTH - room)
+    row = LABELLED_ROW_PX if any(bar.labels for group in bars_by_server.values() for bar in group) else ROW_PX
     top = draw_legend(picture, legend)
-    bottom = top + sum(len(group) * row + GROUP_GAP_PX for group in groups.values())
+    bottom = top + sum(len(group) * row + GROUP_GAP_PX for group in bars_by_server.values())
     ticks_below(picture, axis, top, bottom, value)
     y = top + GROUP_GAP_PX / 2
-    for server, group in groups.items():
+    for server, group in bars_by_server.items():
         text_y = y + len(group) * row / 2 + 4
         picture.write(left - 8, text_y, shortened(server, left - 10), anchor="end", kind="name")
         for bar in group:
@@ -328,13 +349,13 @@ def draw_stack(
 # Errors
 
 
-def errors(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
+def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     """Draw, for each server, its errors by kind in percent, the document's above ours."""
     kinds: list[str] = []
-    groups: dict[str, list[Bar]] = {}
+    bars_by_server: dict[str, list[Bar]] = {}
     rows = []
     for cell in cells:
-        group = groups.setdefault(cell.server, [])
+        group = bars_by_server.setdefault(cell.server, [])
         printed = printed_errors(cell)
         ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
         for found, source in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
@@ -343,10 +364,11 @@ def errors(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
                 continue
             group.append(error_bar(found, source))
             rows += [
-                [cell.server, source, kind, figures.percent(share / 100)] for kind, share in found.items()
+                [cell.server, source, kind, figures.percent_text(share / 100)]
+                for kind, share in found.items()
             ]
-    groups = {server: group for server, group in groups.items() if group}
-    if not groups:
+    bars_by_server = {server: group for server, group in bars_by_server.items() if group}
+    if not bars_by_server:
         return DrawnChart()
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
     what = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
@@ -354,7 +376,7 @@ def errors(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {summary}.")
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
-    draw_stack(picture, groups, legend, what, "extra.percent")
+    draw_stack(picture, bars_by_server, legend, what, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 
@@ -380,7 +402,7 @@ def error_bar(found: dict[str, float], source: str) -> Bar:
     total = sum(found.values())
     faint = " faint" if source == "printed" else ""
     parts = tuple((share, f"e-{kind}{faint}") for kind, share in found.items())
-    return Bar(total, source if faint else "", f"{figures.percent(total / 100)} {source}".strip(), parts)
+    return Bar(total, source if faint else "", f"{figures.percent_text(total / 100)} {source}".strip(), parts)
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:

@@ -73,12 +73,15 @@ class KeptFinding:
     @property
     def date(self) -> str:
         """The day of the run."""
-        return self.started[:10]
+        return self.started[:10]  # YYYY-MM-DD
 
     @property
     def rank(self) -> tuple[int, str]:
-        """How much it says: a verdict of a full run most, then of a quick one, then none. Then the later run."""
-        return (2 - self.quick) if self.word in verdicts.JUDGED else 0, self.started
+        """Of two findings the one with the greater rank is kept: 2 for a verdict of a full run, 1 of a quick one, 0
+        for no verdict. Of equal ones the later."""
+        if self.word not in verdicts.JUDGED:
+            return 0, self.started
+        return 1 if self.quick else 2, self.started
 
 
 @dataclass
@@ -89,19 +92,19 @@ class KeptFindings:
     findings: dict[str, KeptFinding] = field(default_factory=dict)
     format: int = FORMAT
 
-    def machine(self, facts: Mapping[str, str]) -> str:
-        """Return the letter of a machine; a new one gets the next. Newer facts of a machine replace older ones."""
-        kept = {name: text for name, text in facts.items() if name not in LEFT_OUT_FACTS}
-        for letter, known in self.machines.items():
-            if all(known.get(name) == kept.get(name) for name in MACHINE_FACTS):
-                self.machines[letter] = kept
+    def letter_of_machine(self, facts: Mapping[str, str]) -> str:
+        """Return the letter of a machine, and store its facts. A new machine gets the next letter."""
+        facts_of_machine = {name: text for name, text in facts.items() if name not in LEFT_OUT_FACTS}
+        for letter, stored in self.machines.items():
+            if all(stored.get(name) == facts_of_machine.get(name) for name in MACHINE_FACTS):
+                self.machines[letter] = facts_of_machine  # the versions of programs may be newer
                 return letter
         letter = chr(ord("A") + len(self.machines))
-        self.machines[letter] = kept
+        self.machines[letter] = facts_of_machine
         return letter
 
-    def take(self, results: Results) -> Iterator[str]:
-        """Take the findings of a run; yield a sentence for each that does not replace an earlier one."""
+    def add_findings(self, results: Results) -> Iterator[str]:
+        """Add the findings of a run; yield a sentence for each that does not replace an earlier one."""
         for table in results.tables:
             experiment = CATALOG.get(table.id)
             if experiment is None or table.interrupted or table.skipped:
@@ -118,7 +121,7 @@ class KeptFindings:
         since = ""
         if found.word in verdicts.JUDGED:
             since = verdicts.change_since_document(table, experiment)
-        letter = self.machine(results.machine)
+        letter = self.letter_of_machine(results.machine)
         return KeptFinding(
             found.word, found.sentence, since, results.started, letter, table.quick, table.foreign
         )
@@ -157,25 +160,27 @@ def write(kept: KeptFindings, page: Path) -> None:
 
 
 def markdown(kept: KeptFindings) -> str:
-    """Return the page."""
+    """Return the page of all claims."""
     parts = [
         HEAD.format(
             full_hours=sum(each.minutes for each in CATALOG.values()) / 60,
             quick_minutes=sum(each.quick_seconds for each in CATALOG.values()) / 60,
         ),
-        *overview(kept),
+        *overview_lines(kept),
     ]
     for document in DOCUMENTS:
-        parts += section(kept, document)
-    parts += machines(kept)
+        parts += document_lines(kept, document)
+    parts += machine_lines(kept)
     return "\n".join(parts).rstrip() + "\n"
 
 
-def overview(kept: KeptFindings) -> Iterator[str]:
+def overview_lines(kept: KeptFindings) -> Iterator[str]:
     """Yield the table that counts the claims of each document by their verdict."""
     words = (*verdicts.JUDGED, verdicts.NO_VERDICT, verdicts.NOT_TESTABLE, verdicts.NO_CLAIM, NOT_RUN)
     counts = {
-        document: Counter(word_of(kept, id) for id, each in CATALOG.items() if each.document == document)
+        document: Counter(
+            verdict_of_claim(kept, id) for id, each in CATALOG.items() if each.document == document
+        )
         for document in DOCUMENTS
     }
     used = [word for word in words if any(count[word] for count in counts.values())]
@@ -187,47 +192,48 @@ def overview(kept: KeptFindings) -> Iterator[str]:
     yield ""
 
 
-def word_of(kept: KeptFindings, id: str) -> str:
+def verdict_of_claim(kept: KeptFindings, id: str) -> str:
     """Return the verdict on a claim."""
     return kept.findings[id].word if id in kept.findings else NOT_RUN
 
 
-def section(kept: KeptFindings, document: str) -> Iterator[str]:
-    """Yield the lines of a document."""
+def document_lines(kept: KeptFindings, document: str) -> Iterator[str]:
+    """Yield the lines about a document's claims: a table of those that are tested, and one of the others."""
     yield f"## {TITLES[document]}\n"
     yield "| id | claim | the document's figure | here | verdict |"
     yield "|---|---|---|---|---|"
     for id, each in CATALOG.items():
         if each.document == document:
-            claim = f"{in_cell(each.claim)} ({in_cell(each.source)})"
-            figure = in_cell(each.paper_figure) or FIGURE_IN_CLAIM
-            yield f"| {id} | {claim} | {figure} | {here(kept, id)} | {word_of(kept, id)} |"
+            claim = f"{table_cell(each.claim)} ({table_cell(each.source)})"
+            figure = table_cell(each.paper_figure) or FIGURE_IN_CLAIM
+            yield f"| {id} | {claim} | {figure} | {finding_text(kept, id)} | {verdict_of_claim(kept, id)} |"
     yield ""
     if UNTESTED[document]:
         yield "Not tested, or in part:\n"
         yield "| claim | state | why |"
         yield "|---|---|---|"
-        for one in UNTESTED[document]:
-            yield f"| {in_cell(one.claim)} ({in_cell(one.source)}) | {one.state} | {in_cell(one.reason)} |"
+        for untested in UNTESTED[document]:
+            text = f"{table_cell(untested.claim)} ({table_cell(untested.source)})"
+            yield f"| {text} | {untested.state} | {table_cell(untested.reason)} |"
         yield ""
 
 
-def here(kept: KeptFindings, id: str) -> str:
+def finding_text(kept: KeptFindings, id: str) -> str:
     """Return the finding of the last run, with its date and machine."""
     found = kept.findings.get(id)
     if found is None:
         return ""
     length = "quick" if found.quick else "full"
     text = " ".join(filter(None, (found.sentence, found.since)))
-    return f"{in_cell(text)} ({length}, {found.date}, machine {found.machine})"
+    return f"{table_cell(text)} ({length}, {found.date}, machine {found.machine})"
 
 
-def in_cell(text: str) -> str:
-    """Return a text for a cell of a table."""
+def table_cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table: on one line, with each bar escaped."""
     return " ".join(text.replace("|", "\\|").split())
 
 
-def machines(kept: KeptFindings) -> Iterator[str]:
+def machine_lines(kept: KeptFindings) -> Iterator[str]:
     """Yield the lines about the machines of the findings that are shown."""
     shown = {each.machine for each in kept.findings.values()}
     if not shown:
@@ -235,4 +241,4 @@ def machines(kept: KeptFindings) -> Iterator[str]:
     yield "## Machines\n"
     for letter in sorted(shown):
         facts = [f"{name} {text}" for name, text in kept.machines[letter].items() if text != "not installed"]
-        yield f"- **{letter}**: {in_cell('; '.join(facts))}."
+        yield f"- **{letter}**: {table_cell('; '.join(facts))}."

@@ -22,7 +22,7 @@ class Quadratic:
         return self.a + self.b * x + self.c * x * x
 
 
-def fitted(points: Sequence[Point]) -> Quadratic | None:
+def fit_quadratic(points: Sequence[Point]) -> Quadratic | None:
     """Return the curve with the least squares; None for fewer than three different x.
 
     The normal equations: for k = 0, 1, 2 the sum of x^k (y - a - b x - c x²) is 0. They are solved by elimination.
@@ -32,23 +32,26 @@ def fitted(points: Sequence[Point]) -> Quadratic | None:
     powers = [sum(x**power for x, _ in points) for power in range(5)]
     rows = [[*powers[k : k + 3], sum(x**k * y for x, y in points)] for k in range(3)]
     for k in range(3):
-        best = max(range(k, 3), key=lambda row: abs(rows[row][k]))
-        rows[k], rows[best] = rows[best], rows[k]
+        pivot = max(range(k, 3), key=lambda row: abs(rows[row][k]))
+        rows[k], rows[pivot] = rows[pivot], rows[k]
         for row in range(3):
             if row != k:
                 factor = rows[row][k] / rows[k][k]
-                rows[row] = [one - factor * other for one, other in zip(rows[row], rows[k], strict=True)]
+                rows[row] = [
+                    value - factor * in_pivot_row
+                    for value, in_pivot_row in zip(rows[row], rows[k], strict=True)
+                ]
     a, b, c = (rows[k][3] / rows[k][k] for k in range(3))
     curve = Quadratic(a, b, c)
     mean = sum(y for _, y in points) / len(points)
-    whole = sum((y - mean) ** 2 for _, y in points)
-    rest = sum((y - curve(x)) ** 2 for x, y in points)
-    return Quadratic(a, b, c, 1 - rest / whole if whole else 1.0)
+    variance = sum((y - mean) ** 2 for _, y in points)  # times the number of points, as is the rest
+    unexplained = sum((y - curve(x)) ** 2 for x, y in points)
+    return Quadratic(a, b, c, 1 - unexplained / variance if variance else 1.0)
 
 
-def drawn(points: Sequence[Point]) -> list[Point]:
+def curve_points(points: Sequence[Point]) -> list[Point]:
     """Return points of the curve from the first x to the last, or the points themselves if there is no curve."""
-    curve = fitted(points)
+    curve = fit_quadratic(points)
     if curve is None:
         return list(points)
     first, last = min(x for x, _ in points), max(x for x, _ in points)

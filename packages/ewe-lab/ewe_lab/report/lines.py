@@ -36,7 +36,7 @@ class ChartLine:
 
     def text(self, x: float, value: str, unit: str) -> str:
         """Return the figure at an x as text."""
-        text = figures.as_text(value, dict(self.points)[x], unit)
+        text = figures.named_figure_text(value, dict(self.points)[x], unit)
         return figures.AT_LEAST + text if x in self.bounds else text
 
 
@@ -46,14 +46,14 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
     found: dict[str, list[tuple[float, float]]] = {}
     bounds: dict[str, set[float]] = {}
     for cell in cells:
-        value = figures.of_cell(cell, chart.value)
+        value = figures.figure_of_cell(cell, chart.value)
         if cell.x is None or value is None or not math.isfinite(value):
             continue
         if (chart.log_x and cell.x <= 0) or (chart.log_y and value <= 0):
             continue  # a logarithmic axis has no zero; the table shows the figure
         name = f"{cell.server}, {cell.column}" if len(columns) > 1 else cell.server
         found.setdefault(name, []).append((cell.x, value))
-        if figures.is_bound(figures.middle_sample(cell), chart.value or cell.value):
+        if figures.is_lower_bound(figures.middle_sample(cell), chart.value or cell.value):
             bounds.setdefault(name, set()).add(cell.x)
     return [
         ChartLine(
@@ -66,21 +66,23 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
     ]
 
 
-def lines(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
+def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
     """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
     found = chart_lines(chart, cells, order)
     if not found:
         return "", [], []
     value = chart.value or cells[0].value
     unit = cells[0].unit if value == cells[0].value else chart.y
-    y_title = chart.y or figures.title_of(value, unit)
+    y_title = chart.y or figures.figure_title(value, unit)
     rows = [
-        [line.name, figures.number(x), line.text(x, value, unit)] for line in found for x, _ in line.points
+        [line.name, figures.number_text(x), line.text(x, value, unit)]
+        for line in found
+        for x, _ in line.points
     ]
     ends = "; ".join(f"{line.name} {line.text(line.points[-1][0], value, unit)}" for line in found)
     xs = [x for line in found for x, _ in line.points]
     summary = (
-        f"{y_title} against {chart.x or 'x'}, up to {figures.number(max(xs))}. At the right end: {ends}."
+        f"{y_title} against {chart.x or 'x'}, up to {figures.number_text(max(xs))}. At the right end: {ends}."
     )
     picture = Picture(name, chart.title, f"{chart.title}. {summary}")
     draw_lines(picture, chart, found, value, y_title)
@@ -91,10 +93,10 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value
     """Draw axes, lines, marks, and each line's name at its end."""
     names = [shortened(line.name, 116, SMALL) for line in found]
     right = WIDTH - max(width(name, SMALL) for name in names) - 22
-    curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
+    curves = [fit.curve_points(line.points) if chart.kind == "scatter" else line.points for line in found]
     ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
-    high = max(PLOT_HEIGHT_PX, len(found) * 12.5)
-    top, bottom = 26.0, 26.0 + high
+    height = max(PLOT_HEIGHT_PX, len(found) * 12.5)
+    top, bottom = 26.0, 26.0 + height
     y_axis = scale_for(ys, bottom, top, log=chart.log_y)
     ticks = y_axis.ticks(28)
     texts = [tick_text(value, tick) for tick in ticks]
@@ -105,7 +107,7 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value
     for tick, text in zip(ticks, texts, strict=True):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
-    draw_x(picture, x_axis, xs, bottom, chart.x)
+    draw_x_axis(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
     ends = [y_axis(curve[-1][1]) for curve in curves]
     positions = spread(ends, 12.5, top, bottom)
@@ -127,11 +129,11 @@ def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
     return scale_for(xs, start, end)
 
 
-def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
+def draw_x_axis(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
     """Draw the x axis: with the measured x if they are few, else with round figures."""
     last, marks = -100.0, xs if len(xs) <= 12 else axis.ticks(46)
     for mark in marks:
-        x, text = axis(mark), figures.number(mark)
+        x, text = axis(mark), figures.number_text(mark)
         picture.line(x, bottom, x, bottom + 4, "axis")
         wide = width(text, SMALL)
         if x - wide / 2 > last + 4 and x + wide / 2 < WIDTH:
@@ -146,8 +148,8 @@ def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, ti
 def tick_text(value: str, tick: float) -> str:
     """Return the text of a tick, with its unit if the unit may change along the axis."""
     if value == "lost":
-        return figures.percent(tick) if tick == 0 or tick >= 0.01 else f"{tick * 100:g} %"
-    return figures.as_text(value, tick)
+        return figures.percent_text(tick) if tick == 0 or tick >= 0.01 else f"{tick * 100:g} %"
+    return figures.named_figure_text(value, tick)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Panel:
 
     title: str
     value: str
-    lines: tuple[tuple[str, Callable[[Second], float | None], int], ...]
+    draw_lines_chart: tuple[tuple[str, Callable[[Second], float | None], int], ...]
 
 
 PANELS = (
@@ -200,7 +202,7 @@ def timeline_cell(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
     return max(timed, key=lambda cell: sum(figures.all_errors(cell).values()))
 
 
-def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
+def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     """Draw each second of a cell's middle sample: a panel for each kind of figure."""
     cell = timeline_cell(chart, cells)
     sample = figures.middle_sample(cell) if cell else None
@@ -212,13 +214,13 @@ def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
     summary = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
     picture = Picture(name, title, f"{title}: {summary}.")
-    starts = phases.starts(sample)
+    starts = phases.phase_starts(sample)
     picture.write(2, 13, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
     y = draw_phases(picture, starts, seconds, 18)
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale_for([second.at for second in seconds] or [1], 60, WIDTH - 70)
-    draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
+    draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]
@@ -245,7 +247,7 @@ def second_row(second: Second) -> list[str]:
         figures.errors_text(second.errors),
         figures.time_text(second.p50),
         figures.time_text(second.p99),
-        figures.percent(second.cpu),
+        figures.percent_text(second.cpu),
         figures.size_text(second.memory),
         *(figures.NO_FIGURE if count is None else str(count) for count in counts),
     ]
@@ -256,7 +258,7 @@ def draw_panel(
 ) -> float:
     """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
     found = []
-    for name, figure_of, series in panel.lines:
+    for name, figure_of, series in panel.draw_lines_chart:
         points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
         if points and (any(value for _, value in points) or series == 0):
             found.append((name, points, series))
@@ -268,7 +270,11 @@ def draw_panel(
     picture.write(2, y + 13, panel.title, kind="dim")
     for tick in y_axis.ticks(24):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
-        text = figures.percent(tick) if panel.value == "extra.cpu" else figures.as_text(panel.value, tick)
+        text = (
+            figures.percent_text(tick)
+            if panel.value == "extra.cpu"
+            else figures.named_figure_text(panel.value, tick)
+        )
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
     for start in starts[1:]:
         picture.path([(x_axis(start), top - 4), (x_axis(start), bottom)], "axis d1")

@@ -27,31 +27,31 @@ HEAD = (
 TEXT_COLUMNS = ("server", "phase", "errors")  # columns with text
 
 
-def rows(table: ExperimentTable) -> list[list[str]]:
+def phase_rows(table: ExperimentTable) -> list[list[str]]:
     """Return a line for each phase of each server, under HEAD; [] if no load of the table has phases."""
     found = []
     for cell in table.cells:
         sample = figures.middle_sample(cell)
         for number, phase in enumerate(sample.phases if sample else (), 1):
-            found.append([cell.server if number == 1 else "", str(number), *row(phase)])
+            found.append([cell.server if number == 1 else "", str(number), *phase_figures(phase)])
     return found
 
 
-def row(phase: Sample) -> Iterator[str]:
+def phase_figures(phase: Sample) -> Iterator[str]:
     """Yield the figures of a phase, in the order of HEAD."""
-    yield figures.number(phase.request_rate)
-    yield figures.number(phase.rate)
-    yield figures.of_sample(phase, "response.p50")
-    yield figures.of_sample(phase, "response.p95")
-    yield figures.percent(phase.lost)
+    yield figures.number_text(phase.request_rate)
+    yield figures.number_text(phase.rate)
+    yield figures.sample_figure_text(phase, "response.p50")
+    yield figures.sample_figure_text(phase, "response.p95")
+    yield figures.percent_text(phase.lost)
     yield figures.errors_text(phase.errors)
     usage = phase.usage
-    yield figures.percent(usage.cpu / phase.seconds if usage and phase.seconds else None)
+    yield figures.percent_text(usage.cpu / phase.seconds if usage and phase.seconds else None)
     yield figures.size_text(usage.memory if usage else None)
     yield figures.NO_FIGURE if usage is None or usage.processes is None else str(usage.processes)
 
 
-def starts(sample: Sample) -> list[float]:
+def phase_starts(sample: Sample) -> list[float]:
     """Return the seconds at which the phases of a load begin; [] if it has none."""
     lengths = [phase.seconds for phase in sample.phases]
     return [0.0, *itertools.accumulate(lengths[:-1])] if lengths else []

@@ -38,12 +38,12 @@ def write(results: Results, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     page, data, sheet = (directory / name for name in ("report.html", "results.json", "results.csv"))
     save(results, data)
-    replace(sheet, lambda path: write_csv(results, path))
-    replace(page, lambda path: path.write_text(html(results), encoding="utf-8"))
+    write_and_rename(sheet, lambda path: write_csv(results, path))
+    write_and_rename(page, lambda path: path.write_text(html(results), encoding="utf-8"))
     return [page, data, sheet]
 
 
-def replace(path: Path, make: Callable[[Path], object]) -> None:
+def write_and_rename(path: Path, make: Callable[[Path], object]) -> None:
     """Write a complete file, then rename it over the old one."""
     new = path.with_name(path.name + ".new")
     try:
@@ -53,7 +53,7 @@ def replace(path: Path, make: Callable[[Path], object]) -> None:
         new.unlink(missing_ok=True)
 
 
-SHEET = (
+CSV_COLUMNS = (
     "table", "column", "x", "server", "repeat", "tool", "seconds", "requests", "replies", "connections",
     "rate", *(f"{kind}.{name}" for kind in ("service", "response") for name in ("p50", "p90", "p95", "p99", "max")),
     "client", "usage.cpu", "micros", "usage.memory", "usage.threads", "usage.processes", "usage.descriptors",
@@ -65,25 +65,27 @@ SHEET = (
 def write_csv(results: Results, path: Path) -> None:
     """Write a line for each sample (a cell without one has a line too); times in seconds, sizes in bytes."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        sheet = csv.DictWriter(file, SHEET)
+        sheet = csv.DictWriter(file, CSV_COLUMNS)
         sheet.writeheader()
         for table in results.tables:
-            for each in verdicts.judge(table, CATALOG.get(table.id)):
-                sheet.writerows(sheet_rows(table, each))
+            for judged in verdicts.judge(table, CATALOG.get(table.id)):
+                sheet.writerows(csv_rows(table, judged))
 
 
-def sheet_rows(table: ExperimentTable, each: JudgedCell) -> Iterator[dict[str, object]]:
-    """Yield the lines of a cell."""
-    cell = each.cell
+def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, object]]:
+    """Yield a line of the CSV file for each sample of a cell; one line if the cell has no sample."""
+    cell = judged.cell
     for repeat, sample in enumerate(cell.samples or [None], 1):
         row: dict[str, object] = {
             "table": table.id, "column": cell.column, "x": cell.x, "server": cell.server, "repeat": repeat,
             "value": cell.value, "unit": cell.unit, "paper": cell.paper, "paper_server": cell.paper_server,
-            "paper_ratio": each.paper, "our_ratio": each.ours, "verdict": each.verdict, "failure": cell.failure,
+            "paper_ratio": judged.paper, "our_ratio": judged.ours, "verdict": judged.verdict,
+            "failure": cell.failure,
         }  # fmt: skip
         if sample is not None:
-            for name in SHEET:
-                if name not in row and (value := figure(sample, name) if known(name) else None) is not None:
+            for name in CSV_COLUMNS:
+                value = figure(sample, name) if is_figure_of_sample(name) else None
+                if name not in row and value is not None:
                     row[name] = value
             row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
             row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
@@ -91,8 +93,8 @@ def sheet_rows(table: ExperimentTable, each: JudgedCell) -> Iterator[dict[str, o
         yield row
 
 
-def known(name: str) -> bool:
-    """Whether a column of the sheet is a figure of a sample by that name."""
+def is_figure_of_sample(name: str) -> bool:
+    """Whether a column of the CSV file has the name of a figure of a sample."""
     return not name.startswith("errors.") and name not in ("tool", "figure", "extra")
 
 
@@ -188,7 +190,7 @@ def matrices(found: Section) -> list[Matrix]:
         by_row = {(each.cell.line, each.cell.server): each for each in inside}
         rows = [
             (
-                line or figures.title_of(inside[0].cell.value),
+                line or figures.figure_title(inside[0].cell.value),
                 [by_row.get((line, server)) for server in servers],
             )
             for line in dict.fromkeys(each.cell.line for each in inside)
@@ -199,9 +201,9 @@ def matrices(found: Section) -> list[Matrix]:
 
 
 def ratios(each: JudgedCell) -> str:
-    """Return the document's ratio to the reference and ours as text; for losses, the two lost shares."""
-    word = figures.percent if each.cell.value == "lost" else figures.ratio
-    return f"{word(each.paper)} → {word(each.ours)}"
+    """Return the document's ratio to the reference and ours, as text; for losses, the two lost shares."""
+    figure_as_text = figures.percent_text if each.cell.value == "lost" else figures.ratio_text
+    return f"{figure_as_text(each.paper)} → {figure_as_text(each.ours)}"
 
 
 def printed_and_ours(cell: Cell) -> str:
@@ -209,7 +211,7 @@ def printed_and_ours(cell: Cell) -> str:
     if cell.value == "lost":
         printed = cell.paper_note.partition(" of ")[0]
         return f"{printed} → {figures.errors_text(figures.all_errors(cell)) if cell.samples else figures.NO_FIGURE}"
-    return f"{figures.number(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
+    return f"{figures.number_text(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
 
 
 @dataclass
@@ -249,9 +251,9 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     if summary.has_wide_spread(cell) and cell.spread:
         own = " ".join(
             (
-                f"{figures.title_of(cell.value)}:",
+                f"{figures.figure_title(cell.value)}:",
                 cell_text(cell),
-                "(" + " to ".join(figures.as_text(cell.value, end) for end in cell.spread) + ")",
+                "(" + " to ".join(figures.named_figure_text(cell.value, end) for end in cell.spread) + ")",
             )
         )
     both = [found["thr"], found["proc"]]
@@ -265,7 +267,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
         "CPU µs": found["CPU µs"],
         "memory": found["memory"],
         "threads, processes": ", ".join(both) if any(both) else "",
-        "generator": figures.percent(sample.client) if sample and sample.client is not None else "",
+        "generator": figures.percent_text(sample.client) if sample and sample.client is not None else "",
         "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
         "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
     }
@@ -305,7 +307,7 @@ def html(results: Results) -> str:
         "zip": zip,
         "cell_text": cell_text,
         "at": terminal.setting_text,
-        "of": figures.of_cell,
+        "of": figures.figure_of_cell,
     }
     return environment.get_template("report.html.j2").render(
         results=results,

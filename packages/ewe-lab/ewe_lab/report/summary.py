@@ -34,21 +34,21 @@ def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding
     check = CHECKS.get(table.id)
     measured = not table.skipped and any(cell.samples for cell in table.cells)
     found = check(table) if check is not None and measured else verdicts.finding(table, experiment)
-    return doubted_finding(found, table, experiment, check is not None) if measured else found
+    return finding_with_doubts(found, table, experiment, check is not None) if measured else found
 
 
-def doubted_finding(
+def finding_with_doubts(
     found: Finding, table: ExperimentTable, experiment: Experiment | None, checked: bool
 ) -> Finding:
-    """Return a finding with what it takes to believe it, or no verdict: the one place that all verdicts pass.
+    """Add to a finding the reasons to doubt it, or replace it by no verdict: the one place that all verdicts pass.
 
     No verdict is given beside other programs, unless they cannot change it. Each verdict names the spread of the
     repeats. checked: the finding is that of the experiment's own check.
     """
-    crowd, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
-    if crowd and timed:
+    other_programs, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
+    if other_programs and timed:
         if checked or any(cell.paper is not None for cell in table.cells):
-            sentence = f"{with_capital(crowd)}. Run it again on a quiet machine."
+            sentence = f"{with_capital(other_programs)}. Run it again on a quiet machine."
             # A lack that the check names, such as of hardware, may be there on a quiet machine too
             lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
             return Finding(verdicts.NO_VERDICT, sentence + lack)
@@ -56,8 +56,8 @@ def doubted_finding(
     if found.word not in verdicts.JUDGED:
         return found
     parts = [found.sentence]
-    if crowd:
-        parts.append(f"{with_capital(crowd)}; this claim is not about times.")
+    if other_programs:
+        parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
     if timed or any(len(cell.values) > 1 for cell in table.cells):
         parts.append(spread_sentence(table))
     if timed and table.foreign is None:
@@ -68,15 +68,15 @@ def doubted_finding(
 def spread_sentence(table: ExperimentTable) -> str:
     """Say by how much the repeats of a figure differ."""
     found = [
-        (cell.spread[1] - cell.spread[0]) / cell.median
+        (max(cell.values) - min(cell.values)) / cell.median
         for cell in table.cells
-        if not cell.line and len(cell.values) > 1 and cell.spread and cell.median
+        if not cell.line and len(cell.values) > 1 and cell.median
     ]
     if not found:
         repeated = any(len(cell.values) > 1 for cell in table.cells)
         return "" if repeated else "Measured once: the spread is not known."
-    half, most = figures.percent(statistics.median(found)), figures.percent(max(found))
-    return f"The repeats of a figure differ by {half} in the median, by {most} at most."
+    half, greatest = figures.percent_text(statistics.median(found)), figures.percent_text(max(found))
+    return f"The repeats of a figure differ by {half} in the median, by {greatest} at most."
 
 
 def sentences(table: ExperimentTable) -> list[str]:
@@ -85,7 +85,7 @@ def sentences(table: ExperimentTable) -> list[str]:
     by_group = list(verdicts.distinct_groups(table.cells).items())
     seen: dict[str, tuple[float | None, list[Cell]]] = {column: (x, cells) for (column, x), cells in by_group}
     for column, (x, cells) in seen.items():
-        where = ", ".join(filter(None, (column, f"at {figures.number(x)}" if x is not None else "")))
+        where = ", ".join(filter(None, (column, f"at {figures.number_text(x)}" if x is not None else "")))
         parts = outcomes(cells)
         if reason := cpu_time_sentence(cells):
             parts.append(reason)
@@ -93,8 +93,8 @@ def sentences(table: ExperimentTable) -> list[str]:
             found.append(f"{where}: {'; '.join(parts)}.")
         else:
             found += [f"{with_capital(part)}." for part in parts]
-    if found and (crowd := verdicts.other_programs_clause(table)):
-        return [f"No winner is named: {crowd}."]
+    if found and (other_programs := verdicts.other_programs_clause(table)):
+        return [f"No winner is named: {other_programs}."]
     return found
 
 
@@ -103,14 +103,14 @@ def outcomes(cells: Sequence[Cell]) -> list[str]:
     if any(cell.value.startswith("extra.") for cell in cells):
         return []  # the figure of such a table does not come from a load
     found = []
-    losers = [cell for cell in cells if verdicts.has_lost(cell)]
+    losers = [cell for cell in cells if verdicts.has_lost_requests(cell)]
     if losers:
-        names = enumerated([f"{cell.server} ({figures.figure_text(cell, 'lost')})" for cell in losers])
+        names = join_names([f"{cell.server} ({figures.figure_text(cell, 'lost')})" for cell in losers])
         times = "their times and costs" if losers[1:] else "its times and cost"
         found.append(f"requests were lost by {names}: {times} are those of the few that were served")
-        whole = [cell.server for cell in cells if cell.samples and not verdicts.has_lost(cell)]
-        if len(whole) == 1:
-            found.append(f"only {whole[0]} answered almost every request")
+        reliable = [cell.server for cell in cells if cell.samples and not verdicts.has_lost_requests(cell)]
+        if len(reliable) == 1:
+            found.append(f"only {reliable[0]} answered almost every request")
     return found + [outcome_of(winner) for winner in verdicts.winners(cells)]
 
 
@@ -127,20 +127,26 @@ def outcome_of(winner: Winner) -> str:
     """Say which server wins by one figure and by how much, or which servers are level."""
     what, sense = FIGURES[winner.name]
     if not winner.server:
-        names = enumerated([each.server for each in winner.level])
+        names = join_names([each.server for each in winner.level])
         values = sorted(each.value for each in winner.level)
-        low, high = (with_unit(winner.name, value) for value in (values[0], values[-1]))
+        low, high = (figure_with_unit(winner.name, value) for value in (values[0], values[-1]))
         if low == high:
             return f"{what}: {names} are level ({low})"
         return f"{what}: no winner among {names}; the difference ({low} to {high}) may be chance"
     best, other = winner.best, winner.next
     assert other is not None
-    summary = f"{what}: {best.server} is first with {with_unit(winner.name, best.value)}"
+    summary = f"{what}: {best.server} is first with {figure_with_unit(winner.name, best.value)}"
     times = max(best.value, other.value) / min(best.value, other.value)
     if times >= 2:
-        how = "" if sense == "more" else f"; {other.server}, the next, has {figures.ratio(times)} times that"
-        return summary + (how or f", {figures.ratio(times)} times the figure of {other.server}, the next")
-    percent = figures.percent(abs(best.value - other.value) / other.value)
+        how = (
+            ""
+            if sense == "more"
+            else f"; {other.server}, the next, has {figures.ratio_text(times)} times that"
+        )
+        return summary + (
+            how or f", {figures.ratio_text(times)} times the figure of {other.server}, the next"
+        )
+    percent = figures.percent_text(abs(best.value - other.value) / other.value)
     return f"{summary}, {percent} {sense} than {other.server}, the next"
 
 
@@ -154,14 +160,16 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     ranked = [
         (each, cell)
         for cell in cells
-        if not verdicts.has_lost(cell) and (each := verdicts.figure_range(cell, "micros")) and each.value > 0
+        if not verdicts.has_lost_requests(cell)
+        and (each := verdicts.figure_range(cell, "micros"))
+        and each.value > 0
     ]
     if len(ranked) < 2:
         return ""
     (least, cheap_cell), (most, dear_cell) = (
         end(ranked, key=lambda pair: pair[0].value) for end in (min, max)
     )
-    if least.level_with(most):
+    if least.is_level_with(most):
         return ""
     more: list[str] = []
     less: list[str] = []
@@ -178,12 +186,13 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     if not more and not less:
         return ""
     reason = (
-        f"{most.server} has more {enumerated(more)}" if more else "none of the figures beside it is a reason"
+        f"{most.server} has more {join_names(more)}" if more else "none of the figures beside it is a reason"
     )
-    contrary = f"; lower are its {enumerated(less)}, which cannot be the reason" if less else ""
+    contrary = f"; lower are its {join_names(less)}, which cannot be the reason" if less else ""
     return (
         f"The greatest difference is that of {most.server} and {least.server} "
-        f"({with_unit('micros', most.value)} and {with_unit('micros', least.value)} of CPU for a reply). "
+        f"({figure_with_unit('micros', most.value)} and "
+        f"{figure_with_unit('micros', least.value)} of CPU for a reply). "
         f"Measured beside it: {reason}{contrary}"
     )
 
@@ -211,12 +220,12 @@ def other_cost_text(value: float, unit: str) -> str:
     return figures.size_text(value) if unit == "size" else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
-def with_unit(name: str, value: float) -> str:
+def figure_with_unit(name: str, value: float) -> str:
     """Return a figure with its unit, for a sentence."""
-    return figures.as_text(name, value) + (" µs" if name == "micros" else "")
+    return figures.named_figure_text(name, value) + (" µs" if name == "micros" else "")
 
 
-def enumerated(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
@@ -261,15 +270,15 @@ def standings(results: Results) -> list[ModelSummary]:
                     for cell in ours
                     if (value := verdicts.figure_range(cell, name)) and value.value > 0
                 }
-                whole = [values[cell.server].value for cell in ours
-                         if cell.server in values and not verdicts.has_lost(cell)]  # fmt: skip
-                least = best(whole or [value.value for value in values.values()], default=0.0)
+                reliable = [values[cell.server].value for cell in ours
+                         if cell.server in values and not verdicts.has_lost_requests(cell)]  # fmt: skip
+                least = best(reliable or [value.value for value in values.values()], default=0.0)
                 for model, value in values.items():
-                    into.setdefault(model, []).append(value.over(least))
+                    into.setdefault(model, []).append(value.divided_by(least))
             crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
             for cell in ours:
-                lost.setdefault(cell.server, []).append(figures.of_cell(cell, "lost") or 0.0)
-                if (peak := figures.of_cell(cell, "usage.memory")) is not None:
+                lost.setdefault(cell.server, []).append(figures.figure_of_cell(cell, "lost") or 0.0)
+                if (peak := figures.figure_of_cell(cell, "usage.memory")) is not None:
                     memory.setdefault(cell.server, []).append(peak)
     found = [
         ModelSummary(
@@ -303,11 +312,11 @@ def geometric_mean(values: Sequence[FigureRange] | None) -> FigureRange | None:
 
 def first_model_leads(ranked: Sequence[ModelSummary]) -> bool:
     """Whether the first model is cheaper than each other by more than chance."""
-    whole = [each.cpu for each in ranked if not each.starved and each.cpu is not None]
-    if not whole or len(ranked) < 2 or any(each.crowded for each in ranked):
+    reliable = [each.cpu for each in ranked if not each.starved and each.cpu is not None]
+    if not reliable or len(ranked) < 2 or any(each.crowded for each in ranked):
         return False
-    first, *others = whole
-    return not any(first.level_with(other) for other in others)
+    first, *others = reliable
+    return not any(first.is_level_with(other) for other in others)
 
 
 def headline(results: Results, ranked: Sequence[ModelSummary]) -> list[str]:
@@ -319,24 +328,26 @@ def headline(results: Results, ranked: Sequence[ModelSummary]) -> list[str]:
     settings = max((each.settings for each in ranked), default=0)
     if settings < 2:  # the sentences above describe it already
         return found
-    whole = {each.model: each.cpu for each in ranked if not each.starved and each.cpu is not None}
+    reliable = {each.model: each.cpu for each in ranked if not each.starved and each.cpu is not None}
     if any(each.crowded for each in ranked):
         found.append("No model is called the cheapest: other programs had much of the cores.")
-    elif len(whole) >= 2:
-        first, *_, last = whole.values()
-        level = [model for model, cpu in whole.items() if cpu.level_with(first)]
-        if len(level) == len(whole):
+    elif len(reliable) >= 2:
+        first, *_, last = reliable.values()
+        level = [model for model, cpu in reliable.items() if cpu.is_level_with(first)]
+        if len(level) == len(reliable):
             found.append(
                 "The models that answered almost every request need about the same CPU time for a reply."
             )
         else:
             found.append(
-                f"Of the models that answered almost every request, {enumerated(level)} "
+                f"Of the models that answered almost every request, {join_names(level)} "
                 f"{'needs' if len(level) == 1 else 'need'} the least CPU time for a reply, {last.server} the most: "
-                f"{figures.ratio(last.value / first.value)} times as much, over {settings} settings."
+                f"{figures.ratio_text(last.value / first.value)} times as much, over {settings} settings."
             )
-    if losers := [f"{each.model} (up to {figures.percent(each.lost)})" for each in ranked if each.starved]:
-        found.append(f"Requests were lost, in one setting or another, by {enumerated(losers)}.")
+    if losers := [
+        f"{each.model} (up to {figures.percent_text(each.lost)})" for each in ranked if each.starved
+    ]:
+        found.append(f"Requests were lost, in one setting or another, by {join_names(losers)}.")
     return found
 
 
@@ -351,7 +362,7 @@ def remarks(table: ExperimentTable) -> list[str]:
     for note, servers in by_note.items():
         names = list(dict.fromkeys(servers))
         found.append(
-            f"{enumerated(names) if len(names) <= MAX_NAMED_SERVERS else f'{len(names)} servers'}: {note}."
+            f"{join_names(names) if len(names) <= MAX_NAMED_SERVERS else f'{len(names)} servers'}: {note}."
         )
     return [*table.notes, *found]
 
@@ -360,7 +371,7 @@ def reasons_to_doubt(results: Results) -> list[str]:
     """Return the reasons to doubt the figures, a sentence each, for the whole page."""
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
     found = []
-    if busy := [cell for cell in cells if cell.client_limited]:
+    if busy := [cell for cell in cells if cell.was_client_limited]:
         found.append(
             f"In {len(busy)} of {len(cells)} rows the load generator used more than 70 % of its core: those "
             "figures may be the generator's, not the server's. These rows are marked “client-limited”."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import SHARES, Cell, ExperimentTable, times_needed, too_few
+from ewe_lab.bench.results import SHARES, Cell, ExperimentTable, has_too_few_times, times_needed
 from ewe_lab.report import phases, summary
 
 TERMINAL_COLUMNS = 100
@@ -44,15 +44,15 @@ def text(table: ExperimentTable, experiment: Experiment | None) -> str:
         out += ["", f"The last {MAX_GROUPS} of {len(by_group)} settings; the report has them all."]
     for (column, x), cells in by_group[-MAX_GROUPS:]:
         setting = ", ".join(filter(None, (column, setting_text(x, experiment))))
-        out += ["", *([setting] if setting else []), *lines(cells)]
-    if phased := phases.rows(table):
+        out += ["", *([setting] if setting else []), *server_lines(cells)]
+    if phased := phases.phase_rows(table):
         out += [
             "",
             "Phase by phase, times from when a request was due",
-            *columns([list(phases.HEAD), *phased]),
+            *aligned_lines([list(phases.HEAD), *phased]),
         ]
     out += ["", *conclusions(table, experiment)]
-    return "\n".join(line for long in out for line in wrapped(long)).rstrip()
+    return "\n".join(line for long in out for line in wrap_line(long)).rstrip()
 
 
 def setting_text(x: float | None, experiment: Experiment | None) -> str:
@@ -60,7 +60,7 @@ def setting_text(x: float | None, experiment: Experiment | None) -> str:
     if x is None:
         return ""
     unit = next((chart.x for chart in experiment.charts if chart.x), "") if experiment else ""
-    return f"{figures.number(x)} {unit}".rstrip()
+    return f"{figures.number_text(x)} {unit}".rstrip()
 
 
 def conclusions(table: ExperimentTable, experiment: Experiment | None) -> Iterator[str]:
@@ -74,9 +74,11 @@ def conclusions(table: ExperimentTable, experiment: Experiment | None) -> Iterat
         yield from summary.sentences(table)[-MAX_SENTENCES:]
     if any(sample.response for cell in table.cells for sample in cell.samples):
         yield RESPONSE_TIME_NOTE
-    if any(cell.client_limited for cell in table.cells):
+    if any(cell.was_client_limited for cell in table.cells):
         yield CLIENT_LIMITED_NOTE
-    if any(figures.is_bound(figures.middle_sample(cell), name) for cell in table.cells for name in TIMES):
+    if any(
+        figures.is_lower_bound(figures.middle_sample(cell), name) for cell in table.cells for name in TIMES
+    ):
         yield LOWER_BOUND_NOTE
     yield from (f"Note: {note}" for note in summary.remarks(table))
     if lacks_percentiles(table):
@@ -87,10 +89,12 @@ def conclusions(table: ExperimentTable, experiment: Experiment | None) -> Iterat
 
 def lacks_percentiles(table: ExperimentTable) -> bool:
     """Whether a percentile of the table is left out, because it has too few replies."""
-    return any(too_few(sample, name) for cell in table.cells for sample in cell.samples for name in TIMES)
+    return any(
+        has_too_few_times(sample, name) for cell in table.cells for sample in cell.samples for name in TIMES
+    )
 
 
-def wrapped(line: str) -> Sequence[str]:
+def wrap_line(line: str) -> Sequence[str]:
     """Break a sentence at the width of the terminal."""
     return (
         textwrap.wrap(line, TERMINAL_COLUMNS, subsequent_indent="  ")
@@ -99,7 +103,7 @@ def wrapped(line: str) -> Sequence[str]:
     )
 
 
-def lines(cells: Sequence[Cell]) -> Iterator[str]:
+def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the head and a line for each server, without empty columns."""
     rows = [row_texts(cell) for cell in cells]
     names = [
@@ -130,7 +134,7 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
         yield " ".join(parts).rstrip()
 
 
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield lines of columns that are as wide as their widest text; the first is left-aligned."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
@@ -152,18 +156,26 @@ def row_texts(cell: Cell) -> dict[str, str]:
         return {"server": cell.server} | dict.fromkeys(names, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
     nowhere = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
-    own = figures.as_text(cell.value, cell.median, cell.unit) if cell.value.startswith("extra.") else ""
-    rate = figures.number(figures.of_cell(cell, "rate")) + ("*" if cell.client_limited else "")
+    own = (
+        figures.named_figure_text(cell.value, cell.median, cell.unit)
+        if cell.value.startswith("extra.")
+        else ""
+    )
+    rate = figures.number_text(figures.figure_of_cell(cell, "rate")) + (
+        "*" if cell.was_client_limited else ""
+    )
     found = {
         "server": cell.server,
         "own": own,
         "req/s": rate if loaded and sample.seconds else "",
-        **{title: figures.of_sample(sample, name) for title, name in zip(TITLES, TIMES, strict=True)},
-        "CPU µs": nowhere or (figures.number(sample.micros) if loaded else ""),
+        **{
+            title: figures.sample_figure_text(sample, name) for title, name in zip(TITLES, TIMES, strict=True)
+        },
+        "CPU µs": nowhere or (figures.number_text(sample.micros) if loaded else ""),
         "memory": nowhere or (figures.size_text(usage.memory) if usage else ""),
         "thr": str(usage.threads) if usage and usage.threads is not None else "",
         "proc": str(usage.processes) if usage and usage.processes is not None else "",
-        "lost": figures.percent(sample.lost) if loaded else "",
+        "lost": figures.percent_text(sample.lost) if loaded else "",
         "errors": figures.errors_text(sample.errors) if loaded and sample.errors else "",
     }
     return found | ({"errors": f"{found['errors']} ({cell.failure})"} if cell.failure else {})

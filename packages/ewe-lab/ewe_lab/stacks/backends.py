@@ -21,9 +21,9 @@ from subprocess import Popen
 from typing import IO, Any
 
 from ewe_lab.bench.experiment import Bench, RunningServer
-from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
+from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, running, server_core
 from ewe_lab.load.child import environment
-from ewe_lab.stacks.programs import PERL, directory_of
+from ewe_lab.stacks.programs import PERL, programs_directory
 
 FPM = """\
 [global]
@@ -55,7 +55,7 @@ def php_fpm() -> str:
     return shutil.which("php-fpm") or next(map(str, Path("/usr/sbin").glob("php-fpm*")), "")
 
 
-def fpm(directory: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
+def fpm_command(directory: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
     """Return the command of php-fpm. listen: a path, or host and port."""
     root = os.geteuid() == 0
     user = "user = root\ngroup = root" if root else ""
@@ -64,7 +64,7 @@ def fpm(directory: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
     return [php_fpm(), "-y", str(directory / "fpm.conf"), "-F", *(["-R"] if root else [])]
 
 
-def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
+def uwsgi_command(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
     """Return the command of uWSGI, which speaks its own protocol."""
     return [
         "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
@@ -77,7 +77,7 @@ def backlog() -> str:
     return str(min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())))
 
 
-def fcgi(socket: Path, program: Path, children: int) -> Sequence[str]:
+def fastcgi_command(socket: Path, program: Path, children: int) -> Sequence[str]:
     """Return the command that runs a FastCGI program in several processes, with the socket as standard input."""
     code = (
         "import os,socket,sys\n"
@@ -89,12 +89,12 @@ def fcgi(socket: Path, program: Path, children: int) -> Sequence[str]:
     return [sys.executable, "-c", code, str(socket), str(program)]
 
 
-def xswitch(socket: Path, root: Path, *options: str) -> list[str]:
+def xswitch_command(socket: Path, root: Path, *options: str) -> list[str]:
     """Return the command of an X-Switch without a web server."""
     return [sys.executable, "-m", "ewe.xswitch", "--listen", f"unix:{socket}", "--root", str(root), *options]
 
 
-def responder(socket: Path, children: int, length: int) -> list[str]:
+def responder_command(socket: Path, children: int, length: int) -> list[str]:
     """Return the command of the lab's own FastCGI program. length: of its answer."""
     return [sys.executable, "-m", "ewe_lab.stacks.responder", str(socket), str(children), str(length)]
 
@@ -125,7 +125,7 @@ def wait_for_xswitch(server: RunningServer) -> None:
     raise LabError("X-Switch does not start")
 
 
-def status_of(server: RunningServer) -> dict[str, Any]:
+def xswitch_status(server: RunningServer) -> dict[str, Any]:
     """Return the status of a server's X-Switch. Raises LabError."""
     try:
         with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
@@ -136,17 +136,17 @@ def status_of(server: RunningServer) -> dict[str, Any]:
 
 
 @contextmanager
-def switch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
+def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
     """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError.
 
     root: the directory of its scripts, those of the lab if it is None.
     """
     directory = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
     socket = directory / "socket"
-    command = xswitch(socket, root or directory_of(lab), *options)
+    command = xswitch_command(socket, root or programs_directory(lab), *options)
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
+        running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "X-Switch")
         time.sleep(PRELOAD_TIMEOUT_S)
@@ -158,7 +158,7 @@ def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name
     end = time.monotonic() + START_TIMEOUT_S
     while not listens_at(socket):
         if started.poll() is not None or time.monotonic() > end:
-            raise LabError(f"{name} does not start: {one_line(text_of(output))}")
+            raise LabError(f"{name} does not start: {last_line(output_text(output))}")
         time.sleep(0.02)
 
 

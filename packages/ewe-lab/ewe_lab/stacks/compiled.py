@@ -7,7 +7,7 @@ from pathlib import Path
 
 import ewe
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, last_line
 
 SOURCES = Path(__file__).with_name("sources")
 LIBCGI_HEADER = Path(ewe.__file__).with_name("libcgi")  # its directory
@@ -20,7 +20,7 @@ def compiler() -> str:
     return next((found for name in COMPILERS if (found := find_tool(name))), "")
 
 
-def missing() -> str:
+def why_missing() -> str:
     """Return the reason if nothing can be built here, else ""."""
     return "" if compiler() else "no C compiler: apt install gcc libc6-dev"
 
@@ -37,7 +37,7 @@ def build_source(lab: Bench, name: str) -> Path:
 
 def build(source: Path, program: Path, *options: str) -> None:
     """Build a C file that all accounts may run."""
-    if lacking := missing():
+    if lacking := why_missing():
         raise LabError(lacking)
     command = [compiler(), "-O2", "-o", str(program), *options, str(source)]
     try:
@@ -45,7 +45,7 @@ def build(source: Path, program: Path, *options: str) -> None:
     except subprocess.TimeoutExpired:
         raise LabError(f"the C compiler took longer than {COMPILE_TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise LabError(f"the C compiler failed: {one_line(done.stderr)}")
+        raise LabError(f"the C compiler failed: {last_line(done.stderr)}")
     program.chmod(0o755)
 
 

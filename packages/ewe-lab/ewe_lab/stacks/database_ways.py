@@ -1,7 +1,7 @@
 """All ways from a gateway to a database that the experiments compare: the paper's, and two used today.
 
     for way in WAYS.values():
-        if why := way.missing(database): lab.note(why); continue
+        if why := way.missing(database): lab.add_note(why); continue
         with way.served(lab, database, daemon) as (server, path): ...
 
 ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_servers.py the others.
@@ -45,7 +45,7 @@ class DatabaseWay:
     served: Serving
     sql: tuple[str, ...] = (DYNAMIC,)
 
-    def missing(self, database: LabDatabase) -> str:
+    def why_missing(self, database: LabDatabase) -> str:
         """Return the reason if the way cannot run on a database, with the package to install; else ""."""
         lacking = self.lacks(database)
         return f"{self.name} on {database.name} is left out: {lacking}" if lacking else ""
@@ -77,7 +77,7 @@ def way_of_scenario(scenario: Scenario) -> DatabaseWay:
     """Return the way of a scenario."""
     return DatabaseWay(
         scenario.name,
-        lambda database: scenario.missing(database).partition(" is left out: ")[2],
+        lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
         partial(by_scenario, scenario),
         scenario.sql,
     )
@@ -87,21 +87,21 @@ def way_of_servlet(name: str, driver: servlets.JDBCDriver, database: str) -> Dat
     """Return the way of a servlet. Its driver is for the database `database` only."""
 
     def lacks(asked: LabDatabase) -> str:
-        return servlets.missing() if asked.name == database else f"its driver is that of {database}"
+        return servlets.why_missing() if asked.name == database else f"its driver is that of {database}"
 
     return DatabaseWay(name, lacks, partial(by_servlet, driver), (STATIC,))
 
 
 def way_of_server(
     name: str,
-    missing: Callable[[LabDatabase], str],
+    why_missing: Callable[[LabDatabase], str],
     served: Callable[[Bench, LabDatabase], AbstractContextManager[tuple[RunningServer, str]]],
 ) -> DatabaseWay:
     """Return the way of a server other than ewe, with static SQL only. It uses no database daemon.
 
     missing: returns the reason if it cannot run on a database, else "". served: starts it.
     """
-    return DatabaseWay(name, missing, lambda lab, database, daemon: served(lab, database), (STATIC,))
+    return DatabaseWay(name, why_missing, lambda lab, database, daemon: served(lab, database), (STATIC,))
 
 
 def all_ways() -> dict[str, DatabaseWay]:
@@ -112,8 +112,8 @@ def all_ways() -> dict[str, DatabaseWay]:
     numbered = sorted((way for way in found if way.name[:1].isdigit()), key=lambda way: way.name)
     others = [way for way in found if not way.name[:1].isdigit()]
     other_servers = [
-        way_of_server(FPM, report_servers.fpm_missing, report_servers.php_fpm),
-        way_of_server(DATASETTE, report_servers.datasette_missing, report_servers.datasette),
+        way_of_server(FPM, report_servers.why_fpm_is_missing, report_servers.php_fpm),
+        way_of_server(DATASETTE, report_servers.why_datasette_is_missing, report_servers.datasette),
     ]
     return {way.name: way for way in (*numbered, *others, *other_servers)}
 

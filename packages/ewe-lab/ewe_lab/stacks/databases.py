@@ -30,7 +30,7 @@ from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import DatabaseError
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, find_tool, one_line, running, two_cores
+from ewe_lab.bench.processes import LabError, find_tool, last_line, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks.backends import wait_for_socket
 from ewe_lab.stacks.servers import free_port, wait_for_port
@@ -82,7 +82,7 @@ class RunningDaemon:
     pid: int
 
 
-def missing(name: str) -> str:
+def why_missing(name: str) -> str:
     """Return the reason if a database cannot be opened here, else ""."""
     if name == SQLITE:
         return ""
@@ -104,7 +104,7 @@ def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDat
 
     pinned: the database server runs on the core of the servers under test, else on all cores.
     """
-    if lacking := missing(name):
+    if lacking := why_missing(name):
         raise LabError(f"{name} is left out: {lacking}")
     if name == SQLITE:
         yield with_report(LabDatabase(SQLITE, str(sqlite(lab))))
@@ -146,7 +146,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
     except subprocess.TimeoutExpired:
         raise LabError(f"initdb has not ended within {INITDB_TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise LabError(f"initdb failed: {one_line(done.stderr)}")
+        raise LabError(f"initdb failed: {last_line(done.stderr)}")
     port = free_port()
     command = [
         f"{programs()}/postgres",
@@ -171,7 +171,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
 
 def core_of(pinned: bool) -> int | None:
     """Return the servers' core, None for all cores."""
-    return two_cores()[0] if pinned else None
+    return server_core() if pinned else None
 
 
 def as_account(directory: Path) -> Sequence[str]:
@@ -199,7 +199,7 @@ def load(source: str) -> None:
             break
         except psycopg.OperationalError as reason:
             if "starting up" not in str(reason):
-                raise LabError(f"{POSTGRESQL}: {one_line(str(reason))}") from None
+                raise LabError(f"{POSTGRESQL}: {last_line(str(reason))}") from None
     else:
         raise LabError(f"{POSTGRESQL} does not start")
     with connection, connection.cursor() as cursor:

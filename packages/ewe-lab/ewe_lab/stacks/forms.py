@@ -52,7 +52,7 @@ def forms_of(lab: Bench, sizes: Sequence[int] = ()) -> Path:
         for name, text in TEXTS.items():
             (directory / name).write_text(text)
             (directory / name).chmod(0o755)
-        if not compiled.missing():
+        if not compiled.why_missing():
             compiled.build(compiled.SOURCES / "bytes_cgi.c", directory / "bytes.cgi")
             compiled.build(compiled.SOURCES / "bytes_fcgi.c", directory / "bytes.fcgi")
             compiled.library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")

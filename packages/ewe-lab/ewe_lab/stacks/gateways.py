@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ewe.config.settings import Config
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
-from ewe_lab.bench.processes import LabError, running, two_cores
+from ewe_lab.bench.processes import LabError, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends
 from ewe_lab.stacks.script_runner import SCRIPT_VARIABLE
@@ -86,9 +86,9 @@ def other_form(gateway: str, program: CgiProgram) -> str:
     return form.name if form is not None and form != program.script else ""
 
 
-def missing(gateway: str, program: CgiProgram) -> str:
+def why_missing(gateway: str, program: CgiProgram) -> str:
     """Return the reason if a gateway cannot run a program, else ""."""
-    if gateway == LIBCGI and (why := libcgi_lacks()):
+    if gateway == LIBCGI and (why := why_no_libcgi()):
         return f"{gateway} is left out: {why}"
     if form_of(gateway, program) is None:
         names = {
@@ -101,7 +101,7 @@ def missing(gateway: str, program: CgiProgram) -> str:
     return ""
 
 
-def libcgi_lacks() -> str:
+def why_no_libcgi() -> str:
     """Return the reason if libraries cannot be called in the server's process, else ""."""
     if not hasattr(Config(), "libcgi_path"):
         return "this ewe has no LibCGI"
@@ -119,7 +119,7 @@ def start_gateway(
     keeps: whether connections to a FastCGI program stay open. A kept connection occupies a process of the program,
     unless the process serves several connections at once.
     """
-    if why := missing(gateway, program):
+    if why := why_missing(gateway, program):
         raise LabError(why)
     form = form_of(gateway, program)
     assert form is not None
@@ -167,7 +167,7 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Ite
     directory.chmod(0o755)
     path = directory / "socket"
     if form.suffix == ".fcgi":
-        command = [*backends.fcgi(path, form, 1 if keeps else backends.WORKERS)]
+        command = [*backends.fastcgi_command(path, form, 1 if keeps else backends.WORKERS)]
     else:
         command = [
             sys.executable,
@@ -180,7 +180,7 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Ite
     options = ("--fastcgi", f"/fastcgi=unix:{path}", *(["--fastcgi-keep"] if keeps else []))
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
+        running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         backends.wait_for_socket(started, path, output, form.name)
         path.chmod(0o666)
@@ -190,7 +190,7 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Ite
 @contextmanager
 def xswitch(lab: Bench, programs: Path, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
     """Run an X-Switch for the programs of a directory."""
-    with backends.switch(lab, root=programs) as (pid, path):
+    with backends.run_xswitch(lab, root=programs) as (pid, path):
         path.chmod(0o666)
         options = ("--cgi-path", str(programs), "--xswitch", f"unix:{path}")
         yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, pid))

@@ -17,7 +17,7 @@ from ewe_lab.stacks import other_servers
 TOOLS = {"wrk": "wrk", "ab": "ab", "httperf": "httperf"}
 
 
-def machine(used: Iterable[str] = ()) -> dict[str, str]:
+def machine_facts(noted_servers: Iterable[str] = ()) -> dict[str, str]:
     """Return facts by name. used: the other servers that are measured."""
     facts = {
         "processor": f"{processor()}, {os.cpu_count()} cores",
@@ -32,8 +32,8 @@ def machine(used: Iterable[str] = ()) -> dict[str, str]:
         facts[name] = metadata.version(name) if find_spec(name) else "not installed"
     for name in TOOLS:
         facts[name] = other_servers.version_of(name) or "not installed"
-    for name in used:
-        if name in other_servers.OTHER_SERVERS and not other_servers.OTHER_SERVERS[name].missing:
+    for name in noted_servers:
+        if name in other_servers.OTHER_SERVERS and not other_servers.OTHER_SERVERS[name].why_missing:
             facts[name] = other_servers.OTHER_SERVERS[name].version() or "version unknown"
     return facts
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
+from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks.backends import listens_at
 
@@ -49,7 +49,7 @@ class MariaDBServer:
     password: str = field(repr=False, default="")
 
 
-def missing() -> str:
+def missing_packages() -> str:
     """Return the package that is missing, "" if none is."""
     return "" if find_tool(SERVER_PROGRAM) and find_tool(INSTALL_PROGRAM) else "mariadb-server"
 
@@ -71,7 +71,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
     """Run MariaDB with one empty database; yield its socket, name, account and password."""
     server, install = find_tool(SERVER_PROGRAM), find_tool(INSTALL_PROGRAM)
     if server is None or install is None:
-        raise LabError(f"MariaDB is missing: apt install {missing()}")
+        raise LabError(f"MariaDB is missing: apt install {missing_packages()}")
     directory = Path(tempfile.mkdtemp(prefix="mariadb-", dir=lab.directory))
     directory.chmod(0o755)
     data, socket = directory / "data", directory / "socket"
@@ -97,12 +97,12 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
+        running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         end = time.monotonic() + START_TIMEOUT_S
         while not listens_at(socket):
             if started.poll() is not None or time.monotonic() > end:
-                raise LabError(f"MariaDB does not start: {one_line(text_of(output))}")
+                raise LabError(f"MariaDB does not start: {last_line(output_text(output))}")
             time.sleep(0.05)
         yield MariaDBServer(started.pid, socket, name, database.user, database.password)
 
@@ -119,7 +119,7 @@ def create(install: str, *options: str) -> None:
         except subprocess.TimeoutExpired:
             raise LabError(f"{INSTALL_PROGRAM} did not end within {START_TIMEOUT_S:g} s") from None
         if status:
-            raise LabError(f"{INSTALL_PROGRAM} failed: {one_line(text_of(output))}")
+            raise LabError(f"{INSTALL_PROGRAM} failed: {last_line(output_text(output))}")
 
 
 def statements(database: MariaDBServer) -> str:

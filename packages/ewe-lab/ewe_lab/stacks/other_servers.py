@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, find_tool, one_line, tool
+from ewe_lab.bench.processes import LabError, find_tool, last_line, path_of_tool
 from ewe_lab.stacks import pythons, tomcat, webservers
 from ewe_lab.stacks.webservers import APACHE_MODULES, LIGHTTPD_MODULES, Setup
 
@@ -36,13 +36,13 @@ class OtherServer:
     module: str = ""
     file: str = ""  # another required file, such as a module of Apache
     tls: str = ""  # the file that HTTPS requires; "": no HTTPS
-    most: int = 1_000_000
+    max_connections: int = 1_000_000
     number: Callable[[], str] | None = None  # returns the version, if `program -v` prints another program's
     warms_in: float = 0.0  # seconds under load until its virtual machine has compiled the code
     caches: str = ""  # the data of a file that the server keeps between requests
 
     @property
-    def missing(self) -> str:
+    def why_missing(self) -> str:
         """The reason if the server cannot run here, with the package to install; else ""."""
         if self.program and not find_tool(self.program):
             return f"{self.name} is not installed: apt install {self.package}"
@@ -52,7 +52,7 @@ class OtherServer:
             return f"{self.name} needs {self.file}: apt install {self.package}"
         return ""
 
-    def missing_for_tls(self) -> str:
+    def why_missing_for_tls(self) -> str:
         """Return the reason if the server cannot use HTTPS here, else ""."""
         if not self.tls:
             return f"the lab starts {self.name} without TLS only"
@@ -66,7 +66,7 @@ class OtherServer:
             return platform.python_version()
         if self.module:
             return metadata.version(self.module) if find_spec(self.module) else ""
-        return self.number() if self.number and not self.missing else version_of(self.program)
+        return self.number() if self.number and not self.why_missing else version_of(self.program)
 
 
 VERSION_OPTIONS = {"ab": "-V", "caddy": "version", "httperf": "--version"}  # -v for all others
@@ -115,7 +115,8 @@ def yaws(setup: Setup) -> list[str]:
     """A process of Erlang for each connection. Nagle's algorithm is off: head and body are sent apart."""
     text = YAWS_CONFIGURATION.format(directory=setup.directory, root=setup.root, port=setup.port)
     return [
-        "env", f"HOME={setup.directory}", tool("erl"), "-noshell", "-noinput", "+K", "true", "-pa", str(YAWS_CODE),
+        "env", f"HOME={setup.directory}", path_of_tool("erl"), "-noshell", "-noinput", "+K", "true",
+        "-pa", str(YAWS_CODE),
         "-run", "yaws", "-conf", setup.write("yaws.conf", text), "-yaws", "id", "lab",
     ]  # fmt: skip
 
@@ -149,16 +150,19 @@ def mongrel2(setup: Setup) -> list[str]:
     )
     source, database = setup.write("mongrel2.conf", text), str(setup.directory / "config.sqlite")
     done = subprocess.run(
-        [tool("m2sh"), "load", "-config", source, "-db", database], capture_output=True, text=True, timeout=30
+        [path_of_tool("m2sh"), "load", "-config", source, "-db", database],
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     if done.returncode or not os.path.exists(database):
-        raise LabError(f"m2sh: {one_line(done.stdout + done.stderr)}")
-    return [tool("mongrel2"), database, "lab"]
+        raise LabError(f"m2sh: {last_line(done.stdout + done.stderr)}")
+    return [path_of_tool("mongrel2"), database, "lab"]
 
 
 def mongrel2_version() -> str:
     """Return the version of Mongrel2, which m2sh knows."""
-    done = subprocess.run([tool("m2sh"), "version"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([path_of_tool("m2sh"), "version"], capture_output=True, text=True, timeout=10)
     found = re.search(r"\d+\.\d[\d.]*", done.stdout + done.stderr)
     return found[0] if found else ""
 
@@ -179,7 +183,7 @@ def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
         "apache2",
         file=module,
         tls=ssl,
-        most=maximum,
+        max_connections=maximum,
     )
 
 

@@ -89,7 +89,7 @@ EXTENSIONS = {"python": "py", "perl": "pl", "php": "php"}
 PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp": PAGE_JSP, "blog": PAGE_BLOG}
 
 
-def directory_of(lab: Bench) -> Path:
+def programs_directory(lab: Bench) -> Path:
     """Return a cgi-bin directory with the programs, which all accounts may read."""
     directory = lab.directory / "programs"
     if not directory.exists():
@@ -102,7 +102,7 @@ def directory_of(lab: Bench) -> Path:
 
 def write_blog(lab: Bench) -> None:
     """Write the files that the blog's main page includes."""
-    directory = directory_of(lab)
+    directory = programs_directory(lab)
     for part in range(INCLUDED_FILES):
         functions = (BLOG_FUNCTION.format(part=part, number=number) for number in range(FUNCTIONS_PER_FILE))
         (directory / f"blog-{part}.php").write_text("<?php\n" + "".join(functions))
@@ -113,7 +113,7 @@ def application_of(lab: Bench) -> str:
 
     Returns its name. Raises LabError.
     """
-    directory = directory_of(lab) / "servlets"
+    directory = programs_directory(lab) / "servlets"
     if not directory.exists():
         library = next(Path(JAVA_DIRECTORY, "lib").glob("jakarta.servlet-api-*.jar"))
         write_application(directory, {"hello": HELLO, "page": PAGE_SERVLET}, library)

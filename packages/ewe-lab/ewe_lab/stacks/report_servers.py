@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ewe.database.access_log import REPORT
 from ewe_lab.bench.experiment import Bench, RunningServer
-from ewe_lab.bench.processes import find_tool, running, two_cores
+from ewe_lab.bench.processes import find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, reports, webservers
 from ewe_lab.stacks.databases import DATABASE_NAME, SQLITE, LabDatabase
@@ -39,14 +39,14 @@ TEMPLATE = """\
 SETTINGS = ("sql_time_limit_ms", "20000"), ("max_returned_rows", "1000"), ("default_cache_ttl", "0")
 
 
-def fpm_missing(database: LabDatabase) -> str:
+def why_fpm_is_missing(database: LabDatabase) -> str:
     """Return why php-fpm behind nginx cannot run here, "" if it can."""
     if not find_tool("nginx"):
         return "apt install nginx-light"
-    return reports.php_lacks(database) if backends.php_fpm() else "apt install php-fpm"
+    return reports.missing_php_module(database) if backends.php_fpm() else "apt install php-fpm"
 
 
-def datasette_missing(database: LabDatabase) -> str:
+def why_datasette_is_missing(database: LabDatabase) -> str:
     """Return why Datasette cannot run here, "" if it can."""
     if database.name != SQLITE:
         return "it is for SQLite alone"
@@ -64,17 +64,19 @@ def own_directory(lab: Bench) -> Path:
 def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
     """Run nginx, and php-fpm on the same core."""
     directory = own_directory(lab)
-    script, socket, core = directory / "report.php", directory / "socket", two_cores()[0]
+    script, socket, core = directory / "report.php", directory / "socket", server_core()
     reports.write_page(script, database)
     script.chmod(0o644)
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
-        fpm = stack.enter_context(running(backends.fpm(directory, str(socket)), output, core, cwd=directory))
+        fpm = stack.enter_context(
+            running(backends.fpm_command(directory, str(socket)), output, core, cwd=directory)
+        )
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
         os.chmod(socket, 0o666)
         behind = BackendProgram(script, f"unix:{socket}", "fastcgi", keeps=KEPT_CONNECTIONS > 0)
         setup = Setup(directory, free_port(), directory, behind=behind)
-        command = [*lab.prefix, *webservers.nginx(setup)]
+        command = [*lab.command_prefix, *webservers.nginx(setup)]
         web = stack.enter_context(running(command, output, core, cwd=directory, env=environment()))
         wait_for_port(web, setup.port, output, "nginx")
         yield (
@@ -99,13 +101,13 @@ def datasette(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer
     port = free_port()
     settings = [word for pair in SETTINGS for word in ("--setting", *pair)]
     command = [
-        *lab.prefix, sys.executable, "-m", "datasette", "serve", str(copy), "--host", "127.0.0.1",
+        *lab.command_prefix, sys.executable, "-m", "datasette", "serve", str(copy), "--host", "127.0.0.1",
         "--port", str(port), "--metadata", str(directory / "metadata.json"), "--template-dir", str(templates),
         *settings,
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=directory, env=environment()) as started,
+        running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         wait_for_port(started, port, output, "Datasette")
         yield (

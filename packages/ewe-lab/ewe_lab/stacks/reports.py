@@ -3,7 +3,7 @@
     with databases.open_database(lab, SQLITE) as database, databases.daemon(lab, database) as daemon:
         for scenario in reports.SCENARIOS:
             if why := scenario.missing(database):            "... is left out: apt install ..."
-                lab.note(why)
+                lab.add_note(why)
                 continue
             tested = ServerUnderTest(scenario.name, model="thread")
             with (
@@ -59,7 +59,7 @@ from urllib.parse import quote
 import ewe
 from ewe.database.access_log import REPORT
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.stacks import backends, compiled, gateways
 from ewe_lab.stacks.databases import DATABASE_NAME, POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
@@ -124,15 +124,15 @@ class Scenario:
             return "sqlite"
         return "ecpg" if self.gateway == CGI else "libpq"
 
-    def missing(self, database: LabDatabase) -> str:
+    def why_missing(self, database: LabDatabase) -> str:
         """Return the reason if the scenario cannot run here, with the package to install; else ""."""
         lacking = ""
         if self.gateway == LIBCGI:
-            lacking = gateways.libcgi_lacks()
+            lacking = gateways.why_no_libcgi()
         if self.gateway == XSWITCH:
-            lacking = php_lacks(database)
+            lacking = missing_php_module(database)
         elif not lacking:
-            lacking = compiled.missing() or packages(self.part(database), database)
+            lacking = compiled.why_missing() or packages_to_install(self.part(database), database)
         return f"{self.name} on {database.name} is left out: {lacking}" if lacking else ""
 
 
@@ -150,7 +150,7 @@ SCENARIOS = (
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-def packages(part: str, database: LabDatabase) -> str:
+def packages_to_install(part: str, database: LabDatabase) -> str:
     """Return the command that installs the missing libraries of a program, "" if none is missing."""
     lacking = []
     if part in NEEDED_PACKAGES:
@@ -162,7 +162,7 @@ def packages(part: str, database: LabDatabase) -> str:
     return f"apt install {' '.join(lacking)}" if lacking else ""
 
 
-def php_lacks(database: LabDatabase) -> str:
+def missing_php_module(database: LabDatabase) -> str:
     """Return the command that installs PHP's missing module for a database, "" if none is missing."""
     if not (php := find_tool("php-cgi")):
         return "apt install php-cgi"
@@ -182,7 +182,7 @@ def report_url(path: str, sql: str) -> str:
     return path if sql == STATIC else f"{path}?sql={quote(REPORT)}"
 
 
-def quoted(text: str) -> str:
+def c_string(text: str) -> str:
     """Return a text as a string of C."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -210,7 +210,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
         (directory / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
     elif part == DAEMON:
         defined |= {"DATABASE": DATABASE_NAME, "DAEMON": daemon.address}
-    options = [f"-D{name}={quoted(text)}" for name, text in defined.items()]
+    options = [f"-D{name}={c_string(text)}" for name, text in defined.items()]
     options += ["-Wl,--no-as-needed", "-I", str(HEADERS), "-I", str(compiled.SOURCES), "-I", POSTGRES_HEADERS]
     options += [str(compiled.SOURCES / "report.c"), str(second)]
     if part in LIBRARIES:
@@ -248,7 +248,7 @@ def translate_embedded_sql(directory: Path) -> Path:
     except (OSError, subprocess.TimeoutExpired) as reason:
         raise LabError(f"ecpg: {reason}") from None
     if done.returncode:
-        raise LabError(f"ecpg failed: {one_line(done.stderr)}")
+        raise LabError(f"ecpg failed: {last_line(done.stderr)}")
     return made
 
 
@@ -260,7 +260,7 @@ def start_scenario(
 
     The processes of the database count as the server's, and so does the daemon if the scenario uses it.
     """
-    if why := scenario.missing(database):
+    if why := scenario.why_missing(database):
         raise LabError(why)
     asked = (daemon.pid,) if scenario.through == DAEMON else ()
     tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *asked))
@@ -289,7 +289,7 @@ def php_page(lab: Bench, database: LabDatabase, tested: ServerUnderTest) -> Iter
     # The script's owner must be able to read them, and the server to connect
     for each in (directory, *directory.rglob("*")):
         each.chmod(0o755)
-    with backends.switch(lab, "--config", str(settings), root=programs) as (pid, path):
+    with backends.run_xswitch(lab, "--config", str(settings), root=programs) as (pid, path):
         path.chmod(0o666)
         found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{path}")
         yield replace(found, other_pids=(*found.other_pids, pid))

@@ -42,11 +42,11 @@ def converse(connection: socket.socket, answer: Answer) -> None:
                 keep, params = event.keep, event.params
             elif isinstance(event, Aborted):
                 return
-            elif not event.data:
+            elif not event.data:  # an Input without bytes: the end of the request's body
                 connection.sendall(responder.output(answer(params)) + responder.end())
                 if not keep:
                     return
-        if responder.reply:
+        if responder.reply:  # answers to management records, and refusals of requests
             connection.sendall(responder.take_reply())
 
 

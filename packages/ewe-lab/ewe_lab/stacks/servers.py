@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.bench.processes import LabError, last_line, output_text, running
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import other_servers
 from ewe_lab.stacks.webservers import Setup
@@ -47,7 +47,7 @@ class StartedServer:
 
 
 @contextmanager
-def ewe(
+def run_ewe(
     model: str,
     /,
     *options: str,
@@ -90,16 +90,16 @@ def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
         over = started.poll() is not None
-        if found := re.search(r"https?://127\.0\.0\.1:\d+/", text_of(output)):
+        if found := re.search(r"https?://127\.0\.0\.1:\d+/", output_text(output)):
             return found[0]
         if over:
             break
         time.sleep(0.01)
-    raise LabError(f"ewe did not start: {one_line(text_of(output))}")
+    raise LabError(f"ewe did not start: {last_line(output_text(output))}")
 
 
 @contextmanager
-def other_server(
+def run_other_server(
     name: str,
     /,
     *options: str,
@@ -112,7 +112,7 @@ def other_server(
 ) -> Iterator[StartedServer]:
     """Run another server. options: of the server itself, and `--workers N` for a server of SEVERAL."""
     kind = other_servers.other_server(name)
-    lacking = kind.missing or (kind.missing_for_tls() if certificate else "")
+    lacking = kind.why_missing or (kind.why_missing_for_tls() if certificate else "")
     if lacking:
         raise LabError(lacking)
     port = free_port()
@@ -142,11 +142,13 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
 
 
 @contextmanager
-def nginx(
+def run_nginx(
     *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
 ) -> Iterator[StartedServer]:
     """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
-    with other_server("nginx", root=root, directory=directory, core=core, access_log=access_log) as server:
+    with run_other_server(
+        "nginx", root=root, directory=directory, core=core, access_log=access_log
+    ) as server:
         yield server
 
 
@@ -163,7 +165,7 @@ def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes]
         if listens(started.pid, port):
             return
         time.sleep(0.01)
-    raise LabError(f"{name} does not listen at its port: {one_line(text_of(output))}")
+    raise LabError(f"{name} does not listen at its port: {last_line(output_text(output))}")
 
 
 def listens(pid: int, port: int) -> bool:

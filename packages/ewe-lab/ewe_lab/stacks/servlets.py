@@ -27,7 +27,7 @@ from ewe.database.access_log import REPORT
 from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe.xswitch.tools.java import BuildError, run
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.stacks import backends
 
 SOURCE_DIRECTORY = Path(__file__).with_name("servlets")
@@ -60,7 +60,7 @@ TYPE_2 = JDBCDriver("org.sqlite.JDBC", "jdbc:sqlite:{location}?open_mode=1")  # 
 TYPE_4 = JDBCDriver("org.postgresql.Driver", "jdbc:postgresql://{location}")
 
 
-def missing() -> str:
+def why_missing() -> str:
     """Return the reason if servlets cannot run here, else ""."""
     return (
         ""
@@ -80,7 +80,7 @@ def build() -> None:
         try:
             run(["mvn", "--quiet", "--batch-mode", "package"], SOURCE_DIRECTORY, MAVEN_TIMEOUT_S)
         except BuildError as error:
-            raise LabError(one_line(str(error))) from None
+            raise LabError(last_line(str(error))) from None
 
 
 def write_application(directory: Path, driver: JDBCDriver, location: str) -> None:
@@ -101,7 +101,7 @@ def served(
 
     other_pids: the processes of the database, which count as the server's.
     """
-    if lacking := missing():
+    if lacking := why_missing():
         raise LabError(lacking)
     programs = Path(tempfile.mkdtemp(prefix="servlets-", dir=lab.directory))
     programs.chmod(0o755)

@@ -71,10 +71,10 @@ def count_visit(tier: str, environ: Mapping[str, Any]) -> tuple[int, Headers]:
     cookie = SESSION_COOKIE.search(environ.get("HTTP_COOKIE", ""))
     value = cookie[1] if cookie else ""
     if tier == "cookie":
-        count = unsigned(value) + 1
-        return count, cookie_of(signed(count))
+        count = checked_count(value) + 1
+        return count, cookie_of(sign(count))
     name = value if SESSION_NAME.fullmatch(value) else secrets.token_hex(16)
-    store = {"memory": in_memory, "file": in_file, "daemon": in_daemon}[tier]
+    store = {"memory": count_in_memory, "file": count_in_file, "daemon": count_in_daemon}[tier]
     return store(name), cookie_of(name) if name != value else []
 
 
@@ -83,27 +83,27 @@ def cookie_of(value: str) -> Headers:
     return [("Set-Cookie", f"session={value}; HttpOnly; SameSite=Lax")]
 
 
-def signed(count: int) -> str:
+def sign(count: int) -> str:
     """Return a count with its signature."""
     return f"{count}.{hmac.new(COOKIE_KEY, b'%d' % count, hashlib.sha256).hexdigest()}"
 
 
-def unsigned(value: str) -> int:
+def checked_count(value: str) -> int:
     """Return the count of a cookie, 0 if its signature is wrong."""
     count, _, signature = value.partition(".")
     if not re.fullmatch(r"[0-9]{1,9}", count):
         return 0
-    return int(count) if hmac.compare_digest(signed(int(count)), f"{count}.{signature}") else 0
+    return int(count) if hmac.compare_digest(sign(int(count)), f"{count}.{signature}") else 0
 
 
-def in_memory(name: str) -> int:
+def count_in_memory(name: str) -> int:
     """Count in this process."""
     with lock:
         visits[name] = visits.get(name, 0) + 1
         return visits[name]
 
 
-def in_file(name: str) -> int:
+def count_in_file(name: str) -> int:
     """Count in a file, which is replaced as a whole."""
     path = Path(os.environ[SESSIONS], name)
     with lock:
@@ -117,7 +117,7 @@ def in_file(name: str) -> int:
         return count
 
 
-def in_daemon(name: str) -> int:
+def count_in_daemon(name: str) -> int:
     """Count in a table. This thread keeps its connection to the daemon."""
     if not hasattr(kept, "client"):
         kept.client = Client(os.environ[DAEMON])

@@ -44,9 +44,9 @@ class BlogSetup:
         return f"{self.model} {self.database}"
 
     @property
-    def missing(self) -> str:
+    def why_missing(self) -> str:
         """The reason if the blog cannot be served here, with the package to install; else ""."""
-        lacking = databases.missing(self.database)
+        lacking = databases.why_missing(self.database)
         if find_spec("jinja2") is None:
             lacking = "pip install 'ewe-server[pages]'"
         return f"{self.name} is left out: {lacking}" if lacking else ""
@@ -57,8 +57,8 @@ class BlogSetup:
 
         The database daemon is in `other_pids` of the server.
         """
-        if self.missing:
-            raise LabError(self.missing)
+        if self.why_missing:
+            raise LabError(self.why_missing)
         root = Path(tempfile.mkdtemp(prefix="blog-", dir=lab.directory)) / "htdocs"
         root.parent.chmod(0o755)
         shutil.copytree(sample() / "htdocs", root)

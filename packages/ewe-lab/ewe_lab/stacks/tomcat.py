@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ewe.xswitch.tools.java import JAVAC
-from ewe_lab.bench.processes import LabError, find_tool, one_line, tool
+from ewe_lab.bench.processes import LabError, find_tool, last_line, path_of_tool
 from ewe_lab.stacks.webservers import Setup
 
 TOMCAT = Path("/usr/share/tomcat10")
@@ -63,7 +63,7 @@ def command(directory: Path) -> list[str]:
         (directory / name).mkdir(exist_ok=True)
     jars = ":".join(str(TOMCAT / "bin" / name) for name in ("bootstrap.jar", "tomcat-juli.jar"))
     return [
-        tool("java"), f"-Dcatalina.home={TOMCAT}", f"-Dcatalina.base={directory}",
+        path_of_tool("java"), f"-Dcatalina.home={TOMCAT}", f"-Dcatalina.base={directory}",
         f"-Djava.io.tmpdir={directory}/temp",
         "-Xmx256m", "-cp", jars, "org.apache.catalina.startup.Bootstrap", "start",
     ]  # fmt: skip
@@ -124,7 +124,7 @@ public class {name} extends HttpServlet {{
 """
 
 
-def missing() -> str:
+def missing_packages() -> str:
     """Return the packages that are missing, "" if none is."""
     lacking = [] if (TOMCAT / "bin" / "bootstrap.jar").exists() else ["tomcat10"]
     lacking += [] if find_tool("java") and find_tool("javac") else ["default-jdk-headless"]
@@ -173,7 +173,7 @@ def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) ->
     for name, text in sources.items():
         (classes / f"{name}.java").write_text(text)
         files.append(str(classes / f"{name}.java"))
-    compiler = [tool(JAVAC[0]), *JAVAC[1:], "-cp", str(library), "-d", str(classes), *files]
+    compiler = [path_of_tool(JAVAC[0]), *JAVAC[1:], "-cp", str(library), "-d", str(classes), *files]
     done = subprocess.run(compiler, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
     if done.returncode:
-        raise LabError(f"javac: {one_line(done.stdout + done.stderr)}")
+        raise LabError(f"javac: {last_line(done.stdout + done.stderr)}")

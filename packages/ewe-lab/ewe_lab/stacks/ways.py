@@ -22,14 +22,14 @@ from typing import IO
 
 from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
+from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
 from ewe_lab.stacks.applications import HELLO, STREAM_BYTES
 from ewe_lab.stacks.backends import WORKERS, php_fpm
-from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, directory_of
+from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, programs_directory
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
-from ewe_lab.stacks.tomcat import missing as tomcat_lacks
+from ewe_lab.stacks.tomcat import missing_packages as missing_tomcat_packages
 from ewe_lab.stacks.tomcat import serves_programs
 from ewe_lab.stacks.webservers import KEPT_CONNECTIONS, BackendProgram, Setup
 
@@ -99,14 +99,14 @@ class ServingStack:
         """Whether a separate process runs the program, behind the web server."""
         return self.by in PROTOCOLS and (self.front, self.by) != ("ewe", "xswitch")
 
-    def most(self, keep_alive: bool) -> int:
+    def max_connections(self, keep_alive: bool) -> int:
         """Return the most clients that the way can have at once."""
         if self.by == "cgi":
             return MAX_PROCESSES
         return MAX_KEPT_CONNECTIONS.get(self.front, 1_000_000) if keep_alive else 1_000_000
 
     @property
-    def missing(self) -> str:
+    def why_missing(self) -> str:
         """The reason if the way cannot run here, with the package to install; else ""."""
         if (self.by, self.language) == ("xswitch", "java") and not Path(JAVA_DIRECTORY).exists():
             return f"{self.name} is left out: ewe-xswitch java builds the engine"
@@ -130,12 +130,12 @@ class ServingStack:
             return f"{self.name} is left out: pip install gevent"
         if "uvloop" in self.options and find_spec("uvloop") is None:
             return f"{self.name} is left out: pip install uvloop"
-        if self.front == "tomcat" and (packages := tomcat_lacks()):
+        if self.front == "tomcat" and (packages := missing_tomcat_packages()):
             lacking.append(packages)
         return f"{self.name} is left out: apt install {' '.join(lacking)}" if lacking else ""
 
     @property
-    def missing_for_tls(self) -> str:
+    def why_missing_for_tls(self) -> str:
         """The reason if the way cannot run over HTTPS here, with the package to install; else ""."""
         if self.front == "tomcat":
             return "the lab starts tomcat without TLS only"
@@ -182,7 +182,7 @@ def served(
 
     Raises LabError, which names the package if one is missing.
     """
-    if lacking := way.missing or (way.missing_for_tls if tls else ""):
+    if lacking := way.why_missing or (way.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
     if way.front == "tomcat":
         with by_tomcat(lab, way) as found:
@@ -192,7 +192,7 @@ def served(
         with by_ewe(lab, way, *options, tls=tls, root=root) as found:
             yield found
         return
-    programs = directory_of(lab)
+    programs = programs_directory(lab)
     directory = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
     directory.chmod(0o755)
     script = None if root else programs / script_of(way)
@@ -213,7 +213,7 @@ def served(
         certificate = lab.certificate() if tls else None
         setup = Setup(directory, free_port(), site, certificate, processes=way.processes, behind=behind)
         env = environment() | php_settings(directory, way.opcache)
-        with running(command_of(way, setup), output, two_cores()[0], cwd=directory, env=env) as web:
+        with running(command_of(way, setup), output, server_core(), cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
             yield StartedServer(web.pid, url, way.name, other_pids), path
@@ -234,7 +234,7 @@ def by_ewe(
     options = (
         (*stack.options, *options)
         if root
-        else ("--cgi-path", str(directory_of(lab)), *stack.options, *options)
+        else ("--cgi-path", str(programs_directory(lab)), *stack.options, *options)
     )
     path, model = "/" if root else f"/cgi-bin/{path_of(lab, stack)}", stack.model
     if stack.by == "xswitch":
@@ -298,7 +298,7 @@ def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, 
     command = serves_programs(directory, port, servlets, {"page.jsp": JSP} if stack.by == "jsp" else {})
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=directory) as started,
+        running(command, output, server_core(), cwd=directory) as started,
     ):
         wait_for_port(started, port, output, "tomcat")
         path = "/page.jsp" if stack.by == "jsp" else f"/{stack.program}"
@@ -332,22 +332,26 @@ def backend(
     listen = f"127.0.0.1:{port}" if stack.tcp else str(socket)
     env = environment() | php_settings(directory, stack.opcache)
     if stack.by == "php-fpm":
-        command = list(backends.fpm(directory, listen, stack.children))
+        command = list(backends.fpm_command(directory, listen, stack.children))
     elif stack.by == "php-cgi":
         env |= {"PHP_FCGI_CHILDREN": str(stack.children), "PHP_FCGI_MAX_REQUESTS": "0"}
         env["PHP_FCGI_BACKLOG"] = str(stack.backlog or backends.backlog())
         command = ["php-cgi", "-b", listen]
     elif stack.by == "uwsgi":
-        command = list(backends.uwsgi(socket, programs / f"{stack.program}_wsgi.py", stack.children))
+        command = list(backends.uwsgi_command(socket, programs / f"{stack.program}_wsgi.py", stack.children))
     elif stack.by == "uwsgi-script":
-        command = list(backends.uwsgi(socket, programs / f"{stack.program}_wsgi_script.py", stack.children))
+        command = list(
+            backends.uwsgi_command(socket, programs / f"{stack.program}_wsgi_script.py", stack.children)
+        )
     elif stack.by == "fcgi":
-        command = list(backends.fcgi(socket, programs / f"{stack.program}_fcgi.pl", stack.children))
+        command = list(
+            backends.fastcgi_command(socket, programs / f"{stack.program}_fcgi.pl", stack.children)
+        )
     elif stack.by == "xswitch":
-        command = backends.xswitch(socket, programs)
+        command = backends.xswitch_command(socket, programs)
     else:
-        command = backends.responder(socket, stack.children, stack.length)
-    with running(command, output, two_cores()[0], cwd=directory, env=env) as started:
+        command = backends.responder_command(socket, stack.children, stack.length)
+    with running(command, output, server_core(), cwd=directory, env=env) as started:
         if stack.tcp:
             wait_for_port(started, port, output, stack.by)
         else:

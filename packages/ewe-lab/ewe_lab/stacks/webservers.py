@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe_lab.bench.processes import tool
+from ewe_lab.bench.processes import path_of_tool
 
 # Connections that nginx keeps open to a program: each occupies one of the program's processes
 KEPT_CONNECTIONS = 16
@@ -122,7 +122,7 @@ def nginx(setup: Setup) -> list[str]:
         location=location,
     )
     configuration = setup.write("nginx.conf", text)
-    return [tool("nginx"), "-p", str(setup.directory), "-c", configuration]
+    return [path_of_tool("nginx"), "-p", str(setup.directory), "-c", configuration]
 
 
 def nginx_behind(behind: BackendProgram, port: int) -> tuple[str, str]:
@@ -254,7 +254,7 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
             user="User www-data\nGroup www-data" if is_root() else "",
             location=location,
         )
-        return [tool("apache2"), "-DFOREGROUND", "-f", setup.write("apache.conf", text)]
+        return [path_of_tool("apache2"), "-DFOREGROUND", "-f", setup.write("apache.conf", text)]
 
     return prepare
 
@@ -297,7 +297,7 @@ def lighttpd(setup: Setup) -> list[str]:
         tls=LIGHTTPD_TLS.format(certificate=setup.certificate) if setup.certificate else "",
         program=lighttpd_behind(setup.behind) if setup.behind else "",
     )
-    return [tool("lighttpd"), "-D", "-f", setup.write("lighttpd.conf", text)]
+    return [path_of_tool("lighttpd"), "-D", "-f", setup.write("lighttpd.conf", text)]
 
 
 def lighttpd_behind(behind: BackendProgram) -> str:
@@ -350,7 +350,7 @@ def h2o(setup: Setup) -> list[str]:
         user="user: root" if is_root() else "",
         tls=H2O_TLS.format(certificate=setup.certificate) if setup.certificate else "",
     )
-    return [tool("h2o"), "-m", "worker", "-c", setup.write("h2o.yaml", text)]
+    return [path_of_tool("h2o"), "-m", "worker", "-c", setup.write("h2o.yaml", text)]
 
 
 CADDY = """\
@@ -369,4 +369,11 @@ http://127.0.0.1:{port} {{
 def caddy(setup: Setup) -> list[str]:
     """Go's scheduler on one core."""
     text = CADDY.format(directory=setup.directory, root=setup.root, port=setup.port)
-    return [tool("caddy"), "run", "--adapter", "caddyfile", "--config", setup.write("Caddyfile", text)]
+    return [
+        path_of_tool("caddy"),
+        "run",
+        "--adapter",
+        "caddyfile",
+        "--config",
+        setup.write("Caddyfile", text),
+    ]

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of
+from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, running
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import mariadb
 from ewe_lab.stacks.blog import POSTS_ON_MAIN_PAGE, TITLE, posts
@@ -97,12 +97,12 @@ class WordPressSite:
     password: str = ""  # of the administrator
 
 
-def missing() -> str:
+def missing_packages() -> str:
     """Return the packages that are missing, "" if none is."""
     lacking = [] if (PACKAGE / "wp-load.php").exists() else ["wordpress"]
     if not lacking and not any(THEMES.glob("*/style.css")):
         lacking.append("wordpress-theme-twentytwentythree")  # without a theme all pages are empty
-    if package := mariadb.missing():
+    if package := mariadb.missing_packages():
         lacking.append(package)
     php = find_tool("php")
     if php is None:
@@ -121,7 +121,7 @@ def modules(php: str) -> list[str]:
 @contextmanager
 def wordpress(lab: Bench) -> Iterator[WordPressSite]:
     """Install WordPress for the block."""
-    if packages := missing():
+    if packages := missing_packages():
         raise LabError(f"WordPress is left out: apt install {packages}")
     root = Path(tempfile.mkdtemp(prefix="wordpress-", dir=lab.directory))
     shutil.copytree(
@@ -165,7 +165,7 @@ def install(root: Path, password: str) -> int:
                 status = started.wait(INSTALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 raise LabError(f"WordPress's installer did not end within {INSTALL_TIMEOUT_S:g} s") from None
-            output_text = one_line(text_of(output))
-            if status or not output_text.startswith("post "):
-                raise LabError(f"WordPress could not be installed: {output_text}")
-            return int(output_text.removeprefix("post "))
+            said = last_line(output_text(output))
+            if status or not said.startswith("post "):
+                raise LabError(f"WordPress could not be installed: {said}")
+            return int(said.removeprefix("post "))

@@ -9,7 +9,7 @@ from ewe_watch.live.director import ActionError, Director
 from ewe_watch.live.scenes import SceneChooser
 
 
-def act(director: Director, chooser: SceneChooser, action: dict[str, Any]) -> None:
+def execute_action(director: Director, chooser: SceneChooser, action: dict[str, Any]) -> None:
     """Do what a button asks. Raises ActionError, ConfigError, Failure."""
     try:
         name = action["do"]

@@ -43,7 +43,7 @@ class BehindRows:
         self.rows: dict[str, list[BehindLane]] = {kind: [] for kind in KINDS}  # kind -> row -> its lane
 
     def changes(self, behind: BehindStory) -> dict[str, Any]:
-        """Return the rows, and the spans since the last call, as an object for JSON. Call behind.forget() after it.
+        """Return the rows, and the spans since the last call, for JSON. Call behind.forget_ended() after it.
 
         rows: [name, detail, kind, since, "", label, script or statement, asked, kind] of a lane that works, and
         [name, detail, "", 0, "ended" or "", outcome of its last work, "", null, kind] of another one.
@@ -57,13 +57,14 @@ class BehindRows:
         spans = [
             [
                 number[id(span.lane)], self.at(span.begin), self.at(span.end), span.lane.kind, "",
-                self.label(span.request, span.state), span.request.text, self.asked(span.request, span.begin),
+                self.label(span.request, span.state), span.request.text,
+                self.asking_worker(span.request, span.begin),
                 span.request.outcome if span.request.ended == span.end else "",
             ]
             for span in behind.spans
             if span.lane is not None and span.state != QUEUED and id(span.lane) in number
         ]  # fmt: skip
-        rows = [self.row_now(lane) for lanes in self.rows.values() for lane in lanes]
+        rows = [self.current_row(lane) for lanes in self.rows.values() for lane in lanes]
         return {
             "rows": rows,
             "spans": spans,
@@ -75,7 +76,7 @@ class BehindRows:
         """Return the row of each lane, by the id() of the lane."""
         return {id(lane): row for rows in self.rows.values() for row, lane in enumerate(rows)}
 
-    def asked(self, request: BehindRequest, begin: float) -> list[float] | None:
+    def asking_worker(self, request: BehindRequest, begin: float) -> list[float] | None:
         """Return the row of the asking worker and the time; None unless a lane took the request at `begin`."""
         row = self.row_of(request.worker)
         return [row, self.at(request.began)] if row >= 0 and request.took == begin else None
@@ -94,7 +95,7 @@ class BehindRows:
             return True
         return False
 
-    def row_now(self, lane: BehindLane) -> list[Any]:
+    def current_row(self, lane: BehindLane) -> list[Any]:
         """Return a lane and what it does now."""
         request = lane.busy
         if lane.ended is not None or request is None or not request.state:
@@ -102,7 +103,7 @@ class BehindRows:
             return [lane.name, lane.detail, "", 0, want, lane.outcome, "", None, lane.kind]
         return [
             lane.name, lane.detail, lane.kind, self.at(request.since), "", self.label(request, request.state),
-            request.text, self.asked(request, request.since), lane.kind,
+            request.text, self.asking_worker(request, request.since), lane.kind,
         ]  # fmt: skip
 
     def label(self, request: BehindRequest, state: str) -> str:

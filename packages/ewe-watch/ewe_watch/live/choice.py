@@ -55,10 +55,10 @@ class ModelChoice(NamedTuple):
                 found += [f"--{key}", value]
         return found
 
-    def changed(self, values: dict[str, str]) -> ModelChoice:
+    def with_values(self, values: dict[str, str]) -> ModelChoice:
         """Return the choice with other values; "" stands for the default. Raises ConfigError."""
         known = {key: value for key, value in (self.values | values).items() if value != ""}
-        return checked(self.model, known)
+        return checked_choice(self.model, known)
 
 
 def is_switch(key: str) -> bool:
@@ -78,15 +78,15 @@ def setting_of(key: str) -> Setting[object]:
     raise UsageError(f"--{key} is not an option of a model; see ewe --help model")
 
 
-def choices(arguments: list[str]) -> tuple[list[ModelChoice], list[str]]:
+def split_choices(arguments: list[str]) -> tuple[list[ModelChoice], list[str]]:
     """Return the models that a command line names, and its other words. Raises UsageError, ConfigError."""
     found, others = [], []
     words = iter(arguments)
     for word in words:
         if word == "--model":
-            found.append(parse(f"--model {shlex.quote(next(words, ''))}"))
+            found.append(parse_choice(f"--model {shlex.quote(next(words, ''))}"))
         elif begins_model(word):
-            found.append(parse(word))
+            found.append(parse_choice(word))
         else:
             others.append(word)
     if len(found) > MOST_MODELS:
@@ -100,7 +100,7 @@ def begins_model(word: str) -> bool:
     return bool(first) and (first[0] in FLAGS or first[0] == "--model" or first[0].startswith("--model="))
 
 
-def parse(text: str) -> ModelChoice:
+def parse_choice(text: str) -> ModelChoice:
     """Return the choice of a text such as "-p --parking never". Raises UsageError, ConfigError."""
     try:
         words = shlex.split(text)
@@ -115,7 +115,7 @@ def parse(text: str) -> ModelChoice:
         model = first.removeprefix("--model=")
     if not model:
         raise UsageError("--model needs a name: --model prefork, or --model module:Class of your own")
-    return checked(model, options(text, words))
+    return checked_choice(model, options(text, words))
 
 
 def options(text: str, words: list[str]) -> dict[str, str]:
@@ -138,7 +138,7 @@ def options(text: str, words: list[str]) -> dict[str, str]:
     return values
 
 
-def checked(model: str, values: dict[str, str]) -> ModelChoice:
+def checked_choice(model: str, values: dict[str, str]) -> ModelChoice:
     """Return a choice of an existing model with valid values. Raises ConfigError."""
     try:
         name = model_named(model).name

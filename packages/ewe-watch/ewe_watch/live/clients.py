@@ -52,7 +52,7 @@ class ClientKind:
 
 @dataclass
 class Tally:
-    """What the clients of one kind saw at one model."""
+    """The results of the clients of one kind at one model."""
 
     sent: int = 0
     ends: Counter[str] = field(default_factory=Counter)
@@ -72,14 +72,16 @@ class Tally:
 
 
 class LiveClient:
-    """One client: its connection, and the pace and the gate of its time."""
+    """One client and its connection. slowdown: above 1 in slow motion. gate: at which its pages wait."""
 
-    def __init__(self, group: ModelClients, kind: ClientKind, number: int, gate: int, factor: float) -> None:
+    def __init__(
+        self, group: ModelClients, kind: ClientKind, number: int, gate: int, slowdown: float
+    ) -> None:
         self.group = group
         self.kind = kind
         self.label = f"{kind.name} {number}"
         self.gate = gate
-        self.factor = factor
+        self.slowdown = slowdown
         self.writer: asyncio.StreamWriter | None = None
 
     async def connect(self, receive_bytes: int = 0) -> asyncio.StreamReader:
@@ -116,11 +118,13 @@ class LiveClient:
             text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.IncompleteReadError:
             return LOST
-        if text[9:12] == "503":
+        status_line, *field_lines = text.split("\r\n")
+        if status_line.split(" ")[1] == "503":
             return REFUSED
-        length = next(
-            (int(line[15:]) for line in text.split("\r\n") if line[:15].lower() == "content-length:"), -1
-        )
+        length = -1  # unknown: the body ends with the connection
+        for name, _, value in (line.partition(":") for line in field_lines):
+            if name.lower() == "content-length":
+                length = int(value)
         while length:
             data = await reader.read(CHUNK_BYTES)
             if not data:
@@ -144,7 +148,7 @@ def head(target: str, *, close: bool = True) -> bytes:
 
 async def visit(client: LiveClient) -> str:
     """Ask for one page. In slow motion the page takes longer."""
-    milliseconds = 0 if client.factor <= 1 else round(5 * client.factor)
+    milliseconds = 0 if client.slowdown <= 1 else round(5 * client.slowdown)
     return await client.ask(f"/page?ms={milliseconds}&gate={client.gate}")
 
 
@@ -155,11 +159,11 @@ async def be_silent(client: LiveClient) -> str:
 
 
 async def send_slowly(client: LiveClient) -> str:
-    """Send a request byte by byte."""
+    """Send a request byte by byte, as a client behind a slow link does: it occupies a worker that waits for it."""
     reader = await client.connect()
     for byte in head("/page"):
         await client.send(bytes((byte,)))
-        await asyncio.sleep(0.3 * client.factor)
+        await asyncio.sleep(0.3 * client.slowdown)
     return await client.read_response(reader)
 
 
@@ -168,18 +172,18 @@ async def read_slowly(client: LiveClient) -> str:
     reader = await client.connect(receive_bytes=4096)
     await client.send(head("/large.bin"))
     while await reader.read(4096):
-        await asyncio.sleep(0.2 * client.factor)
+        await asyncio.sleep(0.2 * client.slowdown)
     return ANSWERED
 
 
 async def download(client: LiveClient) -> str:
     """Ask for a large file."""
-    return await client.ask("/large.bin", pause_s=(client.factor - 1) / 1000)
+    return await client.ask("/large.bin", pause_s=(client.slowdown - 1) / 1000)
 
 
 async def run_program(client: LiveClient) -> str:
     """Ask for a program that runs for a second."""
-    return await client.ask(f"/cgi-bin/slow?ms={round(1000 * client.factor)}&gate={client.gate}")
+    return await client.ask(f"/cgi-bin/slow?ms={round(1000 * client.slowdown)}&gate={client.gate}")
 
 
 async def run_held_program(client: LiveClient) -> str:
@@ -190,7 +194,7 @@ async def run_held_program(client: LiveClient) -> str:
 async def run_script(client: LiveClient) -> str:
     """Ask for a program that X-Switch runs in an engine."""
     return await client.ask(
-        f"/cgi-bin/slow.py?ms={0 if client.factor <= 1 else round(20 * client.factor)}&gate={client.gate}"
+        f"/cgi-bin/slow.py?ms={0 if client.slowdown <= 1 else round(20 * client.slowdown)}&gate={client.gate}"
     )
 
 
@@ -198,7 +202,7 @@ async def ask_as(client: LiveClient, number: int) -> str:
     """Ask for a script of a user's. Without such users, ask for one of the site."""
     users = client.group.users
     path = f"/~{users[number]}/cgi-bin/{USER_SCRIPT}" if number < len(users) else "/cgi-bin/slow.py"
-    return await client.ask(f"{path}?ms={round(20 * client.factor)}&gate={client.gate}")
+    return await client.ask(f"{path}?ms={round(20 * client.slowdown)}&gate={client.gate}")
 
 
 async def ask_first(client: LiveClient) -> str:
@@ -213,12 +217,12 @@ async def ask_second(client: LiveClient) -> str:
 
 async def report(client: LiveClient) -> str:
     """Ask for a page whose statement keeps the database busy for some seconds."""
-    return await client.ask(f"/count.sql.html?n={round(5_000_000 * client.factor)}")
+    return await client.ask(f"/count.sql.html?n={round(5_000_000 * client.slowdown)}")
 
 
 async def block(client: LiveClient) -> str:
     """Ask for a page that blocks its thread for two seconds."""
-    return await client.ask(f"/blocking?ms={round(2000 * client.factor)}&gate={client.gate}")
+    return await client.ask(f"/blocking?ms={round(2000 * client.slowdown)}&gate={client.gate}")
 
 
 async def hold(client: LiveClient) -> str:
@@ -247,7 +251,7 @@ async def flood(client: LiveClient) -> str:
         nonlocal left
         while left > 0 and time.monotonic() < end:
             left -= 1
-            visitor = LiveClient(client.group, client.kind, 0, client.gate, client.factor)
+            visitor = LiveClient(client.group, client.kind, 0, client.gate, client.slowdown)
             try:
                 ends[await asyncio.wait_for(visit(visitor), max(end - time.monotonic(), 0.01))] += 1
             except TimeoutError:
@@ -357,14 +361,14 @@ class Clients:
         self.thread = threading.Thread(target=self.loop.run_forever, name="clients", daemon=True)
         self.thread.start()
 
-    def send(self, group: ModelClients, kind: ClientKind, count: int, gate: int, factor: float) -> None:
+    def send(self, group: ModelClients, kind: ClientKind, count: int, gate: int, slowdown: float) -> None:
         """Send clients to a model, as many as there is room for."""
 
         def start() -> None:
             for _ in range(min(count, MOST_ALIVE - len(group.tasks))):
                 tally = group.tally(kind.name)
                 tally.sent += 1
-                client = LiveClient(group, kind, tally.sent, gate, factor)
+                client = LiveClient(group, kind, tally.sent, gate, slowdown)
                 task = self.loop.create_task(group.run(client))
                 group.tasks[task] = client
                 task.add_done_callback(lambda done: group.tasks.pop(done, None))

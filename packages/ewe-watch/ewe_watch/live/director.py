@@ -97,7 +97,7 @@ class Recording:
 
 
 class ShownModel:
-    """A model on the page: its process, its story, its clients and what it costs."""
+    """A model on the page: its process, its story, its clients and its costs."""
 
     def __init__(
         self, choice: Choice, directory: Path, number: int, guard: ModelGuard, users: Sequence[str] = ()
@@ -117,14 +117,14 @@ class ShownModel:
         self.cost: dict[str, Any] = {}
         self.backlog: int | None = None
 
-    def read(self) -> None:
-        """Take the new events of the trace."""
+    def take_new_events(self) -> None:
+        """Read the new lines of the trace; add them to the recording, and their events to the story."""
         data, events = self.process.read()
         self.recording.add(data)
         self.story.add(events)
 
-    def measure(self) -> None:
-        """Measure what the model costs, and which of its processes are zombies."""
+    def measure_cost(self) -> None:
+        """Measure the CPU time and the memory of the model, and find its zombies; store both."""
         self.cost = self.meter.measure()
         self.story.zombies = self.meter.zombies
 
@@ -168,16 +168,19 @@ def default_of(key: str) -> str:
     return "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+COMMENT_EVERY_S = 0.5  # a comment shows the page that the stream is alive
+
+
 class ChangeReader:
-    """A page that reads the changes."""
+    """The changes that wait for one page, which reads them as Server-Sent Events."""
 
     def __init__(self) -> None:
         self.changes: deque[bytes] = deque(maxlen=CHANGES_KEPT)
         self.condition = threading.Condition()
         self.ended = False
 
-    def add(self, change: bytes) -> None:
-        """Add a change; the oldest one is lost if there are too many."""
+    def add_change(self, change: bytes) -> None:
+        """Add a change, and wake up next(); the oldest change is lost if there are too many."""
         with self.condition:
             self.changes.append(change)
             self.condition.notify()
@@ -190,7 +193,7 @@ class ChangeReader:
         """Return the changes that have come; a comment if none comes for a while; b"" at the end."""
         with self.condition:
             if not self.changes and not self.ended:
-                self.condition.wait(0.5)
+                self.condition.wait(COMMENT_EVERY_S)
             if self.ended:
                 return b""
             if not self.changes:
@@ -222,7 +225,7 @@ class Director:
         self.models: list[ShownModel] = []
         self.clients = Clients()
         self.readers: list[ChangeReader] = []
-        self.factor = 1.0
+        self.slowdown = 1.0
         self.gate = 1
         self.started = 0
         self.scene: dict[str, Any] = {}
@@ -279,7 +282,7 @@ class Director:
             raise ActionError(f"{min(wrong)} cannot be changed here")
         with self.lock:
             old = self.model(number)
-            choice = old.choice.changed(values)
+            choice = old.choice.with_values(values)
             self.clients.let_go(old.clients, all_kinds=True)
             old.process.stop()
             try:
@@ -313,7 +316,7 @@ class Director:
         with self.lock:
             for model in self.models:
                 wanted = min(count or kind.usual, kind.most)
-                self.clients.send(model.clients, kind, wanted, self.gate, self.factor)
+                self.clients.send(model.clients, kind, wanted, self.gate, self.slowdown)
 
     def let_go(self) -> None:
         """End the clients that are held, then open the gate for all pages and programs that wait.
@@ -330,7 +333,7 @@ class Director:
         """Make clients and pages slower from now on. Raises ActionError."""
         if not 1 <= factor <= MOST_FACTOR:
             raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
-        self.factor = factor
+        self.slowdown = factor
 
     # The picture
 
@@ -340,7 +343,7 @@ class Director:
         while not self.stopping.wait(PICTURE_S):
             with self.lock:
                 for model in self.models:
-                    model.read()
+                    model.take_new_events()
                 if number % BACKLOG_EVERY == 0:
                     self.look_at_backlogs()
                 self.publish({"models": [model.changes() for model in self.models]})
@@ -357,14 +360,14 @@ class Director:
         while not self.stopping.wait(METERS_S):
             for model in list(self.models):
                 with suppress(OSError):
-                    model.measure()
+                    model.measure_cost()
 
     def publish(self, change: dict[str, Any]) -> None:
         """Give a change to all readers."""
         if self.readers:
             data = encoded(change)
             for reader in self.readers:
-                reader.add(data)
+                reader.add_change(data)
 
     def publish_all(self) -> None:
         """Tell all readers that the models are others."""
@@ -375,7 +378,7 @@ class Director:
         return {
             "all": [model.facts() for model in self.models],
             "kinds": [{"name": kind.name, "title": kind.title} for kind in KINDS.values() if kind.button],
-            "factor": self.factor,
+            "factor": self.slowdown,
             "scene": self.scene,
             "scenes": self.scenes,
         }
@@ -392,7 +395,7 @@ class Director:
             if len(self.readers) >= 20:
                 raise ActionError("twenty pages are open already: close one")
             reader = ChangeReader()
-            reader.add(encoded(self.everything()))
+            reader.add_change(encoded(self.everything()))
             self.readers.append(reader)
             return reader
 
@@ -421,7 +424,7 @@ class Director:
                 self.look_at_backlogs()
                 return float(model.backlog or 0)
             if name in COSTS:
-                model.measure()
+                model.measure_cost()
                 return float(model.cost.get(name, 0))
             if name in ("queued", "parked", "lost"):
                 return float(getattr(story, name))
@@ -446,7 +449,7 @@ class Director:
         """Tell all events that the models have written by now. It takes SETTLE_S."""
         with self.lock:
             for model in self.models:
-                model.read()
+                model.take_new_events()
         self.stopping.wait(2 * SETTLE_S)
         with self.lock:
             for model in self.models:

@@ -71,7 +71,7 @@ class ForeignChoice(NamedTuple):
         """The command line."""
         return self.line
 
-    def changed(self, values: dict[str, str]) -> ForeignChoice:
+    def with_values(self, values: dict[str, str]) -> ForeignChoice:
         """Return the choice with other values. Only the number of workers can change. Raises UsageError."""
         known = {key: value for key, value in (self.values | values).items() if value}
         if known.keys() - {"workers"}:

@@ -76,8 +76,10 @@ class LiveStory(TraceStory):
             self.ended_at[event.worker] = event.seconds
             self.forget(event.connection)
 
-    def enter(self, connection: TracedConnection, event: TraceEvent, state: str, want: str = "") -> None:
-        super().enter(connection, event, state, want)
+    def enter_state(
+        self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
+    ) -> None:
+        super().enter_state(connection, event, state, want)
         if state in OCCUPYING and event.worker not in self.rows:
             self.give_row(event.worker)
 
@@ -99,7 +101,7 @@ class LiveStory(TraceStory):
         """Forget a connection that is closed. Its spans were handed over, or will be with the next change."""
         connection = self.connections.pop(name, None)
         if connection is not None:
-            self.leave(connection, connection.closed or self.ended)
+            self.end_state(connection, connection.closed or self.ended)
 
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, and the state of now, as an object for JSON.
@@ -205,7 +207,7 @@ class LiveStory(TraceStory):
     def tidy(self) -> None:
         """Forget what no later change needs."""
         self.spans.clear()
-        self.behind.forget()
+        self.behind.forget_ended()
         del self.steps[:-1]
         self.refusals.clear()
         limit = self.ended - GHOST_S

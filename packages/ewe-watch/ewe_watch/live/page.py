@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from ewe.config.messages import ConfigError, Failure
 from ewe.http.messages import Response, Source
 from ewe.http.status import HTTPError
-from ewe_watch.live.actions import act
+from ewe_watch.live.actions import execute_action
 from ewe_watch.live.director import ActionError, ChangeReader, Director
 from ewe_watch.page import lanes_program, part, style
 
@@ -106,7 +106,7 @@ class WatchPage:
             action = json.loads(body)
             if not isinstance(action, dict):
                 raise ActionError("an action is a JSON object")
-            await io.call(act, self.director, self.chooser, action)
+            await io.call(execute_action, self.director, self.chooser, action)
         except (ConfigError, Failure, ValueError) as reason:
             text = str(reason).partition("\n")[0]
             return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())

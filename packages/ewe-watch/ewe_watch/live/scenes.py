@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError, Failure, nearest
-from ewe_watch.live.choice import MOST_MODELS, ModelChoice, begins_model, parse
+from ewe_watch.live.choice import MOST_MODELS, ModelChoice, begins_model, parse_choice
 from ewe_watch.live.clients import KINDS
 from ewe_watch.live.director import ActionError, Choice, Director, can_be_measured
 
@@ -135,7 +135,7 @@ def model_of(text: str) -> ModelChoice:
     """Return a model of a scene. Raises ValueError, ConfigError."""
     if not begins_model(text):
         raise ValueError(f"models: {text!r} does not begin with a model such as -p")
-    return parse(text)
+    return parse_choice(text)
 
 
 def step_of(number: int, table: dict[str, Any], models: int) -> SceneStep:

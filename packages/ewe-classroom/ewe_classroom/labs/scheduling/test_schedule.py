@@ -13,11 +13,12 @@ from schedule import Request, Schedule
 def scenario_next():
     """Three requests wait. fifo takes the first one, sff the smallest one."""
     for policy, order in (("fifo", ["b", "c", "a"]), ("sff", ["a", "b", "c"])):
+        # A queue of 16 has room for all, so nothing is dropped
         schedule.POLICY, schedule.QUEUE, schedule.DROP = policy, 16, "newest"
         waiting = Schedule()
         for name, size in (("b", 20), ("c", 30), ("a", 10)):
             waiting.put(request(name, size))
-        taken = [waiting.get(1).target for _ in order]
+        taken = [waiting.get(worker=1).target for _ in order]
         assert taken == order, f"{policy} serves {taken}, and not {order}"
 
 
