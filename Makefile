@@ -53,7 +53,7 @@ packages: ## Debian's packages for the tests that are skipped without them: sudo
 	@$(PYTHON) tests/support/resources.py
 
 quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
-	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 5 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
+	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 3 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,7 @@ sys.dont_write_bytecode = False
 # `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
 PROCESS_FIXTURES = {"start", "start_shared", "shared_server"}
 PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+QUICK = "not starts_processes"
 processes_started: list[str] = []
 # The shared fixtures that started a process, by where they are defined and their name. Only the first test of a run
 # that asks for one sees the process start; all others need the mark too, or it depends on the order of the tests.
@@ -36,15 +39,24 @@ process_fixtures: dict[tuple[str, str], str] = {}
 hypothesis.settings.register_profile("ewe", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("ewe")
 # The tests that begin a run. They need the engine of Java, which the first of them builds, or they are the longest
-# ones: at the end of a run, one process of pytest would work on them alone.
+# ones: at the end of a run, one process of pytest would work on them alone. Each process gets its share of them.
 BEGIN_A_RUN = (
     "tests/xswitch/test_java.py",
+    "packages/ewe-classroom/tests/test_zoo.py",
+    "packages/ewe-classroom/tests/test_queue_races.py",
+    "packages/ewe-classroom/tests/test_packs.py",
+    "packages/ewe-classroom/tests/test_course.py",
+    "packages/ewe-watch/tests/test_access.py",
+    "packages/ewe-watch/tests/test_live_browser.py",
     "tests/xswitch/test_servlet_apis.py",
     "packages/ewe-lab/tests/",
+    "tests/applications/",
     "tests/operations/test_hostile.py",
     "tests/gateway/test_scgi_uwsgi.py",
     "tests/streams/",
 )
+# A module of which no test is quick
+ALL_START_PROCESSES = re.compile(r"^pytestmark = (\[[^]]*)?pytest\.mark\.starts_processes", re.MULTILINE)
 base_directory = pytest.StashKey[Path]()
 
 
@@ -112,15 +124,50 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config.exit_status = exitstatus  # type: ignore[attr-defined]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of `make quick` the modules without quick tests: a seventh of the time of each process."""
+    if config.option.markexpr != QUICK or not collection_path.name.startswith("test_"):
+        return None
+    return bool(ALL_START_PROCESSES.search(collection_path.read_text())) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
     """Mark the tests that start processes by their fixtures, and put those first that begin a run."""
-    positions = {path: place for place, path in enumerate(BEGIN_A_RUN)}
-    items.sort(
-        key=lambda item: min((n for path, n in positions.items() if item.nodeid.startswith(path)), default=99)
-    )
     for item in items:
         if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("starts_processes")
+    result = yield
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
+    return result
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the tests in an order in which each of xdist's workers begins with its share of BEGIN_A_RUN.
+
+    xdist gives each worker a part of the order, all of the same size. A worker that has ended its part takes the
+    second half of what another one still has to do, so the long tests of a part stay where they are.
+    """
+
+    @functools.cache
+    def place(path: str) -> int:
+        return next((n for n, begin in enumerate(BEGIN_A_RUN) if path.startswith(begin)), len(BEGIN_A_RUN))
+
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    long = sorted((path for path in files if place(path) < len(BEGIN_A_RUN)), key=place)
+    rest = [item for path, tests in files.items() if place(path) == len(BEGIN_A_RUN) for item in tests]
+    order: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(order)) // (workers - worker)
+        share = [item for path in long[worker::workers] for item in files[path]]
+        part = [*share, *rest]
+        order += part[:size]
+        rest = part[size:]
+    return order
 
 
 def pytest_collection_finish() -> None:

@@ -138,7 +138,7 @@ class Scale:
         return log_ticks(self.low, self.high, most) if self.log else nice_ticks(self.low, self.high, most)
 
 
-def scale(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Scale:
+def scale_for(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Scale:
     """Return a scale for the values: it begins at zero, or, if logarithmic, at the smallest value."""
     positive = [value for value in values if value > 0 and math.isfinite(value)]
     if log and positive:

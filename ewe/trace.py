@@ -65,6 +65,7 @@ The system call is the largest part of an event's cost. A worker therefore write
 each other with one write(2):
 
     hold(goes-on)  write(request) │ a feature's handler │ hold(answered)  write(sends) │ send(2) │ hold(sent) ...
+    hold(accepted)  hold(runs)  write(waits) │ recv(2) │ ...
 
 hold() keeps a line in the memory of its thread, and the next write() writes it before its own line. An event may be
 held only if ewe's own code leads from it to the next write(), and nothing on this way can wait: no system call that
@@ -96,6 +97,7 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
@@ -184,6 +186,10 @@ class Trace:
         worker.held += line
         if len(worker.held) > MAX_HELD_CHARS:
             self.write_lines(worker, "")
+
+    def writer(self, held: bool) -> Callable[..., None]:
+        """Return hold() or write()."""
+        return self.hold if held else self.write
 
     def write(self, event: str, connection: str, text: object = "") -> None:
         """Write one event of a connection, after the held ones. It never raises, and never waits."""

@@ -48,7 +48,7 @@ def keys_of(table: type) -> dict[str, Key]:
     }
 
 
-def by_field(values: Mapping[str, Any]) -> dict[str, Any]:
+def by_field_name(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table by the names of the dataclass's fields."""
     return {key.replace("-", "_"): value for key, value in values.items()}
 

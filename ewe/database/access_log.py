@@ -53,11 +53,11 @@ def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
     rows: REPORT does not read the times.
     """
     random_numbers = random.Random(seed)
-    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(ADDRESS_COUNT)]
-    weights = [1 / (each + 1) for each in range(ADDRESS_COUNT)]
+    addresses = [f"10.{client % 7}.{client % 31}.{client + 1}" for client in range(ADDRESS_COUNT)]
+    weights = [1 / (client + 1) for client in range(ADDRESS_COUNT)]
     for number in range(rows):
-        address = random_numbers.choices(addresses, weights)[0]
-        status = random_numbers.choices((200, 304, 404, 500), (80, 12, 7, 1))[0]
+        [address] = random_numbers.choices(addresses, weights)
+        [status] = random_numbers.choices((200, 304, 404, 500), weights=(80, 12, 7, 1))
         size = random_numbers.randrange(200, 40_000) if status == 200 else 0
         time = f"{number // 2000 % 28 + 1:02d}/Nov/1999:{number // 60 % 24:02d}:{number % 60:02d}:00 +0200"
         request = f"GET /pages/{random_numbers.randrange(2000):04d}.html HTTP/1.0"
@@ -74,7 +74,7 @@ def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
         )
 
 
-def lines_of(lines: Iterable[str]) -> Iterator[Row | None]:
+def rows_of(lines: Iterable[str]) -> Iterator[Row | None]:
     """Yield a row for each line of a common or combined log, None for a line that is neither."""
     for line in lines:
         match = LINE.match(line) if len(line) <= MAX_LINE_CHARS else None
@@ -84,7 +84,7 @@ def lines_of(lines: Iterable[str]) -> Iterator[Row | None]:
         address, user, time, request, status, size, referrer, agent = match.groups()
         # SQLite has integers of 64 bits: 19 digits at most
         size_bytes = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
-        user, request, referrer, agent = (unescaped(each or "-") for each in (user, request, referrer, agent))
+        user, request, referrer, agent = (unescaped(text or "-") for text in (user, request, referrer, agent))
         yield address, user, time, request, int(status), size_bytes, referrer, agent
 
 
@@ -97,29 +97,33 @@ def unescaped(text: str) -> str:
 
     def character(match: re.Match[str]) -> str:
         """Return the character for an escape. DEL (7f) cannot be printed, and stays as logged."""
-        return match[1] or (match[0] if match[2].lower() == "7f" else chr(int(match[2], 16)))
+        quote_or_backslash, code = match.groups()
+        if quote_or_backslash:
+            return str(quote_or_backslash)
+        return match[0] if code.lower() == "7f" else chr(int(code, 16))
 
     return ESCAPE.sub(character, text) if "\\" in text else text
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Iterator[str]]:
+def open_log(path: str) -> Iterator[Iterator[str]]:
     """Open a log, plain or compressed by gzip, to read it by lines; -: standard input. Raises OSError."""
     with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-        compressed = file.peek(2)[:2] == GZIP
-        raw = gzip.open(file) if compressed else file
+        is_compressed = file.peek(len(GZIP)).startswith(GZIP)
+        raw = gzip.open(file) if is_compressed else file
         # A CR alone ends no line: a client may have sent it, and not all servers escape it
         with io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n") as text:
             try:
-                yield bounded(text)
+                yield bounded_lines(text)
             except (EOFError, zlib.error) as reason:
                 raise OSError(errno.EIO, f"it is no whole gzip file ({reason})") from None
 
 
-def bounded(file: TextIO) -> Iterator[str]:
+def bounded_lines(file: TextIO) -> Iterator[str]:
     """Yield the lines of a file. A line longer than MAX_LINE_CHARS is cut to its beginning, which is not a row."""
     while line := file.readline(MAX_LINE_CHARS + 1):
         yield line
+        # Read the rest of a long line, and drop it
         while (
             not line.endswith("\n")
             and len(line) > MAX_LINE_CHARS
@@ -128,12 +132,12 @@ def bounded(file: TextIO) -> Iterator[str]:
             pass
 
 
-def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:
+def write_rows(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:
     """Write rows into the table `log` of a database; return the numbers of written rows and of lines without a row.
 
     new: replace the table. If this fails, the database stays unchanged. Raises ConfigError.
     """
-    written = left_out = 0
+    written_count = omitted_count = 0
     try:
         connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
         try:
@@ -146,14 +150,14 @@ def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]
             insert = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             for row in rows:
                 if row is None:
-                    left_out += 1
+                    omitted_count += 1
                     continue
                 connection.execute(insert, row)
-                written += 1
+                written_count += 1
             connection.execute("CREATE INDEX IF NOT EXISTS log_status ON log (status)")
             connection.execute("COMMIT")
         finally:
             connection.close()
     except sqlite3.Error as reason:
         raise ConfigError(f"{path}: {reason}") from None
-    return written, left_out
+    return written_count, omitted_count

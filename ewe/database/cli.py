@@ -18,7 +18,7 @@ from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest
-from ewe.database.settings import DATABASE, GENERAL, LISTEN, Settings, load, unknown
+from ewe.database.settings import DATABASE_KEYS, GENERAL_KEYS, LISTEN, Settings, load, unknown_database
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
@@ -31,9 +31,10 @@ Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
 @entry_point("ewe-dbd")
 def main(arguments: list[str]) -> int:
     """Run the command, or a subcommand; return the exit status."""
+    name, *own_arguments = arguments or [""]
     subcommands = {"status": status, "ask": ask, "time": time_calls, "sample": sample, "load": load_log}
-    subcommand = subcommands.get(arguments[0]) if arguments else None
-    return subcommand(arguments[1:]) if subcommand is not None else run(arguments)
+    subcommand = subcommands.get(name)
+    return subcommand(own_arguments) if subcommand is not None else run(arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,18 +60,19 @@ def run(arguments: Sequence[str]) -> int:
     file = options.config and os.path.abspath(options.config)
 
     def read() -> Settings:
+        """Return the settings of the file, with those of the command line in their place. Raises ConfigError."""
         settings = load(file)
         overrides = {"listen": tuple(options.listen or ()), "trace": options.trace}
         return replace(settings, **{key: value for key, value in overrides.items() if value})
 
-    for each in options.listen or ():
-        LISTEN.read_at("--listen", each)
+    for address in options.listen or ():
+        LISTEN.read_at("--listen", address)  # raises ConfigError for a malformed address
     settings = read()
     if options.print_config:
         print("\n".join(as_toml(settings)))
         return 0
-    for each in warnings_about(settings):
-        print(f"ewe-dbd: {each}", file=sys.stderr)
+    for warning in warnings_about(settings):
+        print(f"ewe-dbd: {warning}", file=sys.stderr)
     if options.check_config:
         print(f"configuration ok ({file or 'no file'})")
         return 0
@@ -81,7 +83,10 @@ def run(arguments: Sequence[str]) -> int:
 
 @interrupt_stops
 def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level: str) -> int:
-    """Serve until a signal ends the daemon; return the exit status. Raises StartError, ConfigError."""
+    """Serve until a signal ends the daemon; return the exit status. Raises StartError, ConfigError.
+
+    read: reads the settings again. level: of the messages that are logged.
+    """
     from ewe.database.traced import daemon_class
 
     if not settings.listen:
@@ -103,28 +108,30 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
     except OSError as reason:
         raise ConfigError(why_not(settings.trace, reason)) from None
 
-    def read_and_make() -> Settings:
+    def read_and_make_files() -> Settings:
+        """Return the settings read again, and make the missing files of their databases."""
         settings_read = read()
-        log_made(settings_read)
+        make_and_log_files(settings_read)
         return settings_read
 
-    def log_made(settings_read: Settings) -> None:
-        for path in make_missing(settings_read):
+    def make_and_log_files(settings_read: Settings) -> None:
+        """Make the missing files of SQLite, and log each."""
+        for path in make_missing_files(settings_read):
             log.write("info", f"{path}: made, an empty SQLite database")
 
-    log_made(settings)
-    daemon = daemon_class(trace)(settings, read_and_make, log)
+    make_and_log_files(settings)
+    daemon = daemon_class(trace)(settings, read_and_make_files, log)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
     daemon.run()
     return 0
 
 
-def make_missing(settings: Settings) -> list[str]:
+def make_missing_files(settings: Settings) -> list[str]:
     """Make each file of SQLite that is missing and that statements may write; return the paths.
 
     The daemon's account alone may read the file. Raises ConfigError if a file cannot be made.
     """
-    made = []
+    new_files = []
     for name, database_settings in settings.databases.items():
         source = database_settings.source
         if database_settings.driver != "sqlite" or not database_settings.write or database_settings.per_user:
@@ -137,8 +144,8 @@ def make_missing(settings: Settings) -> list[str]:
             raise ConfigError(
                 f"[databases.{name}] source: cannot make {source}: {reason.strerror}; write = true needs a file"
             ) from None
-        made.append(source)
-    return made
+        new_files.append(source)
+    return new_files
 
 
 def warnings_about(settings: Settings) -> list[str]:
@@ -156,28 +163,35 @@ def warnings_about(settings: Settings) -> list[str]:
             lines.append(
                 f"[databases.{name}] source: {source} cannot be opened; the daemon tries at each request"
             )
-        tcp = [each for each in settings.listen if parse_transport(each)[0] == "tcp"]
+        tcp_address = next((address for address in settings.listen if is_tcp(address)), "")
         if (
-            tcp
+            tcp_address
             and database_settings.key
             and os.path.exists("/proc")
-            and not tcp[0].startswith(("127.", "localhost", "[::1]"))
+            and not tcp_address.startswith(("127.", "localhost", "[::1]"))
         ):
             lines.append(
-                f"[databases.{name}] key: the key crosses the network unencrypted ({tcp[0]}); use a Unix socket"
+                f"[databases.{name}] key: the key crosses the network unencrypted ({tcp_address});"
+                " use a Unix socket"
             )
     return lines
+
+
+def is_tcp(address: str) -> bool:
+    """Return whether an address of the daemon is one of TCP."""
+    kind, _, _ = parse_transport(address)
+    return kind == "tcp"
 
 
 def as_toml(settings: Settings) -> list[str]:
     """Return the settings as the lines of a file."""
     lines = [
         f"{key} = {toml(described.kind, getattr(settings, key.replace('-', '_')))}"
-        for key, described in GENERAL.items()
+        for key, described in GENERAL_KEYS.items()
     ]
     for name, database_settings in settings.databases.items():
         lines += ["", f"[databases.{name}]"]
-        for key, described in DATABASE.items():
+        for key, described in DATABASE_KEYS.items():
             value = getattr(database_settings, key.replace("-", "_"))
             if value not in ("", ()):
                 lines.append(f"{key} = {toml(described.kind, value)}")
@@ -199,7 +213,8 @@ def status(arguments: Sequence[str]) -> int:
         "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
     )
     parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
-    return show(address_of(parser.parse_args(arguments)), ClientRequest("", ""))
+    # A request without a database is one for the status
+    return print_answer(address_of(parser.parse_args(arguments)), ClientRequest(database="", statement=""))
 
 
 def ask(arguments: Sequence[str]) -> int:
@@ -210,7 +225,7 @@ def ask(arguments: Sequence[str]) -> int:
     parser.add_argument("parameter", nargs="*", help="texts for the statement's ? in order")
     parser.add_argument(
         "--layout",
-        choices=[each.lower() for each in LAYOUTS],
+        choices=[layout.lower() for layout in LAYOUTS],
         default="csv",
         help="the format of the result [csv]",
     )
@@ -228,11 +243,11 @@ def ask(arguments: Sequence[str]) -> int:
         client=os.getpid(),
         key=options.key,
     )
-    return show(address_of(options), request)
+    return print_answer(address_of(options), request)
 
 
-def show(address: str, request: ClientRequest) -> int:
-    """Print a daemon's answer. Raises DatabaseError, UsageError."""
+def print_answer(address: str, request: ClientRequest) -> int:
+    """Ask a daemon, and print its answer; return the exit status. Raises DatabaseError, UsageError."""
     from ewe.database.client import Client
 
     try:
@@ -261,10 +276,9 @@ def time_calls(arguments: Sequence[str]) -> int:
     settings = load(options.config)
     database_settings = settings.databases.get(options.database)
     if database_settings is None:
-        raise UsageError(unknown(options.database, settings))
-    addresses = [
-        each for each in settings.listen if database_settings.key or parse_transport(each)[0] != "tcp"
-    ]
+        raise UsageError(unknown_database(options.database, settings))
+    # Over TCP the daemon asks for a key
+    addresses = [address for address in settings.listen if database_settings.key or not is_tcp(address)]
     request = ClientRequest(
         options.database, options.statement, "CSV", key=database_settings.key, read_only=True
     )
@@ -287,7 +301,7 @@ def sample(arguments: Sequence[str]) -> int:
         "--rows", type=int, default=access_log.ROWS, help=f"how many rows [{access_log.ROWS}]"
     )
     options = parser.parse_args(arguments)
-    written, _ = access_log.fill(options.database, access_log.sample(options.rows), new=True)
+    written, _ = access_log.write_rows(options.database, access_log.sample(options.rows), new=True)
     print(f"{options.database}: {written} rows in the table log")
     return 0
 
@@ -304,9 +318,9 @@ def load_log(arguments: Sequence[str]) -> int:
     parser.add_argument("database")
     options = parser.parse_args(arguments)
     try:
-        with access_log.opened(options.log) as lines:
-            rows = access_log.lines_of(lines)
-            written, left_out = access_log.fill(options.database, rows, new=False)
+        with access_log.open_log(options.log) as lines:
+            rows = access_log.rows_of(lines)
+            written, left_out = access_log.write_rows(options.database, rows, new=False)
     except OSError as reason:
         raise ConfigError(f"cannot read {options.log}: {reason.strerror or reason}") from None
     if left_out and not written:

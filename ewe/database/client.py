@@ -43,7 +43,10 @@ class Client:
         self.socket.close()
 
     def ask(self, request: ClientRequest) -> Iterator[bytes]:
-        """Yield the parts of a result. Raises DatabaseError: after some parts, if the result is not complete."""
+        """Send a request, and yield the parts of its result as they come.
+
+        Raises DatabaseError: after some parts, if the result is not complete.
+        """
         try:
             try:
                 self.socket.sendall(encode_request(request))

@@ -36,7 +36,7 @@ from dataclasses import replace
 from ewe.database.daemons import REOPEN_LOG, DaemonProcess, RemoteWorker
 from ewe.database.drivers import DRIVERS
 from ewe.database.gateways import REQUEST_TIMEOUT_S, Complaints, Gateway, Gateways
-from ewe.database.lines import Acceptor, GatewayConnection, name_of, open_acceptors
+from ewe.database.lines import Acceptor, GatewayConnection, account_name, open_acceptors
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -45,7 +45,7 @@ from ewe.database.protocol import (
     decode_request,
     encode_response,
 )
-from ewe.database.settings import DatabaseSettings, Settings, unknown
+from ewe.database.settings import MAX_QUOTED_CHARS, DatabaseSettings, Settings, unknown_database
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
@@ -86,7 +86,7 @@ class Daemon:
         self.running: dict[RemoteWorker, Gateway] = {}
         self.idle_workers: list[RemoteWorker] = []  # the one that was idle longest comes first
         self.workers: list[RemoteWorker] = []
-        self.finished: deque[RemoteWorker] = deque()  # those that have answered, until take_back()
+        self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
         self.daemons: dict[int, DaemonProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
         self.pending_starts: deque[tuple[float, int]] = deque()
@@ -111,37 +111,38 @@ class Daemon:
         for descriptor in self.acceptors_by_descriptor:
             self.epoll.register(descriptor, select.EPOLLIN)
         try:
-            self.resize()
+            self.adjust_processes()
             while not self.is_over():
                 for descriptor, events in self.epoll.poll(DEADLINE_CHECK_S):
-                    self.handle(descriptor, events)
+                    self.handle_events(descriptor, events)
                 self.close_dropped()
                 while self.signals:
                     self.on_signal(self.signals.popleft())
-                self.collect()
-                self.expire(time.monotonic())
+                self.collect_finished()
+                self.enforce_deadlines(time.monotonic())
                 self.dispatch()
         finally:
             self.close()
 
-    def handle(self, descriptor: int, events: int) -> None:
+    def handle_events(self, descriptor: int, events: int) -> None:
         """Handle the events that epoll reports of one descriptor."""
         if descriptor == self.wakeup_reader:
             os.read(self.wakeup_reader, WAKEUP_BYTES)
         elif descriptor in self.acceptors_by_descriptor:
             self.accept(self.acceptors_by_descriptor[descriptor])
         elif descriptor in self.daemons:
-            if not self.read_reports(self.daemons[descriptor]):
+            if not self.read_reports(self.daemons[descriptor]):  # the process has ended
                 self.replace_daemon(self.daemons[descriptor])
         elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
-            if gateway.busy and self.finished:
-                self.collect()
+            # Its request may be answered already: then the event belongs to its next request
+            if gateway.is_busy and self.finished_workers:
+                self.collect_finished()
             if self.gateways.by_descriptor.get(descriptor) is not gateway:
-                return
-            if gateway.busy:
+                return  # it was dropped just now
+            if gateway.is_busy:
                 if gateway.connection.has_left(events):
                     self.gateway_left(gateway)
-                self.mute(gateway)
+                self.watch_only_for_end(gateway)
             elif events & select.EPOLLIN:
                 self.receive(gateway)
             else:
@@ -150,11 +151,11 @@ class Daemon:
     def accept(self, acceptor: Acceptor) -> None:
         """Accept connections, and read the bytes that the acceptor has received for existing ones."""
         try:
-            for connection in acceptor.take():
+            for connection in acceptor.ready_connections():
                 gateway = self.gateways.by_descriptor.get(connection.fileno())
                 if gateway is None:
                     self.register_gateway(Gateway(connection, acceptor))
-                elif not gateway.busy:
+                elif not gateway.is_busy:
                     self.receive(gateway)
                 # The connection keeps a busy gateway's bytes until the request is answered, up to a limit
                 elif connection.is_overfull():
@@ -164,7 +165,7 @@ class Daemon:
             self.log.write(
                 "error", f"cannot accept: {reason.strerror}; trying again in {DEADLINE_CHECK_S:g} s"
             )
-            self.watch_listeners(0)
+            self.watch_listeners(0)  # no events
             self.listen_again_at = time.monotonic() + DEADLINE_CHECK_S
 
     def register_gateway(self, gateway: Gateway) -> None:
@@ -174,7 +175,7 @@ class Daemon:
             self.refused_count += 1
             self.log_fault(gateway, "it may use no database here, so the connection is closed (users)")
             error = DatabaseError("FORBIDDEN", f"{gateway.peer_name} may not use a database here")
-            self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+            self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
             gateway.acceptor.forget(connection)
             connection.close()
             return
@@ -188,19 +189,19 @@ class Daemon:
 
     def enforce_limits(self) -> None:
         """Close connections while there are too many, or while their requests take too much memory."""
-        for gateway, why in self.gateways.surplus():
-            self.log_fault(gateway, f"a connection is closed: {why}")
-            if gateway.busy:
+        for gateway, reason in self.gateways.connections_to_close():
+            self.log_fault(gateway, f"a connection is closed: {reason}")
+            if gateway.is_busy:
                 self.gateway_left(gateway)
             else:
                 error = DatabaseError("UNAVAILABLE", "too many requests at once")
-                self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+                self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
             self.drop(gateway)
 
     def log_fault(self, gateway: Gateway, message: str) -> None:
-        """Log a peer's fault."""
-        if words := self.complaints.count(gateway.uid, f"{gateway.peer_name}: {message}"):
-            self.log.write("warning", words)
+        """Log a peer's fault, unless its account has had enough lines (Complaints)."""
+        if line := self.complaints.line_to_log(gateway.uid, f"{gateway.peer_name}: {message}"):
+            self.log.write("warning", line)
 
     def watch_listeners(self, events: int) -> None:
         """Make epoll report these events of the listening sockets."""
@@ -223,16 +224,17 @@ class Daemon:
         except ProtocolError as error:
             self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
             return
-        self.next_request(gateway)
+        self.queue_next_request(gateway)
         self.enforce_limits()
 
-    def next_request(self, gateway: Gateway) -> None:
+    def queue_next_request(self, gateway: Gateway) -> None:
         """Queue the gateway's next request, if it is complete; drop a gateway that does not read its answers.
 
         A request for the status, and one that the gateway must not make, are answered here.
         """
         gateway.request_bytes = 0
         try:
+            # Answer requests at once as long as possible; the first that must be queued ends the loop
             while not gateway.has_left:
                 size = len(gateway.decoder.data)
                 fields = gateway.decoder.next_frame()
@@ -241,10 +243,10 @@ class Daemon:
                 self.gateways.incomplete_since.pop(gateway, None)
                 request = decode_request(fields)
                 if not request.database:
-                    self.send_now_or_drop(gateway, self.status(gateway))
+                    self.send_now_or_drop(gateway, self.status_response(gateway))
                     continue
                 try:
-                    self.admit(gateway, request)
+                    self.queue_request(gateway, request)
                 except DatabaseError as error:
                     self.refuse(gateway, error)
                     continue
@@ -255,75 +257,76 @@ class Daemon:
         self.gateways.update(gateway)
         if gateway.has_left:
             self.drop(gateway)
-        elif not gateway.busy and gateway.connection.has_received():
+        elif not gateway.is_busy and gateway.connection.has_received():
             self.receive(gateway)
 
-    def admit(self, gateway: Gateway, request: ClientRequest) -> None:
-        """Queue a request that the gateway may make. Raises DatabaseError."""
-        job = self.job(gateway, request)
+    def queue_request(self, gateway: Gateway, request: ClientRequest) -> None:
+        """Queue a request; the gateway is busy then. Raises DatabaseError: not allowed, or the queue is full."""
+        job = self.job_for(gateway, request)
         if len(self.queue) >= self.settings.queue:
             raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
-        gateway.busy = True
+        gateway.is_busy = True
         self.queue.append(QueuedJob(gateway, job))
 
-    def mute(self, gateway: Gateway) -> None:
+    def watch_only_for_end(self, gateway: Gateway) -> None:
         """Make epoll report only the end of a busy gateway, once. Its next bytes stay in its connection."""
         if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return  # the gateway waited in the queue, and was dropped
         events = select.EPOLLONESHOT if gateway.has_left else gateway.connection.busy_events
         self.epoll.modify(gateway.connection.fileno(), events)
-        gateway.muted = True
+        gateway.is_muted = True
 
-    def job(self, gateway: Gateway, request: ClientRequest) -> Job:
-        """Return the job of a request that the gateway may make. Raises DatabaseError."""
+    def job_for(self, gateway: Gateway, request: ClientRequest) -> Job:
+        """Return the job of a request. Raises DatabaseError if the gateway may not make this request."""
         database_settings = self.settings.databases.get(request.database)
         # The same message for a database that does not exist and for one that this peer may not use
         if database_settings is None or not gateway.may_use(
             database_settings, self.accounts[request.database], request.key
         ):
             reason = (
-                unknown(request.database, self.settings)
+                unknown_database(request.database, self.settings)
                 if database_settings is None
                 else "it may not use this database"
             )
-            self.log_fault(gateway, f"{request.database[:60]!r}: {reason}")
+            self.log_fault(gateway, f"{request.database[:MAX_QUOTED_CHARS]!r}: {reason}")
             raise DatabaseError(
-                "FORBIDDEN", f"{gateway.peer_name} may not use a database {request.database[:60]!r}"
+                "FORBIDDEN",
+                f"{gateway.peer_name} may not use a database {request.database[:MAX_QUOTED_CHARS]!r}",
             )
         user = ""
         if database_settings.per_user:
             if gateway.uid is None:
                 raise DatabaseError(
-                    "FORBIDDEN", f"{request.database[:60]!r} is not used through TCP (per-user)"
+                    "FORBIDDEN", f"{request.database[:MAX_QUOTED_CHARS]!r} is not used through TCP (per-user)"
                 )
-            user = name_of(gateway.uid)
+            user = account_name(gateway.uid)
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
         return Job(
             request,
             database_settings.database(request.database, read_only=request.read_only, user=user),
             gateway.connection,
-            self.settings.rows,
-            limit,
-            self.settings.write_timeout,
+            rows=self.settings.rows,
+            time_limit=limit,
+            write_timeout=self.settings.write_timeout,
         )
 
     def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
-        """Answer with an error; close the connection if the beginning of its next frame is unknown."""
+        """Answer with an error. closes: close the connection, since the beginning of its next frame is unknown."""
         self.refused_count += 1
-        self.send_now_or_drop(gateway, ServerResponse(b"", False, error))
+        self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
         if closes:
             self.log_fault(gateway, str(error))
             self.drop(gateway)
 
     def send_now_or_drop(self, gateway: Gateway, response: ServerResponse) -> None:
-        """Send a short response without waiting; drop a gateway that has no room for it."""
+        """Send a short response without waiting; note that a gateway without room for it has left."""
         if not gateway.connection.send_now(encode_response(response)):
             gateway.has_left = True
 
     def gateway_left(self, gateway: Gateway) -> None:
         """Note that a gateway has left while its request waits or runs, and cancel the statement."""
         gateway.has_left = True
-        for queued in [each for each in self.queue if each.gateway is gateway]:
+        for queued in [queued for queued in self.queue if queued.gateway is gateway]:
             self.queue.remove(queued)
             self.drop(gateway)
         for worker, running_gateway in self.running.items():
@@ -364,7 +367,7 @@ class Daemon:
             database = queued.job.database
             worker = min(
                 self.idle_workers,
-                key=lambda each: (each.daemon.running, each.database != database, each.database is not None),
+                key=lambda idle: (idle.daemon.running, idle.database != database, idle.database is not None),
             )
             self.idle_workers.remove(worker)
             self.running[worker] = queued.gateway
@@ -372,19 +375,19 @@ class Daemon:
 
     def note_finished(self, worker: RemoteWorker) -> None:
         """Note that a worker is free."""
-        self.finished.append(worker)
+        self.finished_workers.append(worker)
 
-    def collect(self) -> None:
+    def collect_finished(self) -> None:
         """Take back the workers that have finished, and adjust the number of processes to the settings."""
-        self.take_back()
-        self.resize()
+        self.take_back_workers()
+        self.adjust_processes()
 
-    def take_back(self) -> None:
+    def take_back_workers(self) -> None:
         """Take back the workers that have finished, and read from their gateways again."""
-        while self.finished:
-            worker = self.finished.popleft()
+        while self.finished_workers:
+            worker = self.finished_workers.popleft()
             gateway = self.running.pop(worker)
-            gateway.busy = False
+            gateway.is_busy = False
             self.ended_jobs += 1
             # The worker that was idle longest stands first; its connection is replaced first
             self.idle_workers.append(worker)
@@ -395,15 +398,15 @@ class Daemon:
 
     def await_request(self, gateway: Gateway) -> None:
         """Continue with a gateway that has its answer: its next request may have come already."""
-        if gateway.muted:
+        if gateway.is_muted:
             self.epoll.modify(gateway.connection.fileno(), gateway.connection.idle_events)
-            gateway.muted = False
+            gateway.is_muted = False
         if gateway.connection.has_received():
             self.receive(gateway)
         else:
-            self.next_request(gateway)
+            self.queue_next_request(gateway)
 
-    def expire(self, now: float) -> None:
+    def enforce_deadlines(self, now: float) -> None:
         """Enforce all deadlines: of waiting requests, running statements and incomplete requests.
 
         Also accept again after a pause, and start processes that were to start again later.
@@ -411,9 +414,9 @@ class Daemon:
         if self.listen_again_at is not None and now >= self.listen_again_at and self.stop_by is None:
             self.listen_again_at = None
             self.watch_listeners(select.EPOLLIN)
-        while self.queue and now - self.queue[0].queued_at > self.settings.queue_timeout:
+        while self.queue and now - self.queue[0].queued_at > self.settings.queue_timeout:  # [0]: the oldest
             queued = self.queue.popleft()
-            queued.gateway.busy = False
+            queued.gateway.is_busy = False
             self.refuse(
                 queued.gateway, DatabaseError("UNAVAILABLE", "no connection became free (queue-timeout)")
             )
@@ -423,11 +426,15 @@ class Daemon:
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
                 worker.expire_now()
             worker.check_deadline(now)
-        for gateway in self.gateways.overdue(now):
+        for gateway in self.gateways.overdue_gateways(now):
             error = DatabaseError("MESSAGE", f"the request was not complete within {REQUEST_TIMEOUT_S:g} s")
             self.refuse(gateway, error, closes=True)
-        while self.stop_by is None and self.pending_starts and now >= self.pending_starts[0][0]:
-            self.start_daemon(self.pending_starts.popleft()[1])
+        while self.stop_by is None and self.pending_starts:
+            start_at, connections = self.pending_starts[0]
+            if now < start_at:
+                break
+            self.pending_starts.popleft()
+            self.start_daemon(connections)
 
     # Signals, status
 
@@ -442,7 +449,7 @@ class Daemon:
             for descriptor in self.acceptors_by_descriptor:
                 self.epoll.unregister(descriptor)
         else:
-            self.stop_by = 0.0
+            self.stop_by = 0.0  # the second signal: do not wait for running requests
 
     def reopen_log(self) -> None:
         """Open the log again after it was renamed; if that fails, the old file stays in use."""
@@ -462,28 +469,36 @@ class Daemon:
         except ValueError as error:
             self.log.write("error", f"the settings cannot be used, the old ones stay: {error}")
             return
-        several = settings.daemons or self.settings.daemons
-        for name in ("listen", "daemons", "memory", "trace", *(("connections",) if several else ())):
+        # Each of these processes was started with its part of the connections
+        shares_connections = settings.daemons or self.settings.daemons
+        for name in (
+            "listen",
+            "daemons",
+            "memory",
+            "trace",
+            *(("connections",) if shares_connections else ()),
+        ):
             if getattr(settings, name) != getattr(self.settings, name):
                 self.log.write("warning", f"{name}: a change needs a restart")
                 settings = replace(settings, **{name: getattr(self.settings, name)})
         self.settings = settings
         self.accounts = accounts_of(settings, self.log)
-        self.resize()
+        self.adjust_processes()
         self.log.write("info", "the settings were read again")
 
-    def resize(self) -> None:
+    def adjust_processes(self) -> None:
         """Start or end daemon processes as the settings demand. A process that runs a statement ends after it."""
         daemons, connections = self.settings.daemons, self.settings.connections
         if daemons:
             if not self.daemons and not self.pending_starts:
                 for number in range(daemons):
+                    # The parts differ by 1 at most, and their sum is `connections`
                     self.start_daemon((connections + number) // daemons)
             return
         while len(self.daemons) + len(self.pending_starts) < connections:
             self.start_daemon(1)
         while len(self.daemons) + len(self.pending_starts) > connections and self.idle_workers:
-            self.forget(self.idle_workers[0].daemon)
+            self.end_process(self.idle_workers[0].daemon)
 
     def start_daemon(self, connections: int) -> None:
         """Start a process with so many connections; try again later if the system cannot make a process."""
@@ -512,29 +527,31 @@ class Daemon:
 
     def replace_daemon(self, daemon: DaemonProcess) -> None:
         """Replace a process that has ended: answer or close the gateways that it served, and start another."""
-        self.take_back()
-        lost = [(remote, self.running.pop(remote)) for remote in daemon.workers if remote.job is not None]
+        self.take_back_workers()
+        lost = [(worker, self.running.pop(worker)) for worker in daemon.workers if worker.job is not None]
         is_young = time.monotonic() - daemon.started_at < MIN_LIFE_S
         self.pending_starts.append(
             (time.monotonic() + (MIN_LIFE_S if is_young else 0.0), len(daemon.workers))
         )
-        self.forget(daemon)
-        why = "was killed, since a statement did not end" if daemon.stuck_worker is not None else "has ended"
-        self.log.write("error", f"a daemon (pid {daemon.pid}) {why}; starting another")
-        for remote, gateway in lost:
-            self.report_loss(gateway, remote)
+        self.end_process(daemon)
+        event = (
+            "was killed, since a statement did not end" if daemon.stuck_worker is not None else "has ended"
+        )
+        self.log.write("error", f"a daemon (pid {daemon.pid}) {event}; starting another")
+        for worker, gateway in lost:
+            self.report_loss(gateway, worker)
 
-    def forget(self, daemon: DaemonProcess) -> None:
-        """End a process whose workers are idle or lost."""
+    def end_process(self, daemon: DaemonProcess) -> None:
+        """End a process whose workers are idle or lost, and forget it and its workers."""
         self.epoll.unregister(daemon.fileno())
         del self.daemons[daemon.fileno()]
         daemon.close()
-        self.workers = [each for each in self.workers if each.daemon is not daemon]
-        self.idle_workers = [each for each in self.idle_workers if each.daemon is not daemon]
+        self.workers = [worker for worker in self.workers if worker.daemon is not daemon]
+        self.idle_workers = [worker for worker in self.idle_workers if worker.daemon is not daemon]
 
     def report_loss(self, gateway: Gateway, worker: RemoteWorker) -> None:
         """Tell a gateway that the process of its statement has ended; within an answer, close the connection."""
-        gateway.busy = False
+        gateway.is_busy = False
         if gateway.has_left or not worker.error_flag.is_allowed():
             self.drop(gateway)
             return
@@ -546,20 +563,20 @@ class Daemon:
         self.refuse(gateway, error)
         self.await_request(gateway)
 
-    def status(self, gateway: Gateway) -> ServerResponse:
+    def status_response(self, gateway: Gateway) -> ServerResponse:
         """Return the daemon's state as JSON; an error for all accounts but root and the daemon's own."""
-        self.collect()
+        self.collect_finished()
         if gateway.uid not in (0, os.geteuid()):
             error = DatabaseError(
                 "FORBIDDEN", "only root and the daemon's own account may ask for the status"
             )
-            return ServerResponse(b"", False, error)
+            return ServerResponse(b"", more=False, error=error)
         processes = [
             {
                 "pid": daemon.pid,
                 "running": daemon.running,
                 "served": daemon.ended_jobs,
-                "connections": names_of(daemon.workers),
+                "connections": connected_databases(daemon.workers),
             }
             for daemon in self.daemons.values()
         ]
@@ -568,19 +585,19 @@ class Daemon:
             "gateways": len(self.gateways),
             "waiting": len(self.queue),
             "running": len(self.running),
-            "connections": names_of(self.workers),
+            "connections": connected_databases(self.workers),
             "served": self.ended_jobs,
             "refused": self.refused_count,
             "daemons": processes,
             "demons": processes,  # the former name of the key, which programs may read
         }
-        return ServerResponse(json.dumps(summary, indent=2).encode() + b"\n", False)
+        return ServerResponse(json.dumps(summary, indent=2).encode() + b"\n", more=False)
 
     def is_over(self) -> bool:
         """Return whether the daemon has been asked to stop, and no work is left or the time is over."""
         if self.stop_by is None:
             return False
-        return time.monotonic() > self.stop_by or not (self.running or self.queue or self.finished)
+        return time.monotonic() > self.stop_by or not (self.running or self.queue or self.finished_workers)
 
     def close(self) -> None:
         """Close everything, and kill the processes that still run."""
@@ -602,7 +619,7 @@ def preload(databases: Iterable[DatabaseSettings]) -> None:
             pass
 
 
-def names_of(workers: Iterable[RemoteWorker]) -> list[str]:
+def connected_databases(workers: Iterable[RemoteWorker]) -> list[str]:
     """Return the names of the databases that workers are connected to."""
     return [worker.database.name for worker in workers if worker.database is not None]
 

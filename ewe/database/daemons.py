@@ -47,7 +47,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ewe.database.drivers import Database
-from ewe.database.lines import GatewayConnection, unpacked
+from ewe.database.lines import GatewayConnection, unpack_connection
 from ewe.database.protocol import DatabaseError
 from ewe.database.worker import ErrorFlag, Job, WorkerThread
 from ewe.logger import ErrorLog
@@ -76,7 +76,8 @@ class Channel:
         content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         data = LENGTH.pack(len(content)) + content
         if descriptors:
-            data = data[socket.send_fds(self.socket, [data], descriptors) :]
+            sent_bytes = socket.send_fds(self.socket, [data], descriptors)
+            data = data[sent_bytes:]
         if data:
             self.socket.sendall(data)
 
@@ -91,7 +92,8 @@ class Channel:
         self.descriptors += descriptors
         messages = []
         while len(self.data) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self.data)[0]
+            (length,) = LENGTH.unpack_from(self.data)
+            end = LENGTH.size + length
             if len(self.data) < end:
                 break
             messages.append(pickle.loads(self.data[LENGTH.size : end]))
@@ -124,11 +126,6 @@ class RemoteWorker:
         self.job: Job | None = None
         self.expires_at = 0.0
 
-    @property
-    def load(self) -> int:
-        """Return how many statements its process runs."""
-        return self.daemon.running
-
     def start(self, job: Job) -> None:
         """Make the worker answer a request. The time limit of the statement begins now."""
         self.job = job
@@ -136,7 +133,7 @@ class RemoteWorker:
         self.expires_at = time.monotonic() + job.time_limit
         self.daemon.running += 1
         self.error_flag.allow()
-        descriptors, packed_connection = job.gateway_connection.packed()
+        descriptors, packed_connection = job.gateway_connection.pack()
         # The process makes its own object of the connection, from `packed_connection`
         job = job._replace(gateway_connection=None)  # type: ignore[arg-type]
         self.daemon.send_order((self.number, packed_connection, job), descriptors)
@@ -173,15 +170,15 @@ class RemoteWorker:
             )
         return DatabaseError("UNAVAILABLE", "the process that ran the statement has ended")
 
-    def note_end(self, connection_lost: bool, connected: bool) -> None:
+    def note_end(self, connection_lost: bool, is_connected: bool) -> None:
         """Note that the process has reported the end of the job, and call on_done().
 
-        connected: the worker keeps its connection to the database.
+        connection_lost: see the class. is_connected: the worker keeps its connection to the database.
         """
         assert self.job is not None
         self.daemon.running -= 1
         self.daemon.ended_jobs += 1
-        self.database = self.job.database if connected else None
+        self.database = self.job.database if is_connected else None
         self.job = None
         self.connection_lost = connection_lost
         self.on_done(self)
@@ -232,8 +229,8 @@ class DaemonProcess:
             messages = self.channel.receive()
         except OSError:
             raise EOFError from None
-        for number, connection_lost, connected in messages:
-            self.workers[number].note_end(connection_lost, connected)
+        for number, connection_lost, is_connected in messages:  # from OrderExecutor.report()
+            self.workers[number].note_end(connection_lost, is_connected)
 
     def kill(self, stuck: RemoteWorker | None = None) -> None:
         """Kill the process. stuck: the worker whose statement cannot be ended otherwise."""
@@ -263,11 +260,13 @@ def run_daemon_process(
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # the regulating process handles them, and sends orders
-        kept = sorted(
-            {0, 1, 2, sock.fileno(), log.file.descriptor, worker.trace.file if worker.trace else -1} - {-1}
-        )
-        for lower, upper in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(lower + 1, upper)  # all descriptors between two kept ones
+        trace_descriptor = worker.trace.file if worker.trace else -1
+        used_descriptors = sorted({0, 1, 2, sock.fileno(), log.file.descriptor, trace_descriptor} - {-1})
+        # Close all descriptors between two used ones, and above the last
+        for lower, upper in zip(
+            used_descriptors, [*used_descriptors[1:], os.sysconf("SC_OPEN_MAX")], strict=True
+        ):
+            os.closerange(lower + 1, upper)
         limit_memory(memory)
         OrderExecutor(Channel(sock), log, error_flags, worker).run()
         status = 0
@@ -284,7 +283,8 @@ def limit_memory(extra_bytes: int) -> None:
     """
     try:
         with open("/proc/self/statm", "rb") as file:
-            present_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            pages, *_ = file.read().split()  # the size of the address space: proc(5)
+            present_bytes = int(pages) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -326,7 +326,7 @@ class OrderExecutor:
 
     def start(self, number: int, packed_connection: tuple[Any, ...], job: Job) -> None:
         """Make a worker answer a request."""
-        gateway_connection = unpacked([self.channel.descriptors.popleft()], packed_connection)
+        gateway_connection = unpack_connection([self.channel.descriptors.popleft()], packed_connection)
         self.gateway_connections[number] = gateway_connection
         worker = self.workers.get(number)
         if worker is None:
@@ -340,8 +340,8 @@ class OrderExecutor:
         """Report that a worker has finished its job, to DaemonProcess.read(); called in the worker's thread."""
         # This process's copy of the connection: the regulating process keeps the gateway's connection open
         self.gateway_connections.pop(number).close()
-        connected = worker.database is not None  # the worker keeps its connection to the database
-        message = pickle.dumps((number, worker.connection_lost, connected), pickle.HIGHEST_PROTOCOL)
+        is_connected = worker.database is not None  # the worker keeps its connection to the database
+        message = pickle.dumps((number, worker.connection_lost, is_connected), pickle.HIGHEST_PROTOCOL)
         try:
             # One short message is sent completely, so messages of several threads do not mix
             self.channel.socket.send(LENGTH.pack(len(message)) + message)

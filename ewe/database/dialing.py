@@ -85,20 +85,22 @@ class PipeToDaemon:
     def __init__(self, directory: str, timeout_s: float) -> None:
         """Make two pipes in the daemon's directory, and announce them (transports.py). Raises OSError."""
         self.timeout_s = timeout_s
-        self.reader = self.writer = reader_until_open = -1
+        self.reader = self.writer = reader_until_open = -1  # -1: not open yet
         note_pipe = os.open(os.path.join(directory, NOTE_PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         name = new_id()
-        paths = [os.path.join(directory, f"{name}.{part}") for part in ("request", "reply")]
+        request_path, reply_path = paths = [
+            os.path.join(directory, f"{name}.{part}") for part in ("request", "reply")
+        ]
         try:
             for path in paths:
                 os.mkfifo(path)
                 os.chmod(path, 0o666)  # the daemon may have another account; only it learns the name
             # Without a reader, the pipe could not be opened for writing
-            reader_until_open = os.open(paths[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self.writer = os.open(paths[0], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self.reader = os.open(paths[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            reader_until_open = os.open(request_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.writer = os.open(request_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.reader = os.open(reply_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             write_all(lambda data: os.write(note_pipe, data), note_pipe, f"{name}\n".encode(), timeout_s)
-            if self.recv(1) != b"\n":
+            if self.recv(1) != b"\n":  # the daemon's sign that it has opened both
                 raise ConnectionRefusedError(f"fifo:{directory}: the daemon does not take the connection")
         except BaseException:
             self.close()
@@ -151,7 +153,7 @@ class QueueToDaemon:
         self.request_queue = open_queue(name, read=False)
         if not is_locked(self.request_queue.mqd):
             self.request_queue.close()
-            raise ConnectionRefusedError(f"mq:{name[1:]}: no daemon reads it")
+            raise ConnectionRefusedError(f"mq:{name.removeprefix('/')}: no daemon reads it")
         queue_id, module = new_id(), posix_ipc_module()
         try:
             self.reply_queue = open_queue(
@@ -165,7 +167,7 @@ class QueueToDaemon:
             raise OSError(f"{reason} (ulimit -q bounds the queues of an account)") from None
         try:
             self.send_message_to_daemon(OPENS + queue_id.encode() + self.secret + b"%d" % os.getpid())
-            self.token = self.recv(SECRET_BYTES)
+            self.token = self.recv(SECRET_BYTES)  # the daemon's first message
         except BaseException:
             self.close()
             raise
@@ -185,8 +187,8 @@ class QueueToDaemon:
         self.timeout_s = value
 
     def sendall(self, data: bytes, /) -> None:
-        for at in range(0, len(data), PAYLOAD):
-            self.send_message_to_daemon(HAS_DATA + self.token + data[at : at + PAYLOAD])
+        for position in range(0, len(data), PAYLOAD):
+            self.send_message_to_daemon(HAS_DATA + self.token + data[position : position + PAYLOAD])
 
     def recv(self, size: int, /) -> bytes:
         """Return at most `size` bytes, b"" at the end. Raises TimeoutError after `timeout_s`, OSError."""
@@ -195,17 +197,20 @@ class QueueToDaemon:
             try:
                 message = receive_message(self.reply_queue)
             except BlockingIOError:
-                self.wait(deadline)
+                self.wait_for_message(deadline)
                 continue
             if message[:SECRET_BYTES] == self.secret:  # any account may write to the queue
                 self.unread = message[SECRET_BYTES:]
                 if not self.unread:
-                    return b""
+                    return b""  # a message without data: the daemon has closed the connection
         data, self.unread = self.unread[:size], self.unread[size:]
         return data
 
-    def wait(self, deadline: float) -> None:
-        """Wait for a message. Raises TimeoutError; ConnectionError if the daemon has ended."""
+    def wait_for_message(self, deadline: float) -> None:
+        """Wait for a message, for a short time: the caller tries again until `deadline`.
+
+        Raises TimeoutError after `deadline`; ConnectionError if the daemon has ended.
+        """
         try:
             wait_for(
                 self.reply_queue.mqd,

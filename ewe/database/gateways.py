@@ -24,7 +24,7 @@ from collections.abc import Container, Iterator
 
 from ewe.bounded import BoundedDict
 from ewe.database.lines import Acceptor, GatewayConnection
-from ewe.database.protocol import FrameDecoder, ProtocolError, leading_fields
+from ewe.database.protocol import FrameDecoder, ProtocolError, database_and_key
 from ewe.database.settings import DatabaseSettings, Settings
 
 # In which a request that has begun must be complete, and a peer on TCP must have sent a right key
@@ -39,10 +39,10 @@ MIN_CONNECTIONS = 16  # connections that are allowed even if the system gives fe
 class Gateway:
     """A connection of a gateway. uid: of its process; None on TCP.
 
-    busy: its request waits or runs. muted: epoll does not report its bytes meanwhile. has_left: its connection
-    cannot be used any more. is_authenticated: its account is known, or it has given a right key. request_bytes: of
-    the request that waits or runs. unanswered_bytes: of all its requests that wait or run. last_received_at: when
-    it last sent something.
+    is_busy: its request waits or runs. is_muted: epoll does not report its bytes meanwhile. has_left: its
+    connection cannot be used any more. is_authenticated: its account is known, or it has given a right key.
+    request_bytes: of the request that waits or runs. unanswered_bytes: of all its requests that wait or run.
+    last_received_at: when it last sent something.
     """
 
     def __init__(self, connection: GatewayConnection, acceptor: Acceptor) -> None:
@@ -52,8 +52,8 @@ class Gateway:
         self.decoder = FrameDecoder()
         self.uid = connection.uid
         self.peer_name = connection.peer_name
-        self.busy = False
-        self.muted = False
+        self.is_busy = False
+        self.is_muted = False
         self.has_left = False
         self.is_authenticated = connection.uid is not None
         self.request_bytes = 0
@@ -66,12 +66,15 @@ class Gateway:
         return self.uid, self.is_authenticated
 
     def feed(self, data: bytes, settings: Settings) -> None:
-        """Read the bytes that have arrived. Raises ProtocolError."""
+        """Read the bytes that have arrived. Raises ProtocolError.
+
+        If the peer's account is not known, a long request must begin with a right key: is_authenticated notes that.
+        """
         self.last_received_at = time.monotonic()
         self.decoder.feed(data)
-        length = self.decoder.length()
+        length = self.decoder.first_frame_length()
         if not self.is_authenticated and length is not None and length > MAX_UNPROVEN_BYTES:
-            database, key = leading_fields(self.decoder.data)
+            database, key = database_and_key(self.decoder.data)
             database_settings = settings.databases.get(database)
             if database_settings is not None and self.has_key(database_settings, key):
                 self.is_authenticated = True
@@ -82,7 +85,10 @@ class Gateway:
                 )
 
     def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
-        """Return whether the gateway may use a database: its account may, or on TCP it has the key."""
+        """Return whether the gateway may use a database: its account may, or on TCP it has the key.
+
+        A right key is noted in is_authenticated. accounts: the uids that may use the database.
+        """
         if self.uid is None:
             has_right = self.has_key(database, key)
             self.is_authenticated = self.is_authenticated or has_right
@@ -101,7 +107,8 @@ class Gateways:
         """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
         self.unanswered_bytes = 0
-        # Gateway with an incomplete request, or without a proof of its account -> the monotonic time since when
+        # Gateway with an incomplete request, or without a proof of its account -> the monotonic time at which that
+        # began; the oldest first
         self.incomplete_since: dict[Gateway, float] = {}
 
     def __len__(self) -> int:
@@ -123,18 +130,18 @@ class Gateways:
         return True
 
     def update(self, gateway: Gateway) -> None:
-        """Update the bytes of a connection, and note whether one of its requests has begun."""
+        """Update the bytes of a connection, and note whether one of its requests has begun and is incomplete."""
         if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return
         unanswered_bytes = len(gateway.decoder.data) + gateway.request_bytes
         self.unanswered_bytes += unanswered_bytes - gateway.unanswered_bytes
         gateway.unanswered_bytes = unanswered_bytes
-        if not gateway.busy and (gateway.decoder.data or not gateway.is_authenticated):
+        if not gateway.is_busy and (gateway.decoder.data or not gateway.is_authenticated):
             self.incomplete_since.setdefault(gateway, time.monotonic())
         else:
             self.incomplete_since.pop(gateway, None)
 
-    def overdue(self, now: float) -> Iterator[Gateway]:
+    def overdue_gateways(self, now: float) -> Iterator[Gateway]:
         """Yield the connections whose request is late; the caller must remove each."""
         while self.incomplete_since:
             gateway, began_at = next(iter(self.incomplete_since.items()))
@@ -142,21 +149,27 @@ class Gateways:
                 return
             yield gateway
 
-    def surplus(self) -> Iterator[tuple[Gateway, str]]:
+    def connections_to_close(self) -> Iterator[tuple[Gateway, str]]:
         """Yield each connection that must be closed to keep the limits, and why; the caller must remove it."""
         while len(self) > (limit := max_gateways()):
-            account, count = Counter(each.account for each in self.by_descriptor.values()).most_common(1)[0]
-            candidates = [each for each in self.by_descriptor.values() if each.account == account]
-            oldest = min(candidates, key=lambda each: (each.busy, each.last_received_at))
+            counts = Counter(gateway.account for gateway in self.by_descriptor.values())
+            [(account, count)] = counts.most_common(1)
+            # An idle connection rather than a busy one, then the one that sent nothing for the longest time
+            oldest = min(
+                self.gateways_of(account), key=lambda gateway: (gateway.is_busy, gateway.last_received_at)
+            )
             yield oldest, f"{count} of {limit} connections are its"
         while self.unanswered_bytes > MAX_UNANSWERED_BYTES:
             sums: Counter[tuple[int | None, bool]] = Counter()
-            for each in self.by_descriptor.values():
-                sums[each.account] += each.unanswered_bytes
-            account, count = sums.most_common(1)[0]
-            candidates = [each for each in self.by_descriptor.values() if each.account == account]
-            largest = max(candidates, key=lambda each: each.unanswered_bytes)
-            yield largest, f"its requests hold {count >> 20} MB of {MAX_UNANSWERED_BYTES >> 20}"
+            for gateway in self.by_descriptor.values():
+                sums[gateway.account] += gateway.unanswered_bytes
+            [(account, total)] = sums.most_common(1)
+            largest = max(self.gateways_of(account), key=lambda gateway: gateway.unanswered_bytes)
+            yield largest, f"its requests hold {total >> 20} MB of {MAX_UNANSWERED_BYTES >> 20}"
+
+    def gateways_of(self, account: tuple[int | None, bool]) -> list[Gateway]:
+        """Return the connections of an account (Gateway.account)."""
+        return [gateway for gateway in self.by_descriptor.values() if gateway.account == account]
 
 
 def max_gateways() -> int:
@@ -179,14 +192,14 @@ class Complaints:
     def __init__(self) -> None:
         self.counts: BoundedDict[int | None, tuple[float, int]] = BoundedDict(self.MAX_ACCOUNTS)
 
-    def count(self, uid: int | None, message: str) -> str:
-        """Count a complaint; return the line to write, "" for none."""
+    def line_to_log(self, uid: int | None, message: str) -> str:
+        """Count a complaint about an account; return the line to log, "" if the account has had enough lines."""
         now = time.monotonic()
-        began_at, count = self.counts.get(uid, (now, 0))
-        left_out = 0
+        began_at, count = self.counts.get(uid, (now, 0))  # of the account's present window
+        omitted_count = 0
         if now - began_at > self.WINDOW_S:
-            began_at, count, left_out = now, 0, max(count - self.BURST, 0)
+            began_at, count, omitted_count = now, 0, max(count - self.BURST, 0)
         self.counts[uid] = (began_at, count + 1)
         if count >= self.BURST:
             return ""
-        return f"{message} ({left_out} such lines were left out)" if left_out else message
+        return f"{message} ({omitted_count} such lines were left out)" if omitted_count else message

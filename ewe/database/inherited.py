@@ -48,19 +48,20 @@ def serve(file: str, listening: int, output: int, trace: Trace | None = None) ->
     parent stays open.
     """
     gc.freeze()  # objects of the parent must not be closed again: their numbers may belong to other files then
-    used = [listening, output, output]
+    sources = [listening, output, output]  # they become the descriptors 0, 1 and 2
     if trace is not None:
-        used.append(trace.file)
+        sources.append(trace.file)  # becomes TRACE_DESCRIPTOR, 3
         trace.file = TRACE_DESCRIPTOR
     # Copies above all numbers that dup2() is about to take
-    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, len(used)) for descriptor in used]
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, len(sources)) for descriptor in sources]
     for number, descriptor in enumerate(copies):
         os.dup2(descriptor, number)
-    os.closerange(len(used), os.sysconf("SC_OPEN_MAX"))
+    os.closerange(len(sources), os.sysconf("SC_OPEN_MAX"))
     # Its descriptor was closed with the others: a message must not go to another file with the same number
     logger.errors.file.descriptor = -1
 
     def read() -> Settings:
+        """Return the settings of the file; the daemon listens on descriptor 0. Raises ConfigError."""
         return replace(load(file), listen=("fd://0",))
 
     log = PlainErrorLog()

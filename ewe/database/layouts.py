@@ -35,16 +35,20 @@ def cell(value: Value) -> str:
 
 def pre(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield preformatted text: the columns' names and values, separated by tabs."""
-    yield "<pre>\n" + escape("\t".join(map(plain, columns))) + "\n"
+    yield "<pre>\n" + escape("\t".join(map(without_separators, columns))) + "\n"
     for row in rows:
-        yield escape("\t".join(plain(text(value)) for value in row)) + "\n"
+        yield escape("\t".join(without_separators(text(value)) for value in row)) + "\n"
     yield "</pre>\n"
 
 
 def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the options of an HTML selection. The first of two columns is the value, the rest the label."""
+    """Yield the options of an HTML selection. The first column is the value, the others are the label.
+
+    A single column is both.
+    """
     for row in rows:
-        value, label = text(row[0]), " ".join(text(each) for each in row[1:] or row[:1])
+        value, *label_parts = map(text, row)
+        label = " ".join(label_parts or [value])
         yield f'<option value="{escape(value)}">{escape(label)}</option>\n'
 
 
@@ -56,7 +60,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
         fields = (f"{name}: {json_value(value)}" for name, value in zip(names, row, strict=True))
         yield f"{separator}{{{', '.join(fields)}}}"
         separator = ",\n"
-    yield "[]\n" if separator == "[\n" else "\n]\n"
+    yield "[]\n" if separator == "[\n" else "\n]\n"  # "[\n" is still to come: there was no row
 
 
 def json_value(value: Value) -> str:
@@ -77,17 +81,20 @@ def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def row_value(value: Value) -> str:
-    """Return one value of as_rows(). This avoids json.dumps(), which makes an encoder for each call, if it can."""
+    """Return one value of as_rows(), as JSON.
+
+    json.dumps() makes an encoder at each call: texts and most numbers go without it.
+    """
     kind = type(value)
     if kind is str:
         return QUOTE(value)  # type: ignore[arg-type]
     if kind is int or (kind is float and -float("inf") < value < float("inf")):  # type: ignore[operator]
         return repr(value)
-    return json.dumps(typed(value))
+    return json.dumps(json_object(value))
 
 
-def typed(value: Value) -> object:
-    """Return a value in the form that as_rows() gives to JSON."""
+def json_object(value: Value) -> object:
+    """Return a value in the form that as_rows() gives to JSON: one that JSON lacks becomes an object."""
     if isinstance(value, bytes):
         return {"base64": base64(value)}
     if isinstance(value, float) and not -float("inf") < value < float("inf"):
@@ -100,14 +107,15 @@ QUOTE = json.encoder.encode_basestring_ascii
 
 def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield comma-separated values with a line of names: RFC 4180."""
-    yield ",".join(map(quoted, columns)) + "\r\n"
+    yield ",".join(map(csv_field, columns)) + "\r\n"
     for row in rows:
-        yield ",".join(quoted(text(value)) for value in row) + "\r\n"
+        yield ",".join(csv_field(text(value)) for value in row) + "\r\n"
 
 
-def quoted(value: str) -> str:
-    """Return a field in the form of RFC 4180 section 2."""
-    return '"' + value.replace('"', '""') + '"' if any(each in value for each in ',"\r\n') else value
+def csv_field(value: str) -> str:
+    """Return a field in the form of RFC 4180 section 2: in quotes, if it contains a separator or a quote."""
+    needs_quotes = any(character in value for character in ',"\r\n')
+    return '"' + value.replace('"', '""') + '"' if needs_quotes else value
 
 
 def xml(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
@@ -135,7 +143,7 @@ def text(value: Value) -> str:
     return base64(value) if isinstance(value, bytes) else str(value)
 
 
-def plain(value: str) -> str:
+def without_separators(value: str) -> str:
     """Return a text without the characters that separate columns and rows."""
     return value.replace("\t", " ").replace("\r", " ").replace("\n", " ")
 

@@ -1,8 +1,8 @@
 """The daemon's side of the transports: connections to gateways, and the acceptors that make them.
 
 See transports.py. The main thread reads a connection and sends short answers without waiting. A worker, which may
-be in another process, sends the result and waits for room. packed() and unpacked() move a connection to another
-process: SCM_RIGHTS carries the descriptors.
+be in another process, sends the result and waits for room. pack() and unpack_connection() move a connection to
+another process: SCM_RIGHTS carries the descriptors.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ RECEIVE_BYTES = 64 * 1024  # that one call reads
 FRAME_OVERHEAD_BYTES = 32  # of the lengths and letters in the frame of a response
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # A note of PipeAcceptor: an ID. A message "O" of QueueAcceptor: see transports.py
-NOTE = re.compile(rb"[0-9a-f]{32}")
-OPEN = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
+NOTE_PATTERN = re.compile(rb"[0-9a-f]{32}")
+OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
 OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -92,8 +92,8 @@ class GatewayConnection:
         """Return the descriptor for writing."""
         raise NotImplementedError
 
-    def packed(self) -> tuple[list[int], tuple[Any, ...]]:
-        """Return the descriptors and arguments from which unpacked() makes the connection in another process."""
+    def pack(self) -> tuple[list[int], tuple[Any, ...]]:
+        """Return the descriptors and arguments for unpack_connection(), which makes the connection elsewhere."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class SocketConnection(GatewayConnection):
     def write(self, data: memoryview) -> int:
         return self.socket.send(data)
 
-    def packed(self) -> tuple[list[int], tuple[Any, ...]]:
+    def pack(self) -> tuple[list[int], tuple[Any, ...]]:
         return [self.socket.fileno()], ("socket", int(self.socket.family), self.uid, self.peer_name)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class PipeConnection(GatewayConnection):
         self.reader = reader
         self.writer = writer
         self.uid = uid
-        self.peer_name = name_of(uid)
+        self.peer_name = account_name(uid)
 
     def fileno(self) -> int:
         return self.reader
@@ -163,7 +163,7 @@ class PipeConnection(GatewayConnection):
     def write(self, data: memoryview) -> int:
         return os.write(self.writer, data)
 
-    def packed(self) -> tuple[list[int], tuple[Any, ...]]:
+    def pack(self) -> tuple[list[int], tuple[Any, ...]]:
         return [self.writer], ("pipe", self.uid)
 
     def close(self) -> None:
@@ -175,26 +175,27 @@ class PipeConnection(GatewayConnection):
 class QueueConnection(GatewayConnection):
     """A queue for replies. Requests come through the daemon's queue; its acceptor puts them into `inbox`.
 
-    process: a pidfd of the gateway's process; -1 in a process that only replies. token: begins each of its
-    messages; b"" in a process that only replies.
+    pidfd: of the gateway's process, which shows that it has ended; -1 in a process that only replies. secret:
+    begins each message to the gateway. token: begins each message of the gateway; b"" in a process that only
+    replies.
     """
 
     busy_events = select.EPOLLIN | select.EPOLLONESHOT
     fragment_bytes = PAYLOAD - FRAME_OVERHEAD_BYTES  # a frame in one message, as in the paper
 
-    def __init__(self, process: int, queue: int, uid: int, secret: bytes, token: bytes = b"") -> None:
-        """queue: the descriptor of the queue for replies. secret, token: see transports.py."""
-        self.process = process
+    def __init__(self, pidfd: int, queue: int, uid: int, secret: bytes, token: bytes = b"") -> None:
+        """queue: the descriptor of the queue for replies. pidfd, secret, token: see the class."""
+        self.pidfd = pidfd
         self.queue = queue
         self.uid = uid
         self.secret = secret
         self.token = token
-        self.peer_name = name_of(uid)
+        self.peer_name = account_name(uid)
         self.inbox = bytearray()
-        self.closed = False
+        self.is_closed = False  # the gateway, or close(), has ended the connection
 
     def fileno(self) -> int:
-        return self.process
+        return self.pidfd
 
     def write_descriptor(self) -> int:
         return self.queue
@@ -203,18 +204,22 @@ class QueueConnection(GatewayConnection):
         """Return the bytes in `inbox`, b"" at the end. Raises BlockingIOError if there are none."""
         data = bytes(self.inbox)
         self.inbox.clear()
-        if data or self.closed or select.select([self.process], [], [], 0)[0]:
+        if data or self.is_closed:
+            return data
+        ended, _, _ = select.select([self.pidfd], [], [], 0)  # a pidfd can be read once the process has ended
+        if ended:
             return data
         raise BlockingIOError
 
     def has_received(self) -> bool:
-        return bool(self.inbox) or self.closed
+        return bool(self.inbox) or self.is_closed
 
     def has_left(self, events: int) -> bool:
         return True  # the process has ended
 
     def is_overfull(self) -> bool:
-        return self.closed or len(self.inbox) > 2 * MAX_FRAME_BYTES
+        """Return whether to give the gateway up: it has closed the connection, or sends without reading answers."""
+        return self.is_closed or len(self.inbox) > 2 * MAX_FRAME_BYTES
 
     def write(self, data: memoryview) -> int:
         piece = data[:PAYLOAD]
@@ -228,35 +233,35 @@ class QueueConnection(GatewayConnection):
         except OSError:
             pass  # the gateway's queue is full, or it has left
 
-    def packed(self) -> tuple[list[int], tuple[Any, ...]]:
+    def pack(self) -> tuple[list[int], tuple[Any, ...]]:
         return [self.queue], ("queue", self.uid, self.secret)
 
     def close(self) -> None:
         """Tell the gateway that the connection ends, in the process that accepted it; close the descriptors."""
-        if self.process >= 0 and not self.closed:
+        if self.pidfd >= 0 and not self.is_closed:
             self.send_end()
-        self.closed = True
-        for descriptor in (self.process, self.queue):
+        self.is_closed = True
+        for descriptor in (self.pidfd, self.queue):
             if descriptor >= 0:
                 os.close(descriptor)
-        self.process = -1
+        self.pidfd = -1
 
 
-def unpacked(descriptors: Sequence[int], about: tuple[Any, ...]) -> GatewayConnection:
+def unpack_connection(descriptors: Sequence[int], arguments: tuple[Any, ...]) -> GatewayConnection:
     """Return a connection that only sends, in another process than the one that accepted it.
 
-    about: the arguments of packed(), which begin with the kind of the connection.
+    descriptors, arguments: those of pack(). The arguments begin with the kind of the connection.
     """
-    match about:
+    match arguments:
         case ("socket", family, uid, peer_name):
-            sock = socket.socket(family, socket.SOCK_STREAM, 0, descriptors[0])
+            sock = socket.socket(family, socket.SOCK_STREAM, proto=0, fileno=descriptors[0])
             sock.settimeout(0)  # as the other process has set it
             return SocketConnection(sock, uid, peer_name)
         case ("pipe", uid):
-            return PipeConnection(-1, descriptors[0], uid)
+            return PipeConnection(reader=-1, writer=descriptors[0], uid=uid)
         case ("queue", uid, secret):
-            return QueueConnection(-1, descriptors[0], uid, secret)
-    raise ValueError(about)
+            return QueueConnection(pidfd=-1, queue=descriptors[0], uid=uid, secret=secret)
+    raise ValueError(arguments)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -270,7 +275,7 @@ class Acceptor:
         """Return the descriptor that epoll watches."""
         raise NotImplementedError
 
-    def take(self) -> Iterator[GatewayConnection]:
+    def ready_connections(self) -> Iterator[GatewayConnection]:
         """Yield new connections, and connections for which the acceptor has received bytes. Raises OSError."""
         raise NotImplementedError
 
@@ -283,16 +288,16 @@ class Acceptor:
 
 
 class SocketAcceptor(Acceptor):
-    """A listening socket. inherited: the parent removes its name."""
+    """A listening socket. is_inherited: it comes from the parent process, which removes its name."""
 
-    def __init__(self, sock: socket.socket, inherited: bool) -> None:
+    def __init__(self, sock: socket.socket, is_inherited: bool) -> None:
         self.socket = sock
-        self.inherited = inherited
+        self.is_inherited = is_inherited
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def take(self) -> Iterator[GatewayConnection]:
+    def ready_connections(self) -> Iterator[GatewayConnection]:
         """Yield the next connection of the backlog. The kernel tells the account at a Unix socket."""
         try:
             sock, _ = self.socket.accept()
@@ -304,11 +309,11 @@ class SocketAcceptor(Acceptor):
             return
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         pid, uid, _ = CREDENTIALS.unpack(credentials)
-        yield SocketConnection(sock, uid, f"{name_of(uid)} (pid {pid})")
+        yield SocketConnection(sock, uid, f"{account_name(uid)} (pid {pid})")
 
     def close(self) -> None:
         """Close the socket; remove its name unless it was inherited."""
-        if self.inherited:
+        if self.is_inherited:
             self.socket.close()
         else:
             close_sockets([self.socket])
@@ -337,6 +342,7 @@ class PipeAcceptor(Acceptor):
             os.mkdir(self.directory)
         except FileExistsError:
             status = os.lstat(self.directory)
+            # ["no directory"] is refused below: it is not the name of a pipe
             names_left = os.listdir(self.directory) if stat.S_ISDIR(status.st_mode) else ["no directory"]
             if status.st_uid != os.geteuid() or not all(is_pipe_name(name) for name in names_left):
                 raise StartError(
@@ -344,19 +350,19 @@ class PipeAcceptor(Acceptor):
                 ) from None
             try:
                 os.close(os.open(self.note_pipe, os.O_WRONLY | OPEN_FLAGS))
-            except OSError:  # no process reads it
+            except OSError:  # no process reads it: its daemon was killed
                 for name in names_left:
                     os.unlink(os.path.join(self.directory, name))
             else:
                 raise StartError(
                     f"fifo:{self.directory} is in use by another daemon; choose another path"
                 ) from None
-        os.chmod(self.directory, 0o1733)
+        os.chmod(self.directory, 0o1733)  # every account may make a file, none may list the files
 
     def fileno(self) -> int:
         return self.reader
 
-    def take(self) -> Iterator[GatewayConnection]:
+    def ready_connections(self) -> Iterator[GatewayConnection]:
         """Yield a connection for each complete note: the ID of a gateway's two pipes, and a line feed."""
         try:
             data = os.read(self.reader, RECEIVE_BYTES)
@@ -364,10 +370,13 @@ class PipeAcceptor(Acceptor):
             return
         *notes, incomplete_note = (self.notes + data).split(b"\n")
         # Replace the beginning of a text longer than an ID by "-": its end, which is still to come, then cannot
-        # match NOTE
+        # match NOTE_PATTERN
         self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
-            if NOTE.fullmatch(note) and (connection := self.open_connection(note.decode())) is not None:
+            if (
+                NOTE_PATTERN.fullmatch(note)
+                and (connection := self.open_connection(note.decode())) is not None
+            ):
                 yield connection
 
     def open_connection(self, name: str) -> PipeConnection | None:
@@ -377,19 +386,22 @@ class PipeAcceptor(Acceptor):
         try:
             for path, mode in zip(paths, (os.O_RDONLY, os.O_WRONLY), strict=True):
                 descriptors.append(os.open(path, mode | OPEN_FLAGS))
-            statuses = [os.fstat(each) for each in descriptors]
-            is_fit = all(stat.S_ISFIFO(each.st_mode) and each.st_nlink == 1 for each in statuses)
-            if is_fit and statuses[0].st_uid == statuses[1].st_uid:
-                os.write(descriptors[1], b"\n")
-                return PipeConnection(descriptors[0], descriptors[1], statuses[0].st_uid)
+            statuses = [os.fstat(descriptor) for descriptor in descriptors]
+            # Another link would be a way to the pipe after its name is removed
+            is_fit = all(stat.S_ISFIFO(status.st_mode) and status.st_nlink == 1 for status in statuses)
+            reader, writer = descriptors
+            owner, owner_of_reply_pipe = (status.st_uid for status in statuses)
+            if is_fit and owner == owner_of_reply_pipe:
+                os.write(writer, b"\n")  # tells the gateway that the connection is open
+                return PipeConnection(reader, writer, owner)
         except OSError as reason:
             if reason.errno in (errno.EMFILE, errno.ENFILE):
-                raise
+                raise  # no descriptor is left: the daemon's fault, not the gateway's
         finally:
             for path in paths:
                 remove(path)
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return None
 
     def close(self) -> None:
@@ -425,15 +437,15 @@ class QueueAcceptor(Acceptor):
         self.connections_by_token: dict[bytes, QueueConnection] = {}
         try:
             module = posix_ipc_module()
-            self.remove_old()
+            self.remove_stale_queue()
             self.queue = open_queue(
                 name, flags=module.O_CREX, max_messages=QUEUED_REQUESTS, max_message_size=MAX_MESSAGE_BYTES
             )
             lock(self.queue.mqd)
         except OSError as reason:
-            raise StartError(f"mq:{name[1:]}: {reason.strerror or reason}") from None
+            raise StartError(f"mq:{name.removeprefix('/')}: {reason.strerror or reason}") from None
 
-    def remove_old(self) -> None:
+    def remove_stale_queue(self) -> None:
         """Remove the queue of a daemon that was killed. Raises OSError, StartError."""
         try:
             old_queue = open_queue(self.name, write=False)
@@ -442,7 +454,9 @@ class QueueAcceptor(Acceptor):
         try:
             lock(old_queue.mqd)
         except BlockingIOError:
-            raise StartError(f"mq:{self.name[1:]} is in use by another daemon; choose another name") from None
+            raise StartError(
+                f"mq:{self.name.removeprefix('/')} is in use by another daemon; choose another name"
+            ) from None
         finally:
             old_queue.close()
         posix_ipc_module().unlink_message_queue(self.name)
@@ -450,12 +464,12 @@ class QueueAcceptor(Acceptor):
     def fileno(self) -> int:
         return int(self.queue.mqd)
 
-    def take(self) -> Iterator[GatewayConnection]:
+    def ready_connections(self) -> Iterator[GatewayConnection]:
         """Put the bytes of the messages into the inboxes of their connections, and yield those connections.
 
         A message begins with its kind (OPENS, HAS_DATA, CLOSES) and the token of a connection.
         """
-        for _ in range(QUEUED_REQUESTS):
+        for _ in range(QUEUED_REQUESTS):  # then other events have their turn
             try:
                 message = receive_message(self.queue)
             except BlockingIOError:
@@ -467,7 +481,7 @@ class QueueAcceptor(Acceptor):
                     yield new_connection
             elif connection is not None and kind in (HAS_DATA, CLOSES):
                 connection.inbox += data
-                connection.closed = connection.closed or kind == CLOSES
+                connection.is_closed = connection.is_closed or kind == CLOSES
                 yield connection
 
     def open_connection(self, message: bytes) -> QueueConnection | None:
@@ -475,27 +489,29 @@ class QueueAcceptor(Acceptor):
 
         message: "O", the ID of the queue, the gateway's secret, the pid of its process (transports.py).
         """
-        match = OPEN.fullmatch(message)
+        match = OPENING_MESSAGE.fullmatch(message)
         if match is None:
             return None
-        process = copy = -1
+        queue_id, secret, pid = match[1].decode(), match[2], int(match[3])
+        pidfd = reply_queue = -1
         try:
-            queue = open_queue(f"{self.name}.{match[1].decode()}", read=False)
-            copy = fcntl.fcntl(queue.mqd, fcntl.F_DUPFD_CLOEXEC, 3)
+            queue = open_queue(f"{self.name}.{queue_id}", read=False)
+            # The descriptor stays open without the object of posix_ipc
+            reply_queue = fcntl.fcntl(queue.mqd, fcntl.F_DUPFD_CLOEXEC, 3)
             queue.close()
-            uid = os.fstat(copy).st_uid
-            process = os.pidfd_open(int(match[3]))
+            uid = os.fstat(reply_queue).st_uid
+            pidfd = os.pidfd_open(pid)
             # The connection ends with this process, which must belong to the owner of the queue or to root
-            if os.stat(f"/proc/{int(match[3])}").st_uid not in (uid, 0):
+            if os.stat(f"/proc/{pid}").st_uid not in (uid, 0):
                 raise PermissionError("the process is another account's")
-            connection = QueueConnection(process, copy, uid, match[2], os.urandom(SECRET_BYTES))
-            send_message(copy, connection.secret + connection.token)
+            connection = QueueConnection(pidfd, reply_queue, uid, secret, token=os.urandom(SECRET_BYTES))
+            send_message(reply_queue, connection.secret + connection.token)
         except OSError as reason:
-            for each in (process, copy):
-                if each >= 0:
-                    os.close(each)
+            for descriptor in (pidfd, reply_queue):
+                if descriptor >= 0:
+                    os.close(descriptor)
             if reason.errno in (errno.EMFILE, errno.ENFILE):
-                raise
+                raise  # no descriptor is left: the daemon's fault, not the gateway's
             return None
         self.connections_by_token[connection.token] = connection
         return connection
@@ -521,23 +537,23 @@ def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Accep
                 acceptors.append(QueueAcceptor(name))
             else:
                 sockets = open_sockets([address], BACKLOG, write_timeout)
-                acceptors += [SocketAcceptor(sock, kind == "fd") for sock in sockets]
+                acceptors += [SocketAcceptor(sock, is_inherited=kind == "fd") for sock in sockets]
     except StartError:
-        for each in acceptors:
-            each.close()
+        for acceptor in acceptors:
+            acceptor.close()
         raise
     return acceptors
 
 
-def name_of(uid: int) -> str:
+def account_name(uid: int) -> str:
     """Return the name of an account, for messages; its number if there is none."""
     try:
-        return known_name(uid)
+        return cached_account_name(uid)
     except KeyError:
         return str(uid)
 
 
 @lru_cache(1000)
-def known_name(uid: int) -> str:
-    """Return the name of an account. Cached: a lookup opens a file for each connection. Raises KeyError."""
+def cached_account_name(uid: int) -> str:
+    """Return the name of an account, from a cache: a lookup opens a file. Raises KeyError if there is none."""
     return pwd.getpwuid(uid).pw_name

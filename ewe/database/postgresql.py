@@ -57,15 +57,15 @@ class PostgreSQL:
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
         if OPERATORS.search(statement):
-            more = f"more than {MAX_OPERATOR_CHARS} operator characters in a row"
-            raise DatabaseError("STATEMENT", f"{more}: pass such a text as a parameter")
+            fault = f"more than {MAX_OPERATOR_CHARS} operator characters in a row"
+            raise DatabaseError("STATEMENT", f"{fault}: pass such a text as a parameter")
         query, values = psycopg_style(statement, parameters)
         cursor = self.connection.cursor()
         rows = self.rows(cursor, query, values)
         # The names of the columns are known after the first row, or at the end
         first_row = next(rows, None)
-        columns = tuple(each.name for each in cursor.description or ())
-        return Result(columns, prepend(first_row, rows))
+        columns = tuple(column.name for column in cursor.description or ())
+        return Result(columns, with_first_row(first_row, rows))
 
     def rows(
         self, cursor: psycopg.Cursor, query: str, values: Parameters | None
@@ -73,7 +73,7 @@ class PostgreSQL:
         """Run a statement and yield its rows; convert each value to a type that a message can carry."""
         try:
             for row in cursor.stream(query.encode(), values):
-                yield tuple(each if isinstance(each, Value) else str(each) for each in row)
+                yield tuple(value if isinstance(value, Value) else str(value) for value in row)
         except psycopg.ProgrammingError as reason:
             # stream() raises this after it has run a statement without rows; then the server gives no SQLSTATE
             if reason.sqlstate is not None or cursor.description is not None or self.has_failed_on_server():
@@ -88,7 +88,7 @@ class PostgreSQL:
         return self.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
-        """Return the error for the gateway."""
+        """Return the error for the gateway: is the statement its cause, or a lost connection?"""
         return DatabaseError("STATEMENT" if self.is_alive() else "UNAVAILABLE", str(reason))
 
     def end(self, commit: bool) -> None:
@@ -122,10 +122,13 @@ class PostgreSQL:
         self.connection.close()
 
 
-def prepend(
+def with_first_row(
     first_row: Sequence[Value] | None, rows: Generator[Sequence[Value], None, None]
 ) -> Generator[Sequence[Value]]:
-    """Yield the first_row row, if there is one, and the others."""
+    """Yield the first row, if there is one, then the others.
+
+    execute() reads the first row early, to learn the names of the columns.
+    """
     if first_row is not None:
         yield first_row
     yield from rows

@@ -44,6 +44,7 @@ from ewe.config.messages import Failure
 MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
 MAX_INTEGER_DIGITS = 19  # of a number of 64 bits
 MAX_FRAME_FIELDS = 4096  # of one frame: a database takes no more parameters
+MAX_QUOTED_CHARS = 40  # of a peer's text that an error quotes
 FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
@@ -142,13 +143,17 @@ def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode_request(request: ClientRequest) -> bytes:
-    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
-    fields = [(b"D", encoded(request.database))]
+    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it.
+
+    D database, K key, S statement, L layout, P parameter, I client identifier, N rows, T time limit, O read only.
+    """
+    fields = [(b"D", utf8(request.database))]
     if request.key:
-        fields.append((b"K", encoded(request.key)))
-    fields += [(b"S", encoded(request.statement)), (b"L", encoded(request.layout))]
-    fields += [(b"P", each) for each in encode_parameters(request.parameters)]
+        fields.append((b"K", utf8(request.key)))
+    fields += [(b"S", utf8(request.statement)), (b"L", utf8(request.layout))]
+    fields += [(b"P", content) for content in encode_parameters(request.parameters)]
     numbers = ((b"I", request.client), (b"N", request.rows), (b"T", request.time_limit))
+    # %a writes a number as repr() does, without rounding it
     fields += [(letter, b"%a" % number) for letter, number in numbers if number is not None]
     if request.read_only:
         fields.append((b"O", b"READ"))
@@ -165,11 +170,11 @@ def encode_response(response: ServerResponse) -> bytes:
 
 def encode_parameters(parameters: Parameters) -> Iterator[bytes]:
     """Yield a field's content for each parameter: name ("" by position), NUL, a letter for the type, value."""
-    named = parameters.items() if isinstance(parameters, Mapping) else (("", each) for each in parameters)
+    named = parameters.items() if isinstance(parameters, Mapping) else (("", value) for value in parameters)
     for name, value in named:
         if "\0" in name:
             raise ProtocolError(f"the name of a parameter holds NUL: {name!r}")
-        yield encoded(name) + b"\0" + encode_value(value)
+        yield utf8(name) + b"\0" + encode_value(value)
 
 
 def encode_value(value: Value) -> bytes:
@@ -182,18 +187,18 @@ def encode_value(value: Value) -> bytes:
         case float():
             return b"f%a" % value
         case str():
-            return b"t" + encoded(value)
+            return b"t" + utf8(value)
         case bytes():
             return b"b" + value
     raise ProtocolError(f"a parameter cannot be a {type(value).__name__}")
 
 
-def encoded(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     """Return a text as UTF-8. Raises ProtocolError for a half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ProtocolError(f"no text: {text[:40]!r}") from None
+        raise ProtocolError(f"no text: {text[:MAX_QUOTED_CHARS]!r}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -211,45 +216,45 @@ class FrameDecoder:
     def feed(self, data: bytes) -> None:
         """Add bytes that have arrived. Raises ProtocolError as soon as a frame is known to be too long."""
         self.data += data
-        self.length()
+        self.first_frame_length()
 
-    def length(self) -> int | None:
+    def first_frame_length(self) -> int | None:
         """Return the length of the first frame, None while it is unknown. Raises ProtocolError."""
         if len(self.data) < LENGTH.size:
             return None
-        length: int = LENGTH.unpack_from(self.data)[0]
+        (length,) = LENGTH.unpack_from(self.data)
         if length > self.limit:
             raise ProtocolError(f"a frame of {length} bytes: at most {self.limit}")
-        return length
+        return int(length)
 
     def next_frame(self) -> list[tuple[bytes, bytes]] | None:
         """Return the fields of the next frame, None if it is not complete yet. Raises ProtocolError."""
-        length = self.length()
+        length = self.first_frame_length()
         if length is None or len(self.data) < LENGTH.size + length:
             return None
         content = bytes(self.data[LENGTH.size : LENGTH.size + length])
         del self.data[: LENGTH.size + length]
-        return fields_of(content)
+        return split_frame(content)
 
 
-def leading_fields(data: bytes | bytearray) -> tuple[str, str]:
+def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
     """Return database and key of an incomplete frame; "" unless they are its first fields, and complete."""
-    found: dict[bytes, bytes] = {}
+    contents: dict[bytes, bytes] = {}  # letter of a field -> its content
     position = LENGTH.size
-    while len(found) < 2 and len(data) - position >= FIELD.size:
+    while len(contents) < 2 and len(data) - position >= FIELD.size:
         letter, length = FIELD.unpack_from(data, position)
         position += FIELD.size
         if letter not in b"DK" or length > len(data) - position:
             break
-        found[letter] = bytes(data[position : position + length])
+        contents[letter] = bytes(data[position : position + length])
         position += length
     try:
-        return found.get(b"D", b"").decode(), found.get(b"K", b"").decode()
+        return contents.get(b"D", b"").decode(), contents.get(b"K", b"").decode()
     except UnicodeDecodeError:
         return "", ""
 
 
-def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
+def split_frame(content: bytes) -> list[tuple[bytes, bytes]]:
     """Return the fields of a frame: (letter, content). Raises ProtocolError."""
     fields: list[tuple[bytes, bytes]] = []
     position = 0
@@ -269,11 +274,12 @@ def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
-    fields_by_letter, parameters = split_fields(fields, b"DSLINTKO")
+    # The letters are those of encode_request()
+    fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
-            raise ProtocolError(f"no layout {layout[:40]!r}: {', '.join(LAYOUTS)}")
+            raise ProtocolError(f"no layout {layout[:MAX_QUOTED_CHARS]!r}: {', '.join(LAYOUTS)}")
         if fields_by_letter.get(b"O", b"READ") != b"READ":
             raise ProtocolError("field b'O' is not READ")
         return ClientRequest(
@@ -288,33 +294,38 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
             read_only=b"O" in fields_by_letter,
         )
     except KeyError as missing:
-        raise ProtocolError(f"the request has no field {missing.args[0]!r}") from None
+        [letter] = missing.args
+        raise ProtocolError(f"the request has no field {letter!r}") from None
 
 
 def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
     """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
-    fields_by_letter, parameters = split_fields(fields, b"RCE")
+    # R fragment, C ContinueFlow, E error
+    fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"RCE")
     if parameters or fields_by_letter.get(b"C") not in (b"YES", b"NO"):
         raise ProtocolError("a response needs ContinueFlow, YES or NO, and has no parameters")
     error = None
     if b"E" in fields_by_letter:
         kind, _, text = text_of(fields_by_letter[b"E"]).partition("\0")
         if kind not in ERRORS:
-            raise ProtocolError(f"no error {kind[:40]!r}")
+            raise ProtocolError(f"no error {kind[:MAX_QUOTED_CHARS]!r}")
         error = DatabaseError(kind, text)
     return ServerResponse(fields_by_letter.get(b"R", b""), fields_by_letter[b"C"] == b"YES", error)
 
 
-def split_fields(
-    fields: Iterable[tuple[bytes, bytes]], known: bytes
+def fields_and_parameters(
+    fields: Iterable[tuple[bytes, bytes]], allowed_letters: bytes
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return the fields that may occur once, by letter, and the parameters. Raises ProtocolError."""
+    """Return the fields that may occur once, by letter, and the contents of the parameters. Raises ProtocolError.
+
+    allowed_letters: of the fields that may occur once.
+    """
     fields_by_letter: dict[bytes, bytes] = {}
     parameters = []
     for letter, content in fields:
         if letter == b"P":
             parameters.append(content)
-        elif letter not in known:
+        elif letter not in allowed_letters:
             raise ProtocolError(f"no field {letter!r}")
         elif letter in fields_by_letter:
             raise ProtocolError(f"field {letter!r} comes twice")
@@ -334,7 +345,7 @@ def decode_parameters(contents: Sequence[bytes]) -> Parameters:
         if not name:
             positions.append(decode_value(value))
         elif (key := text_of(name)) in named:
-            raise ProtocolError(f"parameter {key[:40]!r} comes twice")
+            raise ProtocolError(f"parameter {key[:MAX_QUOTED_CHARS]!r} comes twice")
         else:
             named[key] = decode_value(value)
     if named and positions:
@@ -356,7 +367,7 @@ def decode_value(content: bytes) -> Value:
             return text_of(encoded)
         case b"b":
             return encoded
-    raise ProtocolError(f"no value: {content[:40]!r}")
+    raise ProtocolError(f"no value: {content[:MAX_QUOTED_CHARS]!r}")
 
 
 def text_of(content: bytes) -> str:
@@ -364,7 +375,7 @@ def text_of(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(f"not UTF-8: {content[:40]!r}") from None
+        raise ProtocolError(f"not UTF-8: {content[:MAX_QUOTED_CHARS]!r}") from None
 
 
 def number_of(content: bytes, *, signed: bool = False) -> int:
@@ -372,7 +383,7 @@ def number_of(content: bytes, *, signed: bool = False) -> int:
     digits = content.removeprefix(b"-") if signed else content
     is_short = digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS
     if not is_short or not -(1 << 63) <= int(content) < 1 << 63:
-        raise ProtocolError(f"no number: {content[:40]!r}")
+        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}")
     return int(content)
 
 
@@ -381,12 +392,12 @@ def float_of(content: bytes) -> float:
     try:
         return float(text_of(content))
     except ValueError:
-        raise ProtocolError(f"no number: {content[:40]!r}") from None
+        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}") from None
 
 
 def seconds_of(content: bytes) -> float:
     """Return a field's time in seconds, above 0. Raises ProtocolError."""
     seconds = float_of(content)
     if not 0 < seconds < float("inf"):
-        raise ProtocolError(f"no time: {content[:40]!r}")
+        raise ProtocolError(f"no time: {content[:MAX_QUOTED_CHARS]!r}")
     return seconds

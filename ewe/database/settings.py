@@ -16,9 +16,11 @@ from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.config.setting import Key
 from ewe.config.setting_types import BOOL, Kind, duration, list_of, one_of, size, whole
 from ewe.config.table_kinds import TableKind
-from ewe.config.tables import by_field, keys_of, read_file, setting
+from ewe.config.tables import by_field_name, keys_of, read_file, setting
 from ewe.database.drivers import DRIVERS, Database
 from ewe.database.transports import ADDRESS, parse_transport
+
+# Each of these functions checks a value of the file, and returns it. Raises ValueError.
 
 
 def _text(raw: object) -> str:
@@ -43,6 +45,9 @@ LISTEN = Kind("ADDRESS", ADDRESS, _address)
 ADDRESSES = list_of("ADDRESS", f"a list of {ADDRESS}", _address)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
+
+
+MAX_QUOTED_CHARS = 60  # of a name that a message quotes: a peer may send any
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,8 @@ class DatabaseSettings:
 
         read_only: for a statement that must not change anything. user: the account of the gateway's process.
         """
-        write = self.write and not read_only
-        return Database(name, self.driver, self.source, write, user if self.per_user else "")
+        may_write = self.write and not read_only
+        return Database(name, self.driver, self.source, may_write, user if self.per_user else "")
 
 
 @dataclass(frozen=True)
@@ -110,21 +115,23 @@ class Settings:
 
 
 DEFAULTS = Settings()
-GENERAL = keys_of(Settings)
-DATABASE = keys_of(DatabaseSettings)
+GENERAL_KEYS = keys_of(Settings)
+DATABASE_KEYS = keys_of(DatabaseSettings)
 DATABASES = TableKind(
-    "tables: [databases.NAME]", others=(TEXT, TableKind("a table", DATABASE, needs=("source",)))
+    "tables: [databases.NAME]", others=(TEXT, TableKind("a table", DATABASE_KEYS, needs=("source",)))
 )
-FILE_TABLE = TableKind("a table", {**GENERAL, "databases": Key(DATABASES, "The databases, by their names.")})
+FILE_TABLE = TableKind(
+    "a table", {**GENERAL_KEYS, "databases": Key(DATABASES, "The databases, by their names.")}
+)
 
 
 def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS) -> Settings:
     """Convert a file's table to settings. where: how an error begins. Raises ConfigError."""
-    values = by_field(FILE_TABLE.read_at(f"{where}:", table))
+    values = by_field_name(FILE_TABLE.read_at(f"{where}:", table))
     databases = dict(base.databases)
-    directory = os.path.dirname(os.path.abspath(where))
+    directory = os.path.dirname(os.path.abspath(where))  # `where` is the file's path
     for name, subtable in values.pop("databases", {}).items():
-        database = DatabaseSettings(**by_field(subtable))
+        database = DatabaseSettings(**by_field_name(subtable))
         if database.per_user and database.driver != "postgresql":
             raise ConfigError(
                 f"{where}: [databases.{name}]: per-user is for PostgreSQL: {database.driver} knows no users"
@@ -146,6 +153,6 @@ def load(file: str | None) -> Settings:
     return from_toml(read_file(file), file)
 
 
-def unknown(name: str, settings: Settings) -> str:
+def unknown_database(name: str, settings: Settings) -> str:
     """Return the message about a database that the settings do not have."""
-    return f"no database {name[:60]!r}{nearest(name, settings.databases)}"
+    return f"no database {name[:MAX_QUOTED_CHARS]!r}{nearest(name, settings.databases)}"

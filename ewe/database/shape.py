@@ -34,11 +34,11 @@ PIECES = re.compile(
 def shape(statement: str) -> str:
     """Return a statement in one line, with "?" in place of each value; at most MAX_SHAPE_CHARS characters."""
 
-    def replaced(piece: re.Match[str]) -> str:
+    def replacement(piece: re.Match[str]) -> str:
         """Return the text for one piece: a space for a comment, a name as it is, "?" for a value."""
         if piece["comment"] is not None:
             return " "
         return piece[0] if piece["table"] is not None else "?"
 
-    text = " ".join(PIECES.sub(replaced, statement[:MAX_READ_CHARS]).split())
+    text = " ".join(PIECES.sub(replacement, statement[:MAX_READ_CHARS]).split())
     return text if len(text) <= MAX_SHAPE_CHARS else text[: MAX_SHAPE_CHARS - 1] + "…"

@@ -35,12 +35,13 @@ class SQLite:
                 isolation_level="DEFERRED" if database.write else None,
                 check_same_thread=False,
             )
+            # connect() reads nothing: this shows whether the file is a database
             self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.source}: {reason}") from None
         max_bytes = MAX_WRITTEN_BYTES if database.write else MAX_READ_BYTES
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
-        self.connection.set_authorizer(may_write if database.write else may_read)
+        self.connection.set_authorizer(authorize_writing if database.write else authorize_reading)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
@@ -63,7 +64,7 @@ class SQLite:
             cursor.close()
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
-        """Return the error for the gateway."""
+        """Return the error for the gateway: is the statement its cause, or the file?"""
         is_unavailable = getattr(reason, "sqlite_errorname", "").startswith(UNAVAILABLE)
         return DatabaseError("UNAVAILABLE" if is_unavailable else "STATEMENT", str(reason))
 
@@ -120,10 +121,11 @@ SCHEMA_TABLES = frozenset({"sqlite_master", "sqlite_schema"})
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
 
 
-def may_read(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide whether a read-only statement may do an action: sqlite3_set_authorizer().
+def authorize_reading(action: int, first: str | None, second: str | None, *_: object) -> int:
+    """Decide whether a read-only statement may do an action; return SQLITE_OK or SQLITE_DENY.
 
-    first, second: the arguments of the action, such as the name of a table, a pragma or a function.
+    SQLite calls this for each action (sqlite3_set_authorizer()). first, second: the arguments of the action, such
+    as the name of a table, a pragma or a function.
     """
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = (first or "").lower() in DESCRIBING_PRAGMAS
@@ -136,10 +138,10 @@ def may_read(action: int, first: str | None, second: str | None, *_: object) -> 
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def may_write(action: int, first: str | None, second: str | None, *_: object) -> int:
+def authorize_writing(action: int, first: str | None, second: str | None, *_: object) -> int:
     """Decide whether a statement that may write may do an action: in its own file only.
 
-    first, second: see may_read().
+    first, second, the result: as for authorize_reading().
     """
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = (first or "").lower() in DESCRIBING_PRAGMAS

@@ -21,39 +21,42 @@ ROUNDS = 100
 class CallTimes(NamedTuple):
     """Seconds of a call at one place: an address, or "in process".
 
-    kept_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
+    open_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
     """
 
-    where: str
-    kept_s: float
+    place: str
+    open_s: float
     new_s: float | None
 
 
 def measure(
     database: Database, request: ClientRequest, addresses: Sequence[str], calls: int
 ) -> list[CallTimes]:
-    """Return the times in process, then at each address. calls: of each kind. Raises DatabaseError."""
-    batch = max(calls // ROUNDS, 1)
+    """Return the times in process, then at each address. calls: how many of each kind. Raises DatabaseError."""
+    batch = max(calls // ROUNDS, 1)  # calls in each round
     connection = connect(database)
     clients = [Client(address) for address in addresses]
     try:
 
         def in_process() -> None:
+            """Run the statement in this process, without a daemon."""
             result = connection.execute(request.statement, request.parameters)
             consume(fragments(request.layout, result.columns, result.rows))
             connection.end(commit=False)
 
-        over_kept = [in_process, *(lambda client=client: consume(client.ask(request)) for client in clients)]
-        over_new = [lambda address=address: ask_once(address, request) for address in addresses]
-        best_s = fastest([*over_kept, *over_new], batch)
+        calls_over_open = [
+            in_process,
+            *(lambda client=client: consume(client.ask(request)) for client in clients),
+        ]
+        calls_over_new = [lambda address=address: ask_once(address, request) for address in addresses]
+        best_s = fastest([*calls_over_open, *calls_over_new], batch)
     finally:
         connection.close()
         for client in clients:
             client.close()
-    return [
-        CallTimes("in process", best_s[0], None),
-        *map(CallTimes, addresses, best_s[1 : len(over_kept)], best_s[len(over_kept) :]),
-    ]
+    in_process_s, *over_open_s = best_s[: len(calls_over_open)]
+    over_new_s = best_s[len(calls_over_open) :]
+    return [CallTimes("in process", in_process_s, None), *map(CallTimes, addresses, over_open_s, over_new_s)]
 
 
 def fastest(functions: Sequence[Callable[[], None]], batch: int) -> list[float]:
@@ -61,10 +64,10 @@ def fastest(functions: Sequence[Callable[[], None]], batch: int) -> list[float]:
     best_s = [float("inf")] * len(functions)
     for _ in range(ROUNDS):
         for number, function in enumerate(functions):
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             for _ in range(batch):
                 function()
-            best_s[number] = min(best_s[number], (time.perf_counter() - began) / batch)
+            best_s[number] = min(best_s[number], (time.perf_counter() - started_at) / batch)
     return best_s
 
 
@@ -82,9 +85,10 @@ def consume(pieces: Iterable[bytes]) -> None:
 
 def table(times: Sequence[CallTimes]) -> Iterator[str]:
     """Yield the lines of a table, in microseconds."""
-    wide = max(len(each.where) for each in times)
-    yield f"{'microseconds a call':{wide}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
-    for each in times:
-        kept_us, added_us = each.kept_s * 1e6, (each.kept_s - times[0].kept_s) * 1e6
-        new_us = f"{each.new_s * 1e6:14.0f}" if each.new_s is not None else ""
-        yield f"{each.where:{wide}}  {kept_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()
+    width = max(len(row.place) for row in times)
+    in_process, *_ = times
+    yield f"{'microseconds a call':{width}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
+    for row in times:
+        open_us, added_us = row.open_s * 1e6, (row.open_s - in_process.open_s) * 1e6
+        new_us = f"{row.new_s * 1e6:14.0f}" if row.new_s is not None else ""
+        yield f"{row.place:{width}}  {open_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()

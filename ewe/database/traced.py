@@ -48,12 +48,13 @@ class TracedDaemon(Daemon):
         super().read_settings()
         self.trace.write("db-begins", NONE, ", ".join(self.settings.databases))
 
-    def job(self, gateway: Gateway, request: ClientRequest) -> Job:
+    def job_for(self, gateway: Gateway, request: ClientRequest) -> Job:
         """Return the job of a request, with a name in the trace. Raises DatabaseError."""
         name = self.trace.new_connection()
         account = "tcp" if gateway.uid is None else f"uid:{gateway.uid}"
         text = f"{connection_of(request.client) or NONE} {account} {word(request.database)}"
-        job = super().job(gateway, request)  # raises an error for a database that this gateway may not use
+        # Raises an error for a database that this gateway may not use
+        job = super().job_for(gateway, request)
         self.trace.write("db-request", name, text)
         self.names[gateway] = name
         return job._replace(name=name)
@@ -66,13 +67,16 @@ class TracedDaemon(Daemon):
         self.write_answered(gateway, "LEFT")
         super().drop(gateway)
 
-    def take_back(self) -> None:
-        for worker in self.finished:  # the worker has written the end of its statement
+    def take_back_workers(self) -> None:
+        for worker in self.finished_workers:  # the worker has written the end of its statement
             self.names.pop(self.running[worker], None)
-        super().take_back()
+        super().take_back_workers()
 
     def write_answered(self, gateway: Gateway, outcome: str) -> None:
-        """Write that a request has ended without a worker: refused, or given up, or its process has ended."""
+        """Write that a request has ended without a worker: refused, or its gateway or its process has ended.
+
+        outcome: the kind of the error, or LEFT. Only the first call for a request writes.
+        """
         if (name := self.names.pop(gateway, None)) is not None:
             self.trace.write("db-answered", name, f"0 {outcome}")
 
@@ -81,8 +85,8 @@ class TracedDaemon(Daemon):
             self.trace.write("db-lost", NONE, daemon.pid)
         super().close()
 
-    def forget(self, daemon: DaemonProcess) -> None:
-        super().forget(daemon)
+    def end_process(self, daemon: DaemonProcess) -> None:
+        super().end_process(daemon)
         self.trace.write("db-lost", NONE, daemon.pid)
 
 
@@ -95,13 +99,13 @@ class TracedWorker(WorkerThread):
     def answer(self, job: Job) -> None:
         """Answer a request, and write when its statement begins and ends, and how it ends (`outcome`)."""
         self.trace.write("db-runs", job.name, shape(job.request.statement))
-        began = time.monotonic()
+        started_at = time.monotonic()
         self.outcome = "LEFT"  # unless the last part of the answer is sent
         try:
             super().answer(job)
         finally:
-            millis = (time.monotonic() - began) * 1000
-            self.trace.write("db-answered", job.name, f"{millis:.3f} {self.outcome}")
+            duration_ms = (time.monotonic() - started_at) * 1000
+            self.trace.write("db-answered", job.name, f"{duration_ms:.3f} {self.outcome}")
 
     def send(self, job: Job, response: ServerResponse) -> None:
         super().send(job, response)

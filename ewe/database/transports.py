@@ -110,7 +110,7 @@ def open_queue(name: str, **arguments: Any) -> Queue:
     try:
         queue = module.MessageQueue(name, **arguments)
     except (module.Error, OSError, ValueError) as reason:
-        raise OSError(f"mq:{name[1:]}: {reason}") from None
+        raise OSError(f"mq:{name.removeprefix('/')}: {reason}") from None
     if "flags" in arguments:  # the queue is new
         os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read the queue
     queue.block = False
@@ -121,7 +121,8 @@ def open_queue(name: str, **arguments: Any) -> Queue:
 def receive_message(queue: Queue) -> bytes:
     """Return the next message of a queue. Raises BlockingIOError if there is none."""
     try:
-        return bytes(queue.receive()[0])
+        message, _priority = queue.receive()
+        return bytes(message)
     except posix_ipc_module().BusyError:
         raise BlockingIOError from None
 
@@ -131,7 +132,7 @@ def send_message(descriptor: int, data: bytes) -> None:
 
     posix_ipc only sends by objects that have opened the queue by its name. BlockingIOError: the queue is full.
     """
-    if mq_send(descriptor, data, len(data), 0) != 0:
+    if mq_send(descriptor, data, len(data), 0) != 0:  # the last argument is the priority
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

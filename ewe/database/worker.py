@@ -81,14 +81,14 @@ class WorkerThread:
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.database: Database | None = None
         self.connection: DatabaseConnection | None = None
-        self.identity: tuple[int, int] | None = None  # identity_of() the database's file
+        self.identity: tuple[int, int] | None = None  # file_identity() of the database's file
         self.connection_lost = False  # the connection of the last job's gateway cannot be used any more
         # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()
         self.job: Job | None = None
         self.expires_at = 0.0  # monotonic time at which the time limit of the job ends
         self.cancel_error: DatabaseError | None = None  # of the job, if it was cancelled
-        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread = threading.Thread(target=self.answer_jobs, daemon=True)
         self.thread.start()
 
     def start(self, job: Job) -> None:
@@ -110,7 +110,7 @@ class WorkerThread:
                 if self.connection is not None:
                     self.connection.cancel()
 
-    def work(self) -> None:
+    def answer_jobs(self) -> None:
         """Answer one request after the other, until the queue yields None."""
         while (job := self.jobs.get()) is not None:
             self.connection_lost = False
@@ -130,18 +130,21 @@ class WorkerThread:
     def answer(self, job: Job) -> None:
         """Run the statement and send its result, or an error. Raises OSError if the gateway has left."""
         try:
-            self.run(job)
+            self.run_statement(job)
         except (DatabaseError, MemoryError) as error:
-            failed = self.cancel_error or as_database_error(error)
+            reply = self.cancel_error or as_database_error(error)
             if isinstance(error, MemoryError):
                 self.disconnect()  # frees the memory that the statement has taken
             peer = job.gateway_connection.peer_name
-            self.log.write("warning", f"{peer}: database {job.database.name}: {failed.kind}: {failed}")
-            self.send(job, ServerResponse(b"", False, failed))
+            self.log.write("warning", f"{peer}: database {job.database.name}: {reply.kind}: {reply}")
+            self.send(job, ServerResponse(b"", more=False, error=reply))
 
-    def run(self, job: Job) -> None:
-        """Run the statement and send its result. The transaction is committed before the last part leaves."""
-        committed = False
+    def run_statement(self, job: Job) -> None:
+        """Run the statement and send its result. The transaction is committed before the last part leaves.
+
+        Each piece is sent once the next one is there: only the last one is sent after the commit.
+        """
+        is_committed = False
         result: Result | None = None
         try:
             result = self.execute(job)
@@ -153,17 +156,17 @@ class WorkerThread:
                 job.request.layout, result.columns, rows, job.gateway_connection.fragment_bytes
             ):
                 if last_piece is not None:
-                    self.send(job, ServerResponse(last_piece, True))
+                    self.send(job, ServerResponse(last_piece, more=True))
                 last_piece = piece
             result.rows.close()  # a limit may have ended it early
             # After the commit an error would be wrong: the statement may have changed the database
             self.error_flag.forbid()
             connection.end(commit=True)
-            committed = True
+            is_committed = True
         finally:
-            if not committed:
+            if not is_committed:
                 self.roll_back(result)
-        self.send(job, ServerResponse(last_piece or b"", False))
+        self.send(job, ServerResponse(last_piece or b"", more=False))
 
     def send(self, job: Job, response: ServerResponse) -> None:
         """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing."""
@@ -173,10 +176,13 @@ class WorkerThread:
             self.error_flag.allow()
 
     def limited_rows(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
-        """Yield the rows that may be sent. Raises DatabaseError at a limit of the daemon's."""
-        wanted = job.request.rows
+        """Yield the rows that may be sent; end at the limit of the request.
+
+        Raises DatabaseError at the daemon's limit.
+        """
+        max_rows = job.request.rows  # None: no limit
         for number, row in enumerate(rows):
-            if number == wanted:
+            if number == max_rows:
                 return
             if number == job.rows:
                 raise DatabaseError("TOO MANY ROWS", f"more than {job.rows} rows (rows)")
@@ -192,7 +198,7 @@ class WorkerThread:
             return connection.execute(job.request.statement, job.request.parameters)
         except DatabaseError:
             if connection is not connection_before or connection.is_alive():
-                raise
+                raise  # the connection is new or alive: the statement itself is the cause
         return self.connection_to(job.database).execute(job.request.statement, job.request.parameters)
 
     def roll_back(self, result: Result | None) -> None:
@@ -207,9 +213,9 @@ class WorkerThread:
 
     def connection_to(self, database: Database) -> DatabaseConnection:
         """Return a connection to the database: the worker's own if it fits, else a new one in its place."""
-        identity = identity_of(database.source)
-        fits = database == self.database and identity == self.identity
-        if not fits or self.connection is None or not self.connection.is_alive():
+        identity = file_identity(database.source)
+        is_fit = database == self.database and identity == self.identity
+        if not is_fit or self.connection is None or not self.connection.is_alive():
             self.disconnect()
             connection = connect(database)
             with self.lock:
@@ -232,10 +238,10 @@ def as_database_error(error: DatabaseError | MemoryError) -> DatabaseError:
     return DatabaseError("STATEMENT", "the statement needs more memory than the daemon gives it (memory)")
 
 
-def identity_of(source: str) -> tuple[int, int] | None:
-    """Return the identity of a file: a new file may have replaced the open one.
+def file_identity(source: str) -> tuple[int, int] | None:
+    """Return the device and inode of a file, None if `source` is not the path of a file.
 
-    None if `source` is not the path of a file.
+    They differ if a new file has replaced the open one.
     """
     try:
         file_status = os.stat(source)

@@ -55,11 +55,12 @@ class FarNames:
         far = {name for name, engine in engines.items() if engine.get("address")}
         # Each directory of the table, and whether its scripts are on another machine
         self.directories = {
-            directory.rstrip("/"): name in far for directory, name in tables_of(table, "directories")
+            directory.rstrip("/"): str(name) in far for directory, name in tables_of(table, "directories")
         }
         self.extensions: set[str] = set()
         for name, engine in engines.items():
             extensions = engine.get("extensions", ENGINE_EXTENSIONS.get(name, ()))
+            extensions = map(str, extensions) if isinstance(extensions, list | tuple) else ()
             (self.extensions.update if name in far else self.extensions.difference_update)(extensions)
 
     def is_any_far(self) -> bool:
@@ -143,11 +144,15 @@ class FarScripts:
     def root_of_user(self, name: str) -> str:
         """Return the path of a user's directory, which may be on the other machine alone; "" if none is possible.
 
+        A system account is treated as an unknown one: different answers would show which accounts exist.
         An account that is not here needs a line for its directory in [directories], or one for all homes.
         """
         try:
             account = pwd.getpwnam(name)
+            is_user = account.pw_uid >= self.min_uid
         except (KeyError, OSError):
+            is_user = False
+        if not is_user:
             end = f"/{name}/{self.userdir}"
             directories = list(self.names.far_directories())
             for directory in directories:
@@ -156,7 +161,7 @@ class FarScripts:
                     return home + end
             homes = (each for each in directories if self.is_directory_of_homes(each))
             return next((directory + end for directory in homes), "")
-        return os.path.join(account.pw_dir, self.userdir) if account.pw_uid >= self.min_uid else ""
+        return os.path.join(account.pw_dir, self.userdir)
 
     def is_directory_of_homes(self, directory: str) -> bool:
         """Return whether a directory may hold homes: it belongs to no user and is no part of this site."""

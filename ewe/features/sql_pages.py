@@ -49,7 +49,7 @@ from ewe.sqlpages.declarations import (
     parse,
     with_nulls,
 )
-from ewe.sqlpages.values import BadValue, bound, fields_of
+from ewe.sqlpages.values import BadValue, fields_of, values_to_bind
 
 try:
     from ewe.sqlpages.results import Choice, Page, QueryResult, fill_placeholders, select_statement
@@ -340,7 +340,7 @@ class PageRequest:
         template = await self.call(self.pages.template, self.source, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
         used = [name for query in declarations.queries.values() for name in query.parameters]
-        values = bound(used, declarations.parameters, self.url_fields)
+        values = values_to_bind(used, declarations.parameters, self.url_fields)
         results: dict[str, QueryResult] = {}
         for query in declarations.queries.values():
             prefix = f"{query.name}." if results else ""
@@ -422,7 +422,7 @@ class PageRequest:
         query = declarations.queries[name]
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
         prefix = "" if name == next(iter(declarations.queries)) else f"{name}."
-        values = bound(query.parameters, declarations.parameters, self.url_fields)
+        values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
         request = replace(self.client_request(query, sql, values, layout, None), time_limit=None)
@@ -448,7 +448,7 @@ class PageRequest:
         if name not in declarations.posts:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]
-        values = bound(post.parameters, declarations.parameters, {**self.url_fields, **fields})
+        values = values_to_bind(post.parameters, declarations.parameters, {**self.url_fields, **fields})
         client_request = self.client_request(post, post.sql, values, "ROWS", POST_ROWS)
         try:
             table = await self.pages.databases.rows(client_request, self.io, writes=True)

@@ -31,6 +31,7 @@ FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
 OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim
 LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
 preloaded: Path | None = None  # the shim that preload() has loaded
+HASH_DIGITS = 16  # of the hash of the sources, in a file's name
 COMPILE_TIMEOUT_S = 120.0  # seconds that the compiler may take
 
 
@@ -43,7 +44,7 @@ def shim() -> Path:
     digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
-    return TARGET / f"libcgi-{digest.hexdigest()[:16]}.so"
+    return TARGET / f"libcgi-{digest.hexdigest()[:HASH_DIGITS]}.so"
 
 
 def preload() -> None:
@@ -62,23 +63,23 @@ def preload() -> None:
 
 def build() -> Path:
     """Build the shim unless it exists; return its path. Raises BuildError."""
-    built = shim()
-    if not built.exists():
-        compile_c(built, (DIRECTORY / name for name in SOURCES), OPTIONS)
-        for other in TARGET.glob("libcgi-*.so"):
-            if other != built:
-                other.unlink(missing_ok=True)  # of older source; a process that has loaded it keeps it
-    return built
+    target = shim()
+    if not target.exists():
+        compile_c(target, (DIRECTORY / name for name in SOURCES), OPTIONS)
+        for old_shim in TARGET.glob("libcgi-*.so"):
+            if old_shim != target:
+                old_shim.unlink(missing_ok=True)  # of older source; a process that has loaded it keeps it
+    return target
 
 
 def build_library(source: Path) -> Path:
     """Build the library of one C file, beside it; return its path. Raises BuildError."""
-    built = source.with_suffix(".so")
-    compile_c(built, (source,), ("-shared", f"-I{DIRECTORY}"))
-    return built
+    target = source.with_suffix(".so")
+    compile_c(target, (source,), ("-shared", f"-I{DIRECTORY}"))
+    return target
 
 
-def compile_c(built: Path, sources: Iterable[Path], options: tuple[str, ...]) -> None:
+def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -> None:
     """Compile C files into one file, which appears only when it is complete. Raises BuildError.
 
     The environment variable CC names another compiler, as for make.
@@ -90,26 +91,28 @@ def compile_c(built: Path, sources: Iterable[Path], options: tuple[str, ...]) ->
             f"there is no C compiler {name!r}: install gcc and libc6-dev, or name one (CC=clang)"
         )
     try:
-        built.parent.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=built.parent, prefix="new-", suffix=".so", delete=False) as new:
-            pass
+        target.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix="new-", suffix=".so", delete=False
+        ) as new_file:
+            pass  # only the name is needed: the compiler writes the file
     except OSError as reason:
         raise BuildError(
-            f"cannot write {built.parent}: {reason.strerror}; run this command as its owner"
+            f"cannot write {target.parent}: {reason.strerror}; run this command as its owner"
         ) from None
     try:
-        command = [*compiler, *FLAGS, *options, "-o", new.name, *map(str, sources), *LIBRARIES]
+        command = [*compiler, *FLAGS, *options, "-o", new_file.name, *map(str, sources), *LIBRARIES]
         run(command)
-        os.chmod(new.name, 0o755)  # the server may be another user
-        os.rename(new.name, built)
+        os.chmod(new_file.name, 0o755)  # the server may be another user
+        os.rename(new_file.name, target)
     finally:
-        Path(new.name).unlink(missing_ok=True)
+        Path(new_file.name).unlink(missing_ok=True)  # after an error: rename() has not moved it
 
 
 def run(command: list[str]) -> None:
     """Run the compiler. Raises BuildError with the first line that reports an error."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -119,7 +122,8 @@ def run(command: list[str]) -> None:
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} has not ended within {COMPILE_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line] or lines or ["it says nothing"]
-        raise BuildError(f"{command[0]} failed: {errors[0]}")
+    if completed.returncode:
+        lines = [line for line in (completed.stderr + completed.stdout).splitlines() if line.strip()]
+        first_line = lines[0] if lines else "it says nothing"
+        error_line = next((line for line in lines if "error" in line), first_line)
+        raise BuildError(f"{command[0]} failed: {error_line}")

@@ -29,27 +29,28 @@ COMPILERS = {
 def main(arguments: list[str]) -> int:
     """Build all libraries of a directory; return the exit status."""
     directory = Path(arguments[0] if arguments else "libcgi-bin")
-    failed = False
-    missing: set[str] = set()
+    has_failed = False
+    missing_compilers: set[str] = set()  # those that were reported
     for source in sorted(directory.iterdir()) if directory.is_dir() else ():
         if source.suffix not in COMPILERS or is_built(source):
             continue
-        variable, usual, _ = COMPILERS[source.suffix]
-        compiler = shlex.split(os.environ.get(variable) or usual)
-        if not runs(compiler):
-            if compiler[0] not in missing:
-                print(f"{directory}/*{source.suffix}: left out, {compiler[0]} is not installed")
-            missing.add(compiler[0])
+        variable, default_compiler, _ = COMPILERS[source.suffix]
+        compiler = shlex.split(os.environ.get(variable) or default_compiler)  # a program and its options
+        if not is_working(compiler):
+            program = compiler[0]
+            if program not in missing_compilers:
+                print(f"{directory}/*{source.suffix}: left out, {program} is not installed")
+            missing_compilers.add(program)
             continue
         try:
             build(source, compiler)
         except BuildError as error:
-            failed = True
+            has_failed = True
             print(f"{source}: {error}", file=sys.stderr)
-    return int(failed)
+    return int(has_failed)
 
 
-def runs(compiler: list[str]) -> bool:
+def is_working(compiler: list[str]) -> bool:
     """Return whether a compiler works. A program of this name may only be a stub, as those of rustup are."""
     if shutil.which(compiler[0]) is None:
         return False
@@ -60,21 +61,24 @@ def runs(compiler: list[str]) -> bool:
 def is_built(source: Path) -> bool:
     """Return whether the library is newer than its source and than the headers."""
     try:
-        built = source.with_suffix(".so").stat().st_mtime
+        built_at = source.with_suffix(".so").stat().st_mtime
     except FileNotFoundError:
         return False
-    headers = max(path.stat().st_mtime for path in (DIRECTORY / "ewe_libcgi.h", DATABASE / "ewe_db.h"))
-    return built > max(source.stat().st_mtime, headers if source.suffix != ".rs" else 0)
+    headers_changed_at = max(
+        path.stat().st_mtime for path in (DIRECTORY / "ewe_libcgi.h", DATABASE / "ewe_db.h")
+    )
+    # Rust reads no headers
+    return built_at > max(source.stat().st_mtime, headers_changed_at if source.suffix != ".rs" else 0)
 
 
 def build(source: Path, compiler: list[str]) -> None:
     """Build one library, which appears only when it is complete. Raises BuildError, OSError."""
-    options = COMPILERS[source.suffix][2]
+    _, _, options = COMPILERS[source.suffix]
     with tempfile.TemporaryDirectory(dir=source.parent, prefix=".build-") as directory:
-        new = Path(directory) / source.with_suffix(".so").name
-        run([*compiler, *options, "-o", str(new), str(source)])
-        new.chmod(0o755)
-        new.replace(source.with_suffix(".so"))
+        new_file = Path(directory) / source.with_suffix(".so").name
+        run([*compiler, *options, "-o", str(new_file), str(source)])
+        new_file.chmod(0o755)
+        new_file.replace(source.with_suffix(".so"))
 
 
 if __name__ == "__main__":

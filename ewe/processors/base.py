@@ -55,6 +55,7 @@ class Processor(Accounts):
 
     name = ""
     many_processes = False  # may another process be running a conversation at the same time?
+    runs_at_once = False  # does the thread that accepts a connection run its conversation at once?
     idle_occupies_worker = True  # does an idle connection occupy a thread or a process?
     workers = CountRange(1)  # processes that the supervisor keeps, unless config.workers says otherwise
     may_grow = False  # may their number be a range? Then each worker says in its seat whether it is idle

@@ -33,6 +33,7 @@ class Serial(Processor):
     """One process, one thread, one connection at a time."""
 
     name = "serial"
+    runs_at_once = True
     supervised = False  # with several workers the model is called prefork
 
     @classmethod

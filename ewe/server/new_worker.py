@@ -12,11 +12,14 @@ Read next: worker.py; supervisor.py, which reads the report.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ewe import logger
 from ewe.processors.base import UnknownModel
 from ewe.registry import in_words
 from ewe.server.privileges import become
@@ -61,6 +64,7 @@ class NewWorker:
         for descriptor in foreign:
             os.close(descriptor)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        stop_with(self.lifeline)
         if self.factory.xswitch_process:
             become(self.factory.xswitch_process.user, self.factory.config.group)
         if self.factory.imports_in_workers and (failure := self.load_program()):
@@ -88,6 +92,23 @@ class NewWorker:
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         return ""
+
+
+def stop_with(lifeline: int) -> None:
+    """Have the kernel send SIGTERM to this process when the lifeline ends (fcntl(2), F_SETSIG).
+
+    A worker that waits for a silent client does not watch the lifeline. Other systems than Linux have no F_SETSIG.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        # A new description of the pipe: the workers share the old one, and a description has one owner.
+        end = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGTERM)
+        fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    except OSError as reason:
+        logger.errors.debug(f"a worker will not stop at once if its supervisor is killed: {reason.strerror}")
 
 
 def sources_of_this_process() -> list[str]:

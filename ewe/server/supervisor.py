@@ -21,7 +21,7 @@ workers stay:
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
 therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal,
 and run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each
-worker watches the lifeline together with its sockets, and then finishes.
+worker watches the lifeline together with its sockets, and then finishes. On Linux the kernel also sends it SIGTERM.
 
 TERM, INT and QUIT stop all workers (see ewe.server.worker). USR1 and USR2 are passed on. If the model needs an
 X-Switch, the supervisor runs it as one more process: the first to start, the last to stop.

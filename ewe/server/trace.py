@@ -64,7 +64,7 @@ class Traced(Processor):
     def register(self, stream: Any) -> Any:
         """Register a stream, name its connection, and write the event `accepted`; return the stream."""
         self.names[stream] = name = self.trace.new_connection()
-        self.trace.write("accepted", name, "{}:{}".format(*stream.client))
+        self.trace.writer(self.runs_at_once)("accepted", name, "{}:{}".format(*stream.client))
         return super().register(stream)
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
@@ -126,7 +126,7 @@ class TracedConversation(Coroutine[Any, Any, None]):
         try:
             paused = resume(argument)
         except StopIteration:
-            self.trace.write("ended", name, self.stream.why)
+            self.stream.end()
             raise
         except BaseException as reason:
             self.trace.write("ended", name, f"a fault: {type(reason).__name__}")

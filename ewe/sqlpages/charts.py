@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ewe.database.protocol import Value
-from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, width
+from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
 
 # All lengths and positions are in pixels of the picture, which is WIDTH wide
 MAX_BARS = 60
@@ -29,7 +29,7 @@ Columns = Sequence[Sequence[Value]]
 
 
 def number_of(value: Value) -> float | None:
-    """Return a value as a number that can be drawn, None if it is none. Numbers may be written as text."""
+    """Return a value as a number that can be drawn, None if it is no number. Numbers may be written as text."""
     try:
         number = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
@@ -47,10 +47,11 @@ def format_number(number: float) -> str:
 
 
 def axis_of(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return an axis that includes the values and zero."""
+    """Return an axis that includes the values and zero. start, end: its ends in the picture."""
     low, high = min(0.0, *values), max(0.0, *values)
     if low == 0:
-        return scale([high or 1.0], start, end)
+        return scale_for([high or 1.0], start, end)  # 1.0: all values are 0
+    # scale_for() has no negative numbers. Round both ends outwards to a multiple of a power of ten.
     step = 10.0 ** math.floor(math.log10(high - low))
     return Scale(math.floor(low / step) * step, math.ceil(high / step) * step, start, end)
 
@@ -66,15 +67,17 @@ def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
         for label, value in zip(*columns, strict=True)
         if (number := number_of(value)) is not None
     ]
-    drawn = usable[:MAX_BARS]
+    drawn = usable[:MAX_BARS]  # (label, length) of each bar
     if not drawn:
         return ""
     plot_left = min(MAX_LABEL_WIDTH, max(width(label) for label, _ in drawn) + MARGIN)
     number_width = max(width(format_number(number), SMALL) for _, number in drawn) + 8
     axis = axis_of([number for _, number in drawn], plot_left, WIDTH - number_width)
     values = "; ".join(f"{label} {format_number(number)}" for label, number in drawn)
-    picture = Picture(name, title or f"{names[1]} by {names[0]}", f"{names[1]} by {names[0]}: {values}.")
-    y = heading(picture)
+    label_name, length_name = names
+    description = f"{length_name} by {label_name}"
+    picture = Picture(name, title or description, f"{description}: {values}.")
+    y = write_title(picture)
     bottom = y + len(drawn) * ROW_HEIGHT
     for tick in axis.ticks(TICK_DISTANCE):
         picture.line(axis(tick), y - 2, axis(tick), bottom, "grid")
@@ -96,7 +99,7 @@ def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     return as_figure(picture)
 
 
-def heading(picture: Picture) -> float:
+def write_title(picture: Picture) -> float:
     """Write the title; return the y at which the plot begins."""
     picture.write(4, 15, shortened(picture.title, WIDTH - 8), kind="title")
     return TOP
@@ -112,36 +115,40 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
 
     The first column is x: numbers, or labels in the order of the rows. name, title, names: as for bars().
     """
-    xs = [number_of(value) for value in columns[0]][:MAX_POINTS]
-    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in columns[0]][:MAX_POINTS]
-    numeric = all(x is not None for x in xs)
-    positions = [float(x or 0) for x in xs] if numeric else [float(index) for index in range(len(xs))]
+    x_name, *line_names = names
+    x_column, *line_columns = columns
+    xs = [number_of(value) for value in x_column][:MAX_POINTS]
+    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column][:MAX_POINTS]
+    is_numeric = all(x is not None for x in xs)
+    positions = [float(x or 0) for x in xs] if is_numeric else [float(index) for index in range(len(xs))]
+    # For each line its points (x, y); a row without a number has none
     usable = [
         [
             (x, number)
             for x, value in zip(positions, column, strict=False)
             if (number := number_of(value)) is not None
         ]
-        for column in columns[1:]
+        for column in line_columns
     ]
     ys = [y for line in usable for _, y in line]
     if not ys:
         return ""
+    # The widest label decides where the plot begins; for its text, any length of the axis will do
     plot_left = (
         max(width(format_number(tick), SMALL) for tick in axis_of(ys, 0, 100).ticks(Y_TICK_DISTANCE)) + MARGIN
     )
-    description = f"{', '.join(names[1:])} by {names[0]}"
+    description = f"{', '.join(line_names)} by {x_name}"
     picture = Picture(
         name,
         title or description,
         f"{description}, {len(positions)} points, from {labels[0]} to {labels[-1]}.",
     )
-    top = heading(picture)
+    top = write_title(picture)
     if len(usable) > 1:
-        top = legend(picture, names[1:], top)
-    y_axis = axis_of(ys, top + PLOT_HEIGHT, top)
+        top = write_legend(picture, line_names, top)
+    y_axis = axis_of(ys, start=top + PLOT_HEIGHT, end=top)  # y grows downwards in a picture
     low, high = min(positions), max(positions)
-    x_axis = Scale(low, high if high > low else low + 1, plot_left + 4, WIDTH - 12)
+    x_axis = Scale(low, high if high > low else low + 1, start=plot_left + 4, end=WIDTH - 12)
     for tick in y_axis.ticks(Y_TICK_DISTANCE):
         picture.line(plot_left, y_axis(tick), WIDTH - 8, y_axis(tick), "grid" if tick else "axis")
         picture.write(
@@ -152,13 +159,13 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
         if len(line) <= MAX_MARKED_POINTS:
             for x, y in line:
                 picture.marker(x_axis(x), y_axis(y), series)
-    ticks_below(picture, x_axis, labels, numeric, top + PLOT_HEIGHT + 15)
+    write_ticks(picture, x_axis, labels, is_numeric, y=top + PLOT_HEIGHT + 15)
     picture.height = top + PLOT_HEIGHT + 24
     return as_figure(picture)
 
 
-def legend(picture: Picture, names: Sequence[str], y: float) -> float:
-    """Write the name of each line; return the y at which the plot begins."""
+def write_legend(picture: Picture, names: Sequence[str], y: float) -> float:
+    """Write the name of each line, from `y` downwards; return the y at which the plot begins."""
     x = 8.0
     for series, text in enumerate(names):
         entry_width = width(text) + 30
@@ -170,12 +177,16 @@ def legend(picture: Picture, names: Sequence[str], y: float) -> float:
     return y + 18
 
 
-def ticks_below(picture: Picture, x_axis: Scale, labels: Sequence[str], numeric: bool, y: float) -> None:
-    """Write numbers, or the labels of rows, below a plot; leave out those that would overlap."""
-    if numeric:
-        plain = all(len(label) <= 4 for label in labels)  # years get no thousands separator
+def write_ticks(picture: Picture, x_axis: Scale, labels: Sequence[str], is_numeric: bool, y: float) -> None:
+    """Write numbers, or the labels of rows, below a plot; leave out those that would overlap.
+
+    is_numeric: the x of all rows are numbers. y: of the text.
+    """
+    if is_numeric:
+        has_years = all(len(label) <= 4 for label in labels)  # years get no thousands separator
         marks = [
-            (tick, f"{tick:g}" if plain else format_number(tick)) for tick in x_axis.ticks(X_TICK_DISTANCE)
+            (tick, f"{tick:g}" if has_years else format_number(tick))
+            for tick in x_axis.ticks(X_TICK_DISTANCE)
         ]
     else:
         marks = [

@@ -84,8 +84,9 @@ class Statement:
 class Query(Statement):
     """A statement that reads.
 
-    rows: of one page. sort: columns by which a visitor may sort, each with True for descending first. needs: run
-    the query only if this parameter is given. empty: the status of the page if there is no row; 0: no effect.
+    rows: of one page. sort: columns by which a visitor may sort, each with True for descending first.
+    needed_parameter: run the query only if this parameter is given. empty: the status of the page if there is no
+    row; 0: no effect.
     """
 
     rows: int = DEFAULT_ROWS
@@ -163,23 +164,23 @@ class DeclarationParser:
             raise PageError(self.line, f"SQL needs a name: write `-- query: NAME` above it{hint}")
 
     def declare(self, word: str, rest: str) -> None:
-        """Handle a declaration `-- word: rest`. Raises PageError."""
+        """Handle a declaration `-- word: rest`: call the method declare_WORD(), query_WORD() or post_WORD().
+
+        Raises PageError.
+        """
         if word in PAGE_DECLARATIONS:
             getattr(self, f"declare_{word}")(rest)
             return
         statement = self.statement
-        known: Sequence[str] = (*PAGE_DECLARATIONS, *QUERY_DECLARATIONS, *POST_DECLARATIONS)
-        if word not in known:
-            near = get_close_matches(word, known, 1)
-            hint = f", did you mean {near[0]}?" if near else f": {', '.join(dict.fromkeys(known))}"
+        all_words: Sequence[str] = (*PAGE_DECLARATIONS, *QUERY_DECLARATIONS, *POST_DECLARATIONS)
+        if word not in all_words:
+            near = get_close_matches(word, all_words, 1)
+            hint = f", did you mean {near[0]}?" if near else f": {', '.join(dict.fromkeys(all_words))}"
             raise PageError(self.line, f"no declaration {word!r}{hint}")
-        if isinstance(statement, Query) and word in QUERY_DECLARATIONS and "".join(self.sql).strip() == "":
+        has_sql = "".join(self.sql).strip() != ""  # declarations of a statement stand above its SQL
+        if isinstance(statement, Query) and word in QUERY_DECLARATIONS and not has_sql:
             getattr(self, f"query_{word}")(statement, rest)
-        elif (
-            isinstance(statement, PostStatement)
-            and word in POST_DECLARATIONS
-            and "".join(self.sql).strip() == ""
-        ):
+        elif isinstance(statement, PostStatement) and word in POST_DECLARATIONS and not has_sql:
             getattr(self, f"post_{word}")(statement, rest)
         else:
             owner = "query" if word in QUERY_DECLARATIONS else "post"
@@ -203,7 +204,7 @@ class DeclarationParser:
         if match is None:
             raise PageError(self.line, "a parameter is written: NAME TYPE = DEFAULT, or NAME TYPE required")
         name, kind, required, default = match.groups()
-        if kind == "required" and not required:
+        if kind == "required" and not required:  # NAME required, without a type
             kind, required = None, "required"
         self.check_name(name)
         kind = kind or "text"
@@ -212,10 +213,10 @@ class DeclarationParser:
         value = None
         if default is not None:
             try:
-                value = literal(kind, default)
+                value = parse_default(kind, default)
             except BadValue as bad:
                 raise PageError(self.line, f"the default of {name} {bad}") from None
-        self.declarations.parameters[name] = Parameter(name, kind, value, required is not None)
+        self.declarations.parameters[name] = Parameter(name, kind, value, required=required is not None)
 
     def declare_query(self, rest: str) -> None:
         """Begin a query: `-- query: NAME`. Its SQL follows. Raises PageError."""
@@ -229,6 +230,7 @@ class DeclarationParser:
 
     def query_rows(self, query: Query, rest: str) -> None:
         """Set the number of rows of a page: `-- rows: 20`. Raises PageError."""
+        # [:9]: int() of many digits would take long
         if not rest.isdecimal() or not 1 <= int(rest[:9]) <= MAX_ROWS:
             raise PageError(self.line, f"rows is a number from 1 to {MAX_ROWS}")
         query.rows = int(rest)
@@ -241,7 +243,8 @@ class DeclarationParser:
         """Yield the columns of a list: name, descending. Raises PageError."""
         position = 0
         while match := SORT.match(rest, position):
-            yield match[1].replace('""', '"') if match[1] else match[2], (match[3] or "").lower() == "desc"
+            quoted_name, name, direction = match.groups()
+            yield quoted_name.replace('""', '"') if quoted_name else name, (direction or "").lower() == "desc"
             position = match.end()
             if position == len(rest):
                 return
@@ -255,7 +258,7 @@ class DeclarationParser:
         try:
             query.seconds = float(rest.removesuffix("s"))
         except ValueError:
-            query.seconds = 0
+            query.seconds = 0  # refused below
         if not MIN_SECONDS <= query.seconds <= MAX_SECONDS:
             raise PageError(self.line, f"time is a number of seconds, at least {MIN_SECONDS:g}")
 
@@ -298,7 +301,7 @@ class DeclarationParser:
             raise PageError(self.line, f"the name {name} is declared twice")
 
     def begin_statement(self, statement: Query | PostStatement) -> None:
-        """Begin a statement."""
+        """Add a statement to the declarations; the lines that follow are its SQL."""
         self.statement = statement
         self.sql = []
         if isinstance(statement, Query):
@@ -307,27 +310,29 @@ class DeclarationParser:
             self.declarations.posts[statement.name] = statement
 
     def end_statement(self) -> None:
-        """Check the statement that ends here. Raises PageError."""
+        """Check the statement that ends here, if there is one, and give it its SQL and its parameters.
+
+        Raises PageError.
+        """
         statement, self.statement = self.statement, None
         if statement is None:
             return
-        lines, begins = list(self.sql), statement.line
+        lines, line_of_name = list(self.sql), statement.line
         while lines and not lines[0].strip():
             del lines[0]
             statement.line += 1
         statement.sql, names = self.checked_sql("\n".join(lines).rstrip(), statement.line)
         if not statement.sql:
-            raise PageError(begins, f"{statement.name} has no SQL")
-        unknown = [name for name in names if name not in self.declarations.parameters]
-        needs = statement.needed_parameter if isinstance(statement, Query) else ""
-        if needs and needs not in self.declarations.parameters:
-            unknown.insert(0, needs)
-        if unknown:
-            same = [name for name in self.declarations.parameters if name.lower() == unknown[0].lower()]
-            near = same or get_close_matches(unknown[0], self.declarations.parameters, 1)
-            hint = f", did you mean :{near[0]}?" if near else f": write `-- parameter: {unknown[0]}` above"
+            raise PageError(line_of_name, f"{statement.name} has no SQL")
+        needed_parameter = statement.needed_parameter if isinstance(statement, Query) else ""
+        used_names = [needed_parameter, *names] if needed_parameter else names
+        parameters = self.declarations.parameters
+        if undeclared := next((name for name in used_names if name not in parameters), ""):
+            same = [name for name in parameters if name.lower() == undeclared.lower()]
+            near = same or get_close_matches(undeclared, parameters, 1)
+            hint = f", did you mean :{near[0]}?" if near else f": write `-- parameter: {undeclared}` above"
             raise PageError(
-                statement.line, f"{statement.name} uses :{unknown[0]}, which is not declared{hint}"
+                statement.line, f"{statement.name} uses :{undeclared}, which is not declared{hint}"
             )
         statement.parameters = tuple(dict.fromkeys(names))
         statement.sql = with_typed_null_tests(statement.sql, self.declarations.parameters)
@@ -344,12 +349,13 @@ class DeclarationParser:
         # The end of the last token: only TOKENS are matched, and other SQL stands between two of them.
         position = 0
         for match in TOKENS.finditer(sql):
-            between = sql[position : match.start()].strip() != ""
-            comment = (match["quoted"] or "").startswith(("--", "/*"))
-            if end is not None and (between or not comment):
-                where = line + sql.count("\n", 0, match.start())
-                raise PageError(where, "only one statement stands below each name")
-            has_sql = has_sql or between or not (comment or match["semicolon"])
+            # Between the last token and this one
+            has_sql_before = sql[position : match.start()].strip() != ""
+            is_comment = (match["quoted"] or "").startswith(("--", "/*"))
+            if end is not None and (has_sql_before or not is_comment):
+                line_of_token = line + sql.count("\n", 0, match.start())
+                raise PageError(line_of_token, "only one statement stands below each name")
+            has_sql = has_sql or has_sql_before or not (is_comment or match["semicolon"])
             if match["name"]:
                 names.append(match["name"])
             if match["semicolon"]:
@@ -357,8 +363,8 @@ class DeclarationParser:
             position = match.end()
         rest = sql[position:].strip()
         if end is not None and rest:
-            where = line + sql.count("\n", 0, sql.rindex(rest))
-            raise PageError(where, "only one statement stands below each name")
+            line_of_rest = line + sql.count("\n", 0, sql.rindex(rest))
+            raise PageError(line_of_rest, "only one statement stands below each name")
         return (sql[:end] if has_sql or rest else ""), names
 
 
@@ -368,30 +374,35 @@ def with_typed_null_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
     PostgreSQL must know the type of every parameter, and this test does not show it.
     """
 
-    def typed(match: re.Match[str]) -> str:
+    def with_type(match: re.Match[str]) -> str:
+        """Return a token as it is, or, before IS NULL, the parameter with its type."""
         if not match["name"] or IS_NULL.match(sql, match.end()) is None:
             return match[0]
         return f"CAST({match[0]} AS {TYPES[parameters[match['name']].kind].sql})"
 
-    return TOKENS.sub(typed, sql)
+    return TOKENS.sub(with_type, sql)
 
 
 def with_nulls(sql: str, kinds: Mapping[str, str]) -> str:
     """Replace each :name in kinds by a NULL of the type that kinds gives: PostgreSQL needs the type."""
 
-    def null(match: re.Match[str]) -> str:
+    def null_or_token(match: re.Match[str]) -> str:
+        """Return a NULL for a parameter in `kinds`; any other token as it is."""
         kind = kinds.get(match["name"] or "")
         return match[0] if kind is None else f"CAST(NULL AS {TYPES[kind].sql})"
 
-    return TOKENS.sub(null, sql)
+    return TOKENS.sub(null_or_token, sql)
 
 
-def literal(kind: str, text: str) -> Value:
-    """Parse a default: 'text' in quotes as in SQL, a number, or null. Raises BadValue."""
+def parse_default(kind: str, text: str) -> Value:
+    """Return the value of a default: 'text' in quotes as in SQL, a number, or null. Raises BadValue.
+
+    kind: of the parameter, a key of TYPES.
+    """
     text = text.strip()
     if text.lower() == "null":
         return None
-    quoted = len(text) >= 2 and text[0] == text[-1] == "'"
-    if kind in ("text", "date") and not quoted:
+    is_quoted = len(text) >= 2 and text[0] == text[-1] == "'"
+    if kind in ("text", "date") and not is_quoted:
         raise BadValue("is written in quotes: 'abc'")
-    return TYPES[kind].read(text[1:-1].replace("''", "'") if quoted else text)
+    return TYPES[kind].read(text[1:-1].replace("''", "'") if is_quoted else text)

@@ -37,9 +37,9 @@ class Choice:
         """prefix: of the query's names in the URL. given: the URL's fields."""
         sort_field = given.get(f"{prefix}sort", "")
         name = sort_field.removeprefix("-")
-        known = any(name == column for column, _ in query.sort)
-        self.column = name if known else ""
-        self.descending = known and sort_field.startswith("-")
+        is_declared = any(name == column for column, _ in query.sort)
+        self.column = name if is_declared else ""
+        self.descending = is_declared and sort_field.startswith("-")
         number = given.get(f"{prefix}page", "")
         self.page = int(number) if PAGE_NUMBER.fullmatch(number) else 1
 
@@ -64,6 +64,7 @@ def select_statement(query: Query, choice: Choice, *, whole: bool = False) -> st
         )
         parts.append(f"ORDER BY {', '.join(columns)}")
     if not whole:
+        # One row more than the page has: it shows that there is another page
         parts.append(f"LIMIT {query.rows + 1} OFFSET {(choice.page - 1) * query.rows}")
     return " ".join(parts)
 
@@ -166,7 +167,7 @@ class QueryResult:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
         shown = [(index, name) for index, name in enumerate(self.columns) if name not in hide]
         heads = "".join(self._head(index, name, (labels or {}).get(name, name)) for index, name in shown)
-        patterns = [(links or {}).get(name) for _, name in shown]
+        patterns = [(links or {}).get(name) for _, name in shown]  # the URL of each column; None: no link
         if any(patterns) or len(shown) < len(self.columns):
             rows, size = [], 0
             for row in self._rows:
@@ -180,22 +181,29 @@ class QueryResult:
         return Markup(f'<div class="scroll"><table>\n{body}</table></div>\n') + self.pages()
 
     def _head(self, index: int, name: str, label: str) -> str:
-        """Return the head of a column: a link that sorts, if visitors may sort by the column."""
-        declared = dict(self._query.sort)
+        """Return the head of a column: a link that sorts, if visitors may sort by the column.
+
+        index: of the column. A second click reverses the order.
+        """
+        sortable_columns = dict(self._query.sort)  # name -> True for descending first
         number = ' class="number"' if isinstance(self._rows[0][index], NUMBERS) else ""
-        if name not in declared:
+        if name not in sortable_columns:
             return f"<th{number}>{escape(label)}"
-        order = self._choice.order(self._query)[:1]
-        sorted_down = order[0][1] if order and order[0][0] == name else None
-        descending = declared[name] if sorted_down is None else not sorted_down
-        aria = "" if sorted_down is None else f' aria-sort="{"descending" if sorted_down else "ascending"}"'
+        present_order = self._choice.order(self._query)
+        first_column, first_descends = present_order[0] if present_order else ("", False)
+        is_sorted = first_column == name  # the rows are sorted by this column now
+        will_descend = not first_descends if is_sorted else sortable_columns[name]
+        aria = f' aria-sort="{"descending" if first_descends else "ascending"}"' if is_sorted else ""
         url = self._page.here(
-            **{f"{self._prefix}sort": ("-" if descending else "") + name, f"{self._prefix}page": None}
+            **{f"{self._prefix}sort": ("-" if will_descend else "") + name, f"{self._prefix}page": None}
         )
         return f'<th{number}{aria}><a href="{escape(url)}">{escape(label)}</a>'
 
     def _row(self, row: list[Value], shown: list[tuple[int, str]], patterns: list[str | None]) -> str:
-        """Return a row of a table in which some columns are links or are left out."""
+        """Return a row of a table in which some columns are links or are left out.
+
+        shown: (index, name) of each column that is not left out. patterns: the URL of each of them; None: no link.
+        """
         cells = []
         for (index, _), pattern in zip(shown, patterns, strict=True):
             if pattern is None or row[index] is None:
@@ -241,20 +249,22 @@ class QueryResult:
         indexes = []
         for name in names:
             if name not in self.columns:
-                known = ", ".join(self.columns) or "none, since the query was not run"
-                raise KeyError(f"{self._query.name} has no column {name!r}; there are: {known}")
+                existing = ", ".join(self.columns) or "none, since the query was not run"
+                raise KeyError(f"{self._query.name} has no column {name!r}; there are: {existing}")
             indexes.append(self.columns.index(name))
         return names, [[row[index] for row in self._rows] for index in indexes]
 
 
 NUMBERS = (int, float)
-SPECIAL = re.compile("[&<>\"']")  # most texts need no escape, and this search is faster than escape()
+ESCAPED_CHARACTERS = re.compile(
+    "[&<>\"']"
+)  # most texts need no escape, and this search is faster than escape()
 
 
 def html_cell(value: Value) -> str:
     """Return one cell of a table."""
     if isinstance(value, str):
-        return f"<td>{escape(value) if SPECIAL.search(value) else value}"
+        return f"<td>{escape(value) if ESCAPED_CHARACTERS.search(value) else value}"
     if isinstance(value, NUMBERS):
         return f'<td class="number">{value}'
     return "<td>" if value is None else f"<td>{escape(text_of(value))}"
@@ -296,7 +306,7 @@ class Page:
         self._declarations = declarations
         self._path = path
         self._url_fields = given
-        self._charts = 0  # charts so far: each has its own name
+        self._chart_count = 0  # charts so far: each has its own name
         self.style = Markup(style)
         self.database = declarations.database
 
@@ -308,7 +318,7 @@ class Page:
 
     def _name(self) -> str:
         """Return the last part of the path without the suffix of a page from SQL; "index" for a directory."""
-        name = self._path.rpartition("/")[2]
+        _, _, name = self._path.rpartition("/")
         for suffix in (".sql.html", ".sql.csv", ".sql.json"):
             name = name.removesuffix(suffix)
         return name or "index"
@@ -319,8 +329,8 @@ class Page:
 
     def _chart_name(self) -> str:
         """Return a name that no other chart of the page has."""
-        self._charts += 1
-        return f"chart-{self._charts}"
+        self._chart_count += 1
+        return f"chart-{self._chart_count}"
 
     def here(self, **changes: Value) -> str:
         """Return the query of this page's URL with changed values; None removes a value. It begins with "?"."""
@@ -340,11 +350,13 @@ class Page:
         used = {name for query in self._declarations.queries.values() for name in query.parameters}
         return [
             {
-                "name": each.name,
-                "input": TYPES[each.kind].input,
-                "value": self._url_fields.get(each.name, "" if each.default is None else str(each.default)),
-                "required": each.required,
+                "name": parameter.name,
+                "input": TYPES[parameter.kind].input,
+                "value": self._url_fields.get(
+                    parameter.name, "" if parameter.default is None else str(parameter.default)
+                ),
+                "required": parameter.required,
             }
-            for each in self._declarations.parameters.values()
-            if each.name in used
+            for parameter in self._declarations.parameters.values()
+            if parameter.name in used
         ]

@@ -57,7 +57,7 @@ MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a
 MAX_UNCOUNTED_CHARS = 4096  # characters up to which a text does not count
 MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # of a number
-PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
+INCLUDABLE_FILE = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
 REMOVED_FILTERS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
@@ -183,7 +183,8 @@ class Environment(ImmutableSandboxedEnvironment):
         )
         for name in REMOVED_FILTERS:
             del self.filters[name]
-        self.filters = {name: with_limits(each, name) for name, each in self.filters.items()}
+        self.filters = {name: with_limits(function, name) for name, function in self.filters.items()}
+        # Those that begin with ewe_ are called by the nodes that _parse() adds to a template
         self.filters |= {
             "ewe_check_each_round": check_each_round,
             "ewe_concat": concatenate,
@@ -197,7 +198,11 @@ class Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template; make each loop check the clock, and each `~` the length of its result."""
+        """Parse a template, and add the checks, as filters.
+
+        Each loop checks the clock, each `~` the length of its result, each list its size, each comparison the
+        clock.
+        """
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Filter(
@@ -214,12 +219,12 @@ class Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
         """Call a function or method for a template: jinja2 calls this. Raises SecurityError, BudgetExceeded."""
         check_clock()
-        of = getattr(__obj, "__self__", None)
-        if isinstance(of, TEXTS):
+        owner = getattr(__obj, "__self__", None)  # the object whose method is called
+        if isinstance(owner, TEXTS):
             if __obj.__name__ not in SAFE_TEXT_METHODS:
                 raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
             check_search_texts((*args, *kwargs.values()))
-        if isinstance(of, int) and __obj.__name__ == "to_bytes":
+        if isinstance(owner, int) and __obj.__name__ == "to_bytes":
             raise SecurityError("the method to_bytes of numbers is not offered here")
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
@@ -229,38 +234,43 @@ class Environment(ImmutableSandboxedEnvironment):
         """Do nothing: SAFE_TEXT_METHODS does not have the method format(), because it can pad to any length."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Refuse an operation that makes a huge text, list or number."""
+        """Calculate a + b and the like: jinja2 calls this for intercepted_binops. Return the result.
+
+        Raises SecurityError for an operation that makes a huge text, list or number.
+        """
         if operator == "**" or (operator == "%" and isinstance(left, TEXTS)):
             raise SecurityError(f"the operator {operator} is not offered here")
-        if operator == "*" and any(isinstance(each, list | tuple) for each in (left, right)):
+        operands = (left, right)
+        if operator == "*" and any(isinstance(operand, list | tuple) for operand in operands):
             raise SecurityError("lists are not repeated here")
         if operator in "*+":
-            sizes = [len(each) if isinstance(each, TEXTS | list | tuple) else 0 for each in (left, right)]
-            numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
+            sizes = [len(operand) if isinstance(operand, TEXTS | list | tuple) else 0 for operand in operands]
+            numbers = [abs(operand) if isinstance(operand, int) else 1 for operand in operands]
+            # The length of a text plus a text, or of a text times a number
             if sum(sizes) > MAX_RESULT_CHARS or (
                 operator == "*" and max(sizes) * max(numbers) > MAX_RESULT_CHARS
             ):
                 raise SecurityError("a text that is too long")
-        for each in (left, right):
-            check_number(each)
+        for operand in operands:
+            check_number(operand)
         return check_size(super().call_binop(context, operator, left, right))
 
 
 def with_limits(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-    """Wrap a filter: it accepts no text longer than MAX_RESULT_CHARS, and returns no list that is too large.
+    """Wrap a filter: its value and its arguments are checked, and it returns no list that is too large.
 
-    A filter that yields its items one by one, such as map, checks the clock at each item. name: of the filter, if
-    check_filter_input() has a rule for it.
+    A filter that yields its items one by one, such as map, checks the clock at each item. name: of the filter; a
+    few names (default, sort ...) have separate rules, see checked_filter_value().
     """
     # jinja2 gives some filters its own context as the first argument, before the value
-    index = 1 if hasattr(function, "jinja_pass_arg") else 0
+    value_index = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         """Call the filter with a checked value, and check its result."""
-        if len(args) > index:
-            value = check_filter_input(name, args[index], (*args[index + 1 :], *kwargs.values()))
-            args = (*args[:index], value, *args[index + 1 :])
+        if len(args) > value_index:
+            before, value, arguments = args[:value_index], args[value_index], args[value_index + 1 :]
+            args = (*before, checked_filter_value(name, value, (*arguments, *kwargs.values())), *arguments)
         check_clock()
         result = function(*args, **kwargs)
         return check_each_round(result) if isinstance(result, Generator) else check_size(result)
@@ -268,10 +278,11 @@ def with_limits(function: Callable[..., Any], name: str = "") -> Callable[..., A
     return checked
 
 
-def check_filter_input(name: str, value: Any, arguments: Iterable[Any]) -> Any:
-    """Return the value for a filter; as a list, if the filter must have all items at once. Raises SecurityError.
+def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any:
+    """Check the value and the arguments of a filter; return the value. Raises SecurityError.
 
-    arguments: all others of the filter.
+    The value of a filter that needs all items at once (sort) is returned as a list. name: of the filter. arguments:
+    all arguments except the value.
     """
     if isinstance(value, TEXTS) and len(value) > MAX_RESULT_CHARS:
         raise SecurityError("a text that is too long")
@@ -290,15 +301,16 @@ def check_filter_input(name: str, value: Any, arguments: Iterable[Any]) -> Any:
 
 def check_search_texts(arguments: Iterable[Any]) -> None:
     """Raise SecurityError for a long text: the time of rfind() and strip() is the product of both lengths."""
-    for each in arguments:
-        if isinstance(each, TEXTS) and len(each) > MAX_SEARCH_TEXT_CHARS:
+    for argument in arguments:
+        if isinstance(argument, TEXTS) and len(argument) > MAX_SEARCH_TEXT_CHARS:
             raise SecurityError(f"an argument of more than {MAX_SEARCH_TEXT_CHARS} characters")
 
 
 def check_sort_keys(count: int, arguments: Iterable[Any]) -> None:
-    """Raise SecurityError for too many keys: an item has one for each part of "a.b,c.d"."""
-    parts = sum(each.count(".") + each.count(",") for each in arguments if isinstance(each, str))
-    if count * parts > MAX_RESULT_CHARS:
+    """Raise SecurityError for too many keys: an item has one for each part of "a.b,c.d". count: of the items."""
+    texts = [argument for argument in arguments if isinstance(argument, str)]
+    part_count = sum(text.count(".") + text.count(",") for text in texts)
+    if count * part_count > MAX_RESULT_CHARS:
         raise SecurityError("too many keys to sort by")
 
 
@@ -338,8 +350,7 @@ def join_output(parts: Iterable[str]) -> str:
 
 
 def check_size(value: Any) -> Any:
-    """Return a value; refuse a list, tuple, dictionary or text that is too large. Raises SecurityError,
-    BudgetExceeded.
+    """Return a value as it is, and count its size. Raises SecurityError, BudgetExceeded if it is too large.
 
     A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
     text. Its size as a text therefore counts. Every operation that makes a list in a template calls this function,
@@ -351,15 +362,15 @@ def check_size(value: Any) -> Any:
         check_number(value)
         return value
     check_clock()
-    count, waiting = 0, [value]
-    while waiting:
-        for each in parts_of(waiting.pop()):
+    count, containers = 0, [value]  # containers: those whose parts are still to be counted
+    while containers:
+        for part in parts_of(containers.pop()):
             count += 1
-            if isinstance(each, TEXTS):
-                count += len(each)
-            elif isinstance(each, CONTAINERS):
-                waiting.append(each)
-            elif isinstance(each, UNCOUNTED_TYPES):
+            if isinstance(part, TEXTS):
+                count += len(part)
+            elif isinstance(part, CONTAINERS):
+                containers.append(part)
+            elif isinstance(part, UNCOUNTED_TYPES):
                 raise SecurityError("a list holds no namespace and no imported file here")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
@@ -377,7 +388,7 @@ def count_towards_page(count: int) -> None:
 
 
 def parts_of(container: Any) -> Iterable[Any]:
-    """Return the parts of a container."""
+    """Return the parts of a container; of a dictionary, its keys and its values."""
     return chain.from_iterable(container.items()) if isinstance(container, Mapping) else container
 
 
@@ -409,13 +420,13 @@ def concatenate(parts: list[Any]) -> str:
         raise SecurityError("a text that is too long")
     if length > MAX_UNCOUNTED_CHARS:
         count_towards_page(length)
-    return Markup("").join(texts) if any(isinstance(each, Markup) for each in texts) else "".join(texts)
+    return Markup("").join(texts) if any(isinstance(text, Markup) for text in texts) else "".join(texts)
 
 
 def join(values: Iterable[Any], separator: str = "") -> str:
     """Return the values as one text, with `separator` between them: jinja2's filter with a limit."""
-    parts = [part for each in values for part in (separator, each)][1:]
-    return concatenate(parts)
+    parts = [part for value in values for part in (separator, value)]
+    return concatenate(parts[1:])  # without the separator before the first value
 
 
 def replace_in_text(value: Any, old: str, new: str) -> str:
@@ -424,21 +435,22 @@ def replace_in_text(value: Any, old: str, new: str) -> str:
     text: str = value if isinstance(value, str) else str(value)
     if not old or len(text) + text.count(old) * len(new) > MAX_RESULT_CHARS:
         raise SecurityError("a text that is too long")
-    made: str = check_size(text.replace(old, new))
-    return made
+    result: str = check_size(text.replace(old, new))
+    return result
 
 
 def sum_of_numbers(values: Iterable[Any], start: float = 0) -> Any:
     """Return `start` plus the sum of the numbers; skip NULL."""
-    return sum((each if isinstance(each, int) else float(each) for each in values if each is not None), start)
+    numbers = (value if isinstance(value, int) else float(value) for value in values if value is not None)
+    return sum(numbers, start)
 
 
 class Concatenations(NodeTransformer):
     """Replaces a ~ b by a filter that checks the length."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        """Return the filter ewe_concat over the parts of a ~ b."""
-        parts = nodes.List([self.visit(each) for each in node.nodes], lineno=node.lineno)
+        """Return the filter ewe_concat, concatenate(), over the parts of a ~ b."""
+        parts = nodes.List([self.visit(part) for part in node.nodes], lineno=node.lineno)
         return nodes.Filter(parts, "ewe_concat", [], [], None, None, lineno=node.lineno)
 
 
@@ -446,10 +458,12 @@ class Containers(NodeTransformer):
     """Adds check_size() to each list, tuple, dictionary and slice, and check_clock_after() to each comparison."""
 
     def add_size_check(self, node: nodes.Expr) -> nodes.Node:
-        """Return a node that passes the value of `node` through check_size()."""
+        """Return a node that passes the value of `node` through check_size(), the filter ewe_check_size."""
         self.generic_visit(node)
+        # A tuple that is assigned to, such as a, b in {% for a, b in ... %}, has no value to check: its ctx is
+        # "store"
         if getattr(node, "ctx", "load") != "load":
-            return node  # the names of {% for a, b in ... %}
+            return node
         return nodes.Filter(node, "ewe_check_size", [], [], None, None, lineno=node.lineno)
 
     visit_List = visit_Tuple = visit_Dict = add_size_check
@@ -460,12 +474,12 @@ class Containers(NodeTransformer):
             return self.add_size_check(node)
         return self.generic_visit(node)
 
-    def compare(self, node: nodes.Expr) -> nodes.Node:
-        """Return a comparison whose value passes through check_clock_after()."""
+    def add_clock_check(self, node: nodes.Expr) -> nodes.Node:
+        """Return a comparison whose value passes through check_clock_after(), the filter ewe_check_clock_after."""
         self.generic_visit(node)
         return nodes.Filter(node, "ewe_check_clock_after", [], [], None, None, lineno=node.lineno)
 
-    visit_Compare = visit_Test = compare
+    visit_Compare = visit_Test = add_clock_check
 
 
 class TemplateLoader(jinja2.BaseLoader):
@@ -480,7 +494,7 @@ class TemplateLoader(jinja2.BaseLoader):
         """Return the source of a template, its name, and a test whether the source is unchanged (jinja2)."""
         if template == "ewe":
             return LAYOUT, None, lambda: True
-        if PARTIAL.fullmatch(template):
+        if INCLUDABLE_FILE.fullmatch(template):
             try:
                 text, is_same = self.load_file(template)
             except FileNotFoundError:
@@ -505,7 +519,7 @@ budget = threading.local()
 
 
 def check_clock() -> None:
-    """Check the clock. Raises BudgetExceeded."""
+    """Raise BudgetExceeded if the template that this thread renders has taken longer than RENDER_TIMEOUT_S."""
     if time.monotonic() > getattr(budget, "deadline", 0.0):
         raise BudgetExceeded(f"the template takes longer than {RENDER_TIMEOUT_S:g} s")
 
@@ -550,30 +564,33 @@ class PageTemplate:
         return "".join(pieces)
 
     def page_error(self, error: Exception) -> PageError:
-        """Return the error with the line of the template that caused it."""
-        if isinstance(error, jinja2.TemplateSyntaxError):
-            where = f"{error.name}, line {error.lineno}: " if error.name else ""
-            return PageError(0, f"template: {where}{error.message}")
-        line, where = line_of(error.__traceback__, self.template)
-        kind = (
-            ""
-            if isinstance(error, BudgetExceeded | jinja2.UndefinedError | SecurityError)
-            else f"{type(error).__name__}: "
-        )
+        """Return an error of rendering as a PageError, with the line of the template that caused it."""
+        if isinstance(error, jinja2.TemplateSyntaxError):  # in a file that the page extends or includes
+            place = f"{error.name}, line {error.lineno}: " if error.name else ""
+            return PageError(0, f"template: {place}{error.message}")
+        line, place = line_of(error.__traceback__, self.template)
+        # The texts of these classes need no name of the class
+        explains_itself = isinstance(error, BudgetExceeded | jinja2.UndefinedError | SecurityError)
+        kind = "" if explains_itself else f"{type(error).__name__}: "
+        # str() of a KeyError is its text in quotes
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        return PageError(line + self.offset if line and not where else 0, f"template: {where}{kind}{text}")
+        line_in_file = line + self.offset if line and not place else 0
+        return PageError(line_in_file, f"template: {place}{kind}{text}")
 
 
 def line_of(traceback: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
-    """Return the last line of the page's own template in a traceback, and the place in another file, "" if none."""
-    line, where = 0, ""
+    """Return the last line of the page's own template in a traceback, and the place in another file.
+
+    The line is 0, and the place "", if the traceback has none.
+    """
+    line, place = 0, ""
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, jinja2.Template):
-            found = template.get_corresponding_lineno(traceback.tb_lineno)
+            template_line = template.get_corresponding_lineno(traceback.tb_lineno)
             if template is page or template.root_render_func is page.root_render_func:
-                line, where = found, ""
-            elif template.name != "ewe":
-                where = f"{template.name}, line {found}: "
+                line, place = template_line, ""
+            elif template.name != "ewe":  # a file that the page extends or includes
+                place = f"{template.name}, line {template_line}: "
         traceback = traceback.tb_next
-    return line, where
+    return line, place

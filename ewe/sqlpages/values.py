@@ -33,10 +33,10 @@ def integer(text: str) -> int:
 
 def number(text: str) -> float:
     """Return a finite number. Raises BadValue."""
-    found = float(text) if NUMBER.fullmatch(text.strip()) else float("inf")
-    if found in (float("inf"), -float("inf")):
+    value = float(text) if NUMBER.fullmatch(text.strip()) else float("inf")
+    if value in (float("inf"), -float("inf")):  # no number, or one that is too large for a float
         raise BadValue("must be a number")
-    return found
+    return value
 
 
 def date(text: str) -> str:
@@ -54,7 +54,7 @@ def flag(text: str) -> int:
     return int(text.strip().lower() in ("1", "on", "true"))
 
 
-def plain(text: str) -> str:
+def text_without_nul(text: str) -> str:
     """Return a text as it is. Raises BadValue for a NUL."""
     if "\0" in text:
         raise BadValue("holds a character that no text can have")
@@ -62,7 +62,11 @@ def plain(text: str) -> str:
 
 
 class Type(NamedTuple):
-    """The type of a parameter. input: the type of HTML's input field. sql: the type of a NULL, in any database."""
+    """The type of a parameter.
+
+    read: returns the value of a text, or raises BadValue. input: the type of HTML's input field. sql: the type of a
+    NULL, in any database.
+    """
 
     read: Callable[[str], Value]
     input: str
@@ -70,7 +74,7 @@ class Type(NamedTuple):
 
 
 TYPES = {
-    "text": Type(plain, "search", "TEXT"),
+    "text": Type(text_without_nul, "search", "TEXT"),
     "integer": Type(integer, "number", "BIGINT"),
     "number": Type(number, "number", "DOUBLE PRECISION"),
     "date": Type(date, "date", "DATE"),
@@ -98,17 +102,20 @@ def fields_of(text: str) -> dict[str, str]:
         raise BadValue(f"has more than {MAX_FORM_FIELDS} fields") from None
 
 
-def bound(
+def values_to_bind(
     names: Iterable[str], parameters: Mapping[str, Parameter], given: Mapping[str, str]
 ) -> dict[str, Value]:
-    """Return the values of the named parameters. given: the fields of a URL or a form. Raises BadValue."""
+    """Return the values of the named parameters, to be bound to a statement. Raises BadValue.
+
+    parameters: those that the page declares. given: the fields of a URL or a form.
+    """
     return {name: value_of(parameters[name], given.get(name)) for name in names}
 
 
 def value_of(parameter: Parameter, text: str | None) -> Value:
     """Return a parameter's value. An empty field is an empty text; for other types it counts as not given.
 
-    Raises BadValue with the parameter's name in its text.
+    text: of the field, None if it is not given. Raises BadValue with the parameter's name in its text.
     """
     if text is None or (parameter.kind != "text" and not text.strip()) or (parameter.required and not text):
         if parameter.required:

@@ -267,10 +267,6 @@ class Stream:
             self.own_programs = set()
         return self.own_programs
 
-    @programs.setter
-    def programs(self, programs: set[Child]) -> None:
-        self.own_programs = programs
-
     async def next_request(self, seconds: float) -> bytes:
         """Return the first bytes of the next request; b"" if none come within `seconds`, or at a stop.
 

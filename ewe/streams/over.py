@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ewe.streams.base import RECEIVE_BYTES, Poller, Stream
+from ewe.streams.base import RECEIVE_BYTES, Child, Poller, Stream
 
 if TYPE_CHECKING:
     from ewe.streams.wake_events import WakeEvent
@@ -29,7 +29,11 @@ class StreamOver(Stream):
         self.server = below.server
         self.peer = below.peer
         self.timeouts = below.timeouts
-        self.programs = below.programs
+
+    @property
+    def programs(self) -> set[Child]:
+        """The programs that run for this connection."""
+        return self.below.programs
 
     @property
     def requests(self) -> int:

@@ -7,6 +7,9 @@ These are held, because ewe's own code follows them and cannot wait before the n
     answered    the head of the response is sent next
     waits       for a request, and `sends`: if the stream below does not block, since the conversation parks instead
     sent        if the response is complete: the next wait follows, or the end. (Else a feature makes the next one.)
+    sends       also if it is the first of its connection, and short: the kernel has room for it
+    accepted    if the model runs the conversation at once (ewe.server.trace)
+    ended       if the stream below blocks, and no program is left: the thread closes the connection next
 
 The server uses this file only if the setting `trace` is given.
 """
@@ -24,6 +27,7 @@ from ewe.streams.over import StreamOver
 from ewe.trace import Trace
 
 T = TypeVar("T")
+ROOM_BYTES = 4096  # an empty send buffer has room for more than these, on each system
 
 
 class TracedStream(StreamOver):
@@ -36,8 +40,20 @@ class TracedStream(StreamOver):
         self.name = name
         self.why = "the server closes"
         self.complete = False  # is the response in progress complete before its first byte is sent?
-        self.before_wait = trace.write if below.may_block else trace.hold
-        below.programs = self.programs = TracedPrograms(trace, name)
+        self.has_sent = False
+        self.before_wait = trace.writer(not below.may_block)
+
+    @property
+    def programs(self) -> set[Child]:
+        """The programs that run for this connection."""
+        if self.below.own_programs is None:
+            self.below.own_programs = TracedPrograms(self.trace, self.name)
+        return self.below.own_programs
+
+    def end(self) -> None:
+        """Write the event `ended`."""
+        closes_next = self.below.may_block and not self.below.own_programs
+        self.trace.writer(closes_next)("ended", self.name, self.why)
 
     @contextmanager
     def wait(self, what: str) -> Iterator[None]:
@@ -89,11 +105,16 @@ class TracedStream(StreamOver):
         """Write all parts below, and the events `sends` and `sent` (0 bytes if it fails). Raises Timeout,
         Disconnected.
         """
-        self.before_wait("sends", self.name)
+        size = sum(map(len, parts))
+        if size <= ROOM_BYTES and not self.has_sent:
+            self.trace.hold("sends", self.name)
+        else:
+            self.before_wait("sends", self.name)
+        self.has_sent = True
         sent = 0
         try:
             await self.below.send(*parts)
-            sent = sum(map(len, parts))
+            sent = size
         finally:
             self.after_send(sent)
 
@@ -109,6 +130,7 @@ class TracedStream(StreamOver):
         Disconnected.
         """
         self.trace.write("sends", self.name)  # a disk may be slow
+        self.has_sent = True
         try:
             await super().send_file(file, offset, count, head)
         finally:

@@ -32,10 +32,10 @@ class Broken(Exception):
     """A rule is not kept. The text describes the difference."""
 
 
-def require_equal(what: str, actual: object, expected: object) -> None:
-    """Raise Broken if two values differ."""
+def require_equal(description: str, actual: object, expected: object) -> None:
+    """Raise Broken if two values differ. description: of the value, for the message."""
     if actual != expected:
-        raise Broken(f"{what} is {shortened(actual)}, not {shortened(expected)}")
+        raise Broken(f"{description} is {shortened(actual)}, not {shortened(expected)}")
 
 
 def shortened(value: object) -> str:
@@ -45,7 +45,10 @@ def shortened(value: object) -> str:
 
 
 def parse_echo(answer: ScriptResult) -> tuple[list[bytes], bytes]:
-    """Return the lines and the body of the answer of the script `echo`."""
+    """Return the lines of the answer of the script `echo`, and the body that it has sent back. Raises Broken.
+
+    The last two lines are the value of CHECK_VALUE, and the directory.
+    """
     if not answer.output.startswith(HEAD):
         raise Broken(f"the output begins with {shortened(answer.output[:60])}")
     head, _, body = answer.output[len(HEAD) :].partition(b"\n\n")
@@ -72,42 +75,44 @@ def passes_arguments(engine: Driver, scripts: str, suffix: str) -> None:
 def passes_line_feeds(engine: Driver, scripts: str, suffix: str) -> None:
     """a value with a line feed and a percent sign arrives whole"""
     lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "a\nb%0A c\t="}))
-    require_equal("CHECK_VALUE", b"\n".join(lines[:-1]), b"a\nb%0A c\t=")
+    *value_lines, _directory = lines
+    require_equal("CHECK_VALUE", b"\n".join(value_lines), b"a\nb%0A c\t=")
 
 
 def forgets_environment(engine: Driver, scripts: str, suffix: str) -> None:
     """the environment of one request is gone in the next"""
     engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "of another request"})
-    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
-    require_equal("CHECK_VALUE", lines[-2], b"")
+    (*_, value, _directory), _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
+    require_equal("CHECK_VALUE", value, b"")
 
 
 def changes_directory(engine: Driver, scripts: str, suffix: str) -> None:
     """a script runs in its own directory"""
-    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
-    require_equal("the directory", lines[-1], scripts.encode())
+    (*_, directory), _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
+    require_equal("the directory", directory, scripts.encode())
 
 
 def passes_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a body of any bytes arrives whole on standard input"""
     for body in (b"x", bytes(range(256)) * 8):
-        require_equal("the body", parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))[1], body)
+        _, actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))
+        require_equal("the body", actual, body)
 
 
 def passes_large_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a large body arrives whole"""
     body = os.urandom(LARGE_BODY_BYTES)
-    actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))[1]
+    _, actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))
     if actual != body:
         raise Broken(f"{len(actual)} bytes came back of {len(body)}, or not the same")
 
 
-def skips_bodies(engine: Driver, scripts: str, suffix: str) -> None:
+def discards_unread_bodies(engine: Driver, scripts: str, suffix: str) -> None:
     """a body that the script does not read is gone before the next request"""
+    # `count` reads no body; `echo` sends its own back
     engine.ask(f"{scripts}/count{suffix}", body=b"left over" * 50_000)
-    require_equal(
-        "the next body", parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=b"mine"))[1], b"mine"
-    )
+    _, next_body = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=b"mine"))
+    require_equal("the next body", next_body, b"mine")
 
 
 def answers_largely(engine: Driver, scripts: str, suffix: str) -> None:
@@ -118,6 +123,7 @@ def answers_largely(engine: Driver, scripts: str, suffix: str) -> None:
 
 def forgets_variables(engine: Driver, scripts: str, suffix: str) -> None:
     """a script begins with fresh variables"""
+    # `count` adds 1 to a global variable, and prints it
     for _ in range(3):
         require_equal(
             "a counter that starts at 0", engine.ask(f"{scripts}/count{suffix}").output, HEAD + b"1\n"
@@ -163,8 +169,8 @@ def notices_edits(engine: Driver, scripts: str, suffix: str) -> None:
 
 RULES: tuple[Callable[[Driver, str, str], None], ...] = (
     answers, passes_arguments, passes_line_feeds, forgets_environment, changes_directory, passes_bodies,
-    passes_large_bodies, skips_bodies, answers_largely, forgets_variables, reports_status, survives_failure,
-    survives_absence, notices_edits,
+    passes_large_bodies, discards_unread_bodies, answers_largely, forgets_variables, reports_status,
+    survives_failure, survives_absence, notices_edits,
 )  # fmt: skip
 
 
@@ -186,13 +192,13 @@ def try_rule(
 
 
 def try_end(command: Sequence[str]) -> str:
-    """Return "" if the engine ends when its sockets are closed."""
+    """Return "" if the engine ends when its sockets are closed; otherwise the fault."""
     with Driver(command) as engine:
         return "" if engine.ends() else "it still runs 5 s later"
 
 
 def write_scripts(directory: str, suffix: str) -> None:
-    """Write the scripts of a language."""
+    """Write the scripts of a language into a directory. suffix: of the language, a key of SCRIPTS."""
     for name, text in SCRIPTS[suffix].items():
         file = Path(directory, name + suffix)
         file.write_text(text.replace("@BIG@", str(LARGE_BODY_BYTES)))
@@ -224,19 +230,23 @@ def main(arguments: list[str]) -> int:
         parser.error("name the engine: its program and arguments")
     suffix = options.suffix or guess_suffix(options.command)
     if options.scripts:
-        suffix = next((each.suffix for each in Path(options.scripts).glob("echo.*")), "")
+        suffix = next((script.suffix for script in Path(options.scripts).glob("echo.*")), "")
     if not suffix:
         parser.error(
             "the suffix of its scripts is unknown: write --suffix SUFFIX, or --scripts DIR with an echo in it"
         )
     command = [shutil.which(options.command[0]) or options.command[0], *options.command[1:]]
+    # Each rule runs the engine in another directory
     command = [os.path.abspath(word) if os.path.exists(word) else word for word in command]
     return report(command, options.scripts, suffix)
 
 
 def report(command: Sequence[str], own_scripts: str | None, suffix: str) -> int:
-    """Try every rule, a line each; return the exit status."""
-    broken = 0
+    """Try every rule, and print a line for each; return the exit status.
+
+    own_scripts: a directory with scripts in place of check_scripts.py; None without one.
+    """
+    broken_count = 0
     with tempfile.TemporaryDirectory() as directory:
         scripts = os.path.realpath(directory)
         if own_scripts:
@@ -247,9 +257,9 @@ def report(command: Sequence[str], own_scripts: str | None, suffix: str) -> int:
         outcomes.append(("it ends when its sockets are closed", try_end(command)))
     for rule, fault in outcomes:
         print(f"{'NOT' if fault else 'ok '}  {rule}" + (f": {fault}" if fault else ""))
-        broken += bool(fault)
-    print(f"{len(outcomes) - broken} of {len(outcomes)} rules are kept")
-    return 1 if broken else 0
+        broken_count += bool(fault)
+    print(f"{len(outcomes) - broken_count} of {len(outcomes)} rules are kept")
+    return 1 if broken_count else 0
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.table_kinds import TableKind
-from ewe.config.tables import by_field
+from ewe.config.tables import by_field_name
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
 from ewe.xswitch.setting_types import OVER_TLS
-from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, origins_in
+from ewe.xswitch.settings import DEFAULTS, GENERAL_KEYS, Settings, load, origins_in
 
-SETTINGS = TableKind("settings", GENERAL)
+# Checks the values of general settings on the command line
+SETTINGS_TABLE = TableKind("settings", GENERAL_KEYS)
 # Settings that an option of the same name replaces
 OVERRIDING_OPTIONS = ("user", "userdir", "min-uid", "time-limit", "trace")
 COMMANDS = ("status", "limits", "log", "restart", "drain")  # of commands.py
@@ -39,8 +40,8 @@ applications in one file. `ewe-xswitch java` builds the engine for Java, and
 
 @entry_point("ewe-xswitch")
 def main(arguments: list[str]) -> int:
-    """Run the command, or a subcommand; return the exit status."""
-    name, own_arguments = (arguments[0], arguments[1:]) if arguments else ("", [])
+    """Run the command, or the subcommand that the first argument names; return the exit status."""
+    name, *own_arguments = arguments or [""]
     if name == "java":
         return java(own_arguments)
     if name == "libcgi":
@@ -128,8 +129,8 @@ class CommandLine:
         options_given = {key: getattr(options, key.replace("-", "_")) for key in OVERRIDING_OPTIONS}
         options_given["listen"] = options.listen or None
         overrides = {key: raw for key, raw in options_given.items() if raw is not None}
-        self.overrides = by_field(SETTINGS.read_at("command line:", overrides))
-        self.base = defaults(options.default or ())
+        self.overrides = by_field_name(SETTINGS_TABLE.read_at("command line:", overrides))
+        self.base = defaults_with(options.default or ())
         self.settings = self.read()
 
     def read(self) -> Settings:
@@ -141,7 +142,7 @@ class CommandLine:
         """Return the origin of each setting that is not a default."""
         command_line = {*self.overrides, *(("roots",) if self.roots else ())}
         return {
-            **{each.partition("=")[0]: "--default" for each in self.options.default or ()},
+            **{option.partition("=")[0]: "--default" for option in self.options.default or ()},
             **origins_in(self.file),
             **{key.replace("_", "-"): "command line" for key in command_line},
         }
@@ -159,12 +160,12 @@ def check_settings(command: CommandLine) -> int:
     """Check whether X-Switch could serve with these settings; return the exit status. Raises ConfigError."""
     from ewe.streams import listener
     from ewe.xswitch.certificates import read_certificates
-    from ewe.xswitch.supervisor import StartError, check
+    from ewe.xswitch.supervisor import StartError, check_accounts
 
     where = command.file or "command line"
     read_certificates(command.settings)
     try:
-        check(command.settings)
+        check_accounts(command.settings)
     except StartError as error:
         raise ConfigError(f"{where}: {error}") from None
     for address in command.settings.listen:
@@ -177,11 +178,11 @@ def check_settings(command: CommandLine) -> int:
     log = command.options.log
     if log.startswith("syslog:"):
         # Raises ConfigError if the syslog cannot be opened
-        log_of(command).file.close()
+        open_error_log(command).file.close()
     elif log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
         raise ConfigError(f"cannot write {log}: its directory does not exist, or is not writable (--log)")
-    for doubt in command.settings.doubts():
-        print(f"ewe-xswitch: {doubt}", file=sys.stderr)
+    for warning in command.settings.warnings():
+        print(f"ewe-xswitch: {warning}", file=sys.stderr)
     print(f"configuration ok ({command.file or 'no file'})")
     return 0
 
@@ -191,17 +192,17 @@ def serve(command: CommandLine) -> int:
     """Serve until a signal ends X-Switch; return the exit status. Raises StartError, ConfigError."""
     from ewe.streams import descriptors
     from ewe.trace import trace_at, why_not
-    from ewe.xswitch.supervisor import Supervisor, log_here
+    from ewe.xswitch.supervisor import Supervisor, redirect_standard_error
 
     if not command.settings.listen:
         raise UsageError("no address to listen on: write --listen unix:PATH or --listen HOST:PORT")
     options = command.options
     log_file = os.path.abspath(options.log) if names_file(options.log) else options.log
     try:
-        log_here(log_file)
+        redirect_standard_error(log_file)
     except OSError as reason:
         raise ConfigError(f"cannot write {options.log}: {reason.strerror} (--log)") from None
-    log = log_of(command)
+    log = open_error_log(command)
     path = command.settings.trace
     try:
         trace = trace_at(path) if path else None
@@ -211,8 +212,11 @@ def serve(command: CommandLine) -> int:
     return Supervisor(command.settings, command.read, log, options.parent, log_file, trace).run()
 
 
-def log_of(command: CommandLine) -> ErrorLog:
-    """Return the log; a log file gets all of standard error. Raises ConfigError."""
+def open_error_log(command: CommandLine) -> ErrorLog:
+    """Open the log; return it. Raises ConfigError.
+
+    For a log in a file, write to standard error: redirect_standard_error() has made that the file.
+    """
     path = command.options.log
     try:
         return ErrorLog("-" if names_file(path) else path, command.options.log_level)
@@ -224,13 +228,19 @@ def log_of(command: CommandLine) -> ErrorLog:
         ) from None
 
 
-def defaults(options_given: Sequence[str]) -> Settings:
-    """Return the settings for keys that the file omits. Raises ConfigError.
+def defaults_with(options_given: Sequence[str]) -> Settings:
+    """Return the settings for keys that the file omits: X-Switch's defaults, with those of --default.
+
+    Raises ConfigError.
 
     options_given: KEY=VALUE of each --default.
     """
-    table: dict[str, object] = dict(each.partition("=")[::2] for each in options_given)
-    return replace(DEFAULTS, **by_field(SETTINGS.read_at("--default:", table)))
+    table: dict[str, object] = {}
+    for option in options_given:
+        key, _, value = option.partition("=")
+        table[key] = value
+    checked = SETTINGS_TABLE.read_at("--default:", table)  # an error begins with this text
+    return replace(DEFAULTS, **by_field_name(checked))
 
 
 def java(arguments: Sequence[str]) -> int:

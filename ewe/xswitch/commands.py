@@ -23,7 +23,7 @@ from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import load
 
 STATUS_TIMEOUT_S = 5.0  # seconds that a command waits for each answer of the socket
-ABOUT = {
+DESCRIPTIONS = {
     "status": "Print the engines, the queue and the counters of a running X-Switch.",
     "limits": "Print the limits of a user, or of each user who has engines.",
     "log": "Print the latest messages about the scripts of a user, or of all users.",
@@ -36,8 +36,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
     """Run a subcommand; return the exit status. Raises Failure, UsageError, ConfigError."""
     options = parser_of(name).parse_args(arguments)
     # Only another X-Switch has a certificate for a tls: address
-    known = (each for each in load(options.config).listen if not each.startswith(OVER_TLS))
-    address = options.listen or next(known, "")
+    addresses = [address for address in load(options.config).listen if not address.startswith(OVER_TLS)]
+    address = options.listen or (addresses[0] if addresses else "")
     if not address:
         raise UsageError("name the address of X-Switch: --listen unix:PATH or --listen HOST:PORT")
     return RUN[name](address, options)
@@ -45,7 +45,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def parser_of(name: str) -> RaisingParser:
     """Return the parser of a subcommand."""
-    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=ABOUT[name])
+    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=DESCRIPTIONS[name])
     parser.add_argument(
         "--config", metavar="FILE", help="the settings file of X-Switch, which names its address"
     )
@@ -64,21 +64,21 @@ def parser_of(name: str) -> RaisingParser:
 
 def status(address: str, options: Namespace) -> int:
     """Print the status."""
-    print(answer_of(address, {b"QUERY_STRING": b"json" if options.json else b""}), end="")
+    print(ask_status_page(address, {b"QUERY_STRING": b"json" if options.json else b""}), end="")
     return 0
 
 
 def limits(address: str, options: Namespace) -> int:
     """Print the limits of users."""
-    answer = act(address, b"list", {b"XSWITCH_USER": options.user})
+    answer = ask_action(address, b"list", {b"XSWITCH_USER": options.user})
     for user, limits_of_user in answer["limits"].items():
         for name, value in limits_of_user.items():
-            print(f"{escaped(user)}  {name:<11} {shown_limit(name, value)}")
+            print(f"{escaped(user)}  {name:<11} {limit_text(name, value)}")
     print(f"kept by: {escaped(answer['kept'])}" if answer["limits"] else "no user has an engine; see --user")
     return 0
 
 
-def shown_limit(name: str, value: float | None) -> str:
+def limit_text(name: str, value: float | None) -> str:
     """Return a limit for people. name: of the setting; value: in its unit."""
     if value is None:
         return "no limit"
@@ -92,15 +92,17 @@ def shown_limit(name: str, value: float | None) -> str:
 
 def log(address: str, options: Namespace) -> int:
     """Print the latest messages."""
-    for at, user, line in act(address, b"log", {b"XSWITCH_USER": options.user})["log"]:
-        print(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)), escaped(user), escaped(line, MESSAGE))
+    for seconds, user, line in ask_action(address, b"log", {b"XSWITCH_USER": options.user})["log"]:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        print(moment, escaped(user), escaped(line, MESSAGE))
     return 0
 
 
-def end(name: str) -> Callable[[str, Namespace], int]:
-    """Return the function of `restart` or `drain`."""
+def ending_function(name: str) -> Callable[[str, Namespace], int]:
+    """Return the function that runs the subcommand `restart` or `drain`."""
 
     def end_engines(address: str, options: Namespace) -> int:
+        """Order the end of the chosen engines, print each, and return the exit status."""
         if not (options.pid or options.user or options.language or options.all):
             raise UsageError(f"which engines? ewe-xswitch {name} PID, --user NAME, --language NAME or --all")
         if any(pid < 1 for pid in options.pid):
@@ -113,17 +115,18 @@ def end(name: str) -> Callable[[str, Namespace], int]:
         ):
             print("nothing is done")
             return 1
-        chosen = {
+        choice = {
             b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
             b"XSWITCH_USER": options.user,
             b"XSWITCH_LANGUAGE": options.language,
         }
-        answer = act(address, name.encode(), chosen)
-        done = "restarted" if name == "restart" else "ended"
+        answer = ask_action(address, name.encode(), choice)
+        participle = "restarted" if name == "restart" else "ended"
+        # The pid 0 is that of an engine whose process is still being started
         for pid in answer["ended"]:
-            print(f"{done} {pid or '(an engine that was starting)'}")
+            print(f"{participle} {pid or '(an engine that was starting)'}")
         for pid in answer["ending"]:
-            print(f"{pid or 'an engine that is starting'} runs a request: it is {done} after it")
+            print(f"{pid or 'an engine that is starting'} runs a request: it is {participle} after it")
         if answer["unknown"]:
             pids = " ".join(map(str, answer["unknown"]))
             raise Failure(f"{pids}: no such engine, or not one of this account's")
@@ -135,20 +138,25 @@ def end(name: str) -> Callable[[str, Namespace], int]:
 
 
 def is_confirmed(name: str, address: str, options: Namespace) -> bool:
-    """Ask the person at the terminal whether to end all engines. Raises Failure."""
-    engines = act(address, b"list", {b"XSWITCH_USER": options.user})["engines"]
-    languages = {options.language} if options.language else {each["language"] for each in engines}
-    chosen = [each for each in engines if each["language"] in languages]
-    users = {each["user"] for each in chosen}
-    lost = "; sessions of Java applications are lost" if "java" in languages else ""
-    print(f"{name} {len(chosen)} engines of {len(users)} users{lost}. Sure? [y/N] ", end="", flush=True)
+    """Ask the person at the terminal whether to end all engines; return the answer. Raises Failure."""
+    engines = ask_action(address, b"list", {b"XSWITCH_USER": options.user})["engines"]
+    languages = {options.language} if options.language else {engine["language"] for engine in engines}
+    named_engines = [engine for engine in engines if engine["language"] in languages]
+    users = {engine["user"] for engine in named_engines}
+    loss = "; sessions of Java applications are lost" if "java" in languages else ""
+    print(
+        f"{name} {len(named_engines)} engines of {len(users)} users{loss}. Sure? [y/N] ", end="", flush=True
+    )
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def act(address: str, action: bytes, more: Mapping[bytes, str]) -> dict[str, Any]:
-    """Return X-Switch's answer to an action. Raises Failure."""
-    params = {name: os.fsencode(value) for name, value in more.items() if value}
-    text = answer_of(address, {b"XSWITCH_ACTION": action, **params})
+def ask_action(address: str, action: bytes, arguments: Mapping[bytes, str]) -> dict[str, Any]:
+    """Make X-Switch carry out an action; return its answer. Raises Failure.
+
+    arguments: parameters of the action (ewe.xswitch.switch.control); "" leaves one out.
+    """
+    params = {name: os.fsencode(value) for name, value in arguments.items() if value}
+    text = ask_status_page(address, {b"XSWITCH_ACTION": action, **params})
     try:
         answer: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -158,12 +166,12 @@ def act(address: str, action: bytes, more: Mapping[bytes, str]) -> dict[str, Any
     return answer
 
 
-def answer_of(address: str, more: Mapping[bytes, bytes]) -> str:
-    """Return the body of X-Switch's answer to the status page with these parameters. Raises Failure."""
+def ask_status_page(address: str, params_of_page: Mapping[bytes, bytes]) -> str:
+    """Ask X-Switch for its status page, with these parameters; return the body of the answer. Raises Failure."""
     from ewe.gateway.records import FastCGIError
     from ewe.xswitch.tools.client import FastCGIClient
 
-    params = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), b"XSWITCH_STATUS": b"1", **more}
+    params = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), b"XSWITCH_STATUS": b"1", **params_of_page}
     try:
         with FastCGIClient(address, STATUS_TIMEOUT_S) as client:
             answer = client.ask(params)
@@ -172,13 +180,14 @@ def answer_of(address: str, more: Mapping[bytes, bytes]) -> str:
     except (OSError, ValueError) as reason:
         text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
         raise Failure(f"{address}: {text}") from None
-    return answer.decode("utf-8", "backslashreplace").partition("\r\n\r\n")[2]
+    _head, _, body = answer.decode("utf-8", "backslashreplace").partition("\r\n\r\n")
+    return body
 
 
 RUN: Mapping[str, Callable[[str, Namespace], int]] = {
     "status": status,
     "limits": limits,
     "log": log,
-    "restart": end("restart"),
-    "drain": end("drain"),
+    "restart": ending_function("restart"),
+    "drain": ending_function("drain"),
 }

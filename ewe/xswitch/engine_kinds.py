@@ -16,11 +16,13 @@ from ewe.config.tables import setting
 from ewe.xswitch.setting_types import COUNT, FROM_ZERO, HOST, SUFFIXES, TABLE, TEXTS
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
-JAVA = f"{ENGINES}/java/target/engine"  # ewe.xswitch.tools.java builds it
-LIBCGI = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
+JAVA_DIRECTORY = f"{ENGINES}/java/target/engine"  # ewe.xswitch.tools.java builds it
+LIBCGI_PROGRAM = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
 FAR_CONNECTIONS = 1000  # requests at once to another machine, whose X-Switch divides its engines among users
 FAR_KEYS = ("address", "connections", "extensions")  # the keys of such a kind of engine
-WORK = "{work}"  # in a command: a private directory of the engine's user; it exists as long as the engine
+WORK_PLACEHOLDER = (
+    "{work}"  # in a command: a private directory of the engine's user; it exists as long as the engine
+)
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,18 @@ BUILT_IN = {
         "fastcgi",
         environment={"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"},
     ),
-    "libcgi": EngineKind("libcgi", (LIBCGI,), ENGINE_EXTENSIONS["libcgi"], program=LIBCGI),
+    "libcgi": EngineKind(
+        "libcgi", (LIBCGI_PROGRAM,), ENGINE_EXTENSIONS["libcgi"], program=LIBCGI_PROGRAM
+    ),
     "java": EngineKind(
         "java",
         (
             "java", "-Xmx256m", "-Xss512k", "-XX:MaxMetaspaceSize=128m", "-XX:ReservedCodeCacheSize=32m",
             "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",
-            f"-XX:SharedArchiveFile={JAVA}/engine.jsa", "-Xshare:auto", "-Xlog:cds*=off",
+            f"-XX:SharedArchiveFile={JAVA_DIRECTORY}/engine.jsa", "-Xshare:auto", "-Xlog:cds*=off",
             "-XX:-UsePerfData", "-XX:+ErrorFileToStderr", "-XX:+ExitOnOutOfMemoryError",
             "-Djava.io.tmpdir={work}", "-Djava.awt.headless=true",
-            "-jar", f"{JAVA}/engine.jar",
+            "-jar", f"{JAVA_DIRECTORY}/engine.jar",
         ),
         interpreters=(WEB_INF,),  # suexecme reports this name instead of a first line
         protocol="fastcgi",
@@ -124,6 +128,6 @@ BUILT_IN = {
         max_memory=512 << 20,
         max_requests=0,
         connections=8,
-        program=f"{JAVA}/engine.jar",
+        program=f"{JAVA_DIRECTORY}/engine.jar",
     ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from ewe.logger import escaped
 from ewe.xswitch.packages import NAME, SCRIPTS, SUFFIXES, BadPackage, Packages, pack
 from ewe.xswitch.settings import load
 
-ABOUT = {
+DESCRIPTIONS = {
     "pack": "Write the files of a directory into a package, NAME.zip.",
     "install": "Install a package for this account, or another version of one: new requests go to it at once.",
     "remove": "Remove a package of this account: its application ends.",
@@ -41,7 +41,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def parser_of(name: str) -> RaisingParser:
     """Return the parser of a subcommand."""
-    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=ABOUT[name])
+    parser = RaisingParser(prog=f"ewe-xswitch {name}", description=DESCRIPTIONS[name])
     if name == "pack":
         parser.add_argument("directory", metavar="DIR", help="the files of the application")
         parser.add_argument("file", metavar="FILE", nargs="?", help="the package [DIR.zip]")
@@ -55,7 +55,10 @@ def parser_of(name: str) -> RaisingParser:
 
 
 def own_packages(options: Namespace) -> Packages:
-    """Return the packages of this account. Raises UsageError, ConfigError."""
+    """Return the packages of this account. Raises UsageError, ConfigError.
+
+    Set the umask, so that X-Switch may read the new files.
+    """
     settings = load(options.config)
     if os.geteuid() == 0:
         raise UsageError(
@@ -71,18 +74,18 @@ def own_packages(options: Namespace) -> Packages:
 
 
 def pack_directory(options: Namespace) -> int:
-    """Write a package."""
+    """Write the files of a directory into a package, and print their number; return the exit status."""
     directory = os.path.abspath(options.directory)
     target = options.file or f"{directory}.zip"
     if not os.path.isdir(directory):
         raise UsageError(f"{options.directory} is no directory")
-    new = f"{target}.new"
+    new_file = f"{target}.new"
     try:
-        count = pack(directory, new)
-        os.replace(new, target)
+        count = pack(directory, new_file)
+        os.replace(new_file, target)
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(new)
+        with suppress(FileNotFoundError):  # it is gone if os.replace() has renamed it
+            os.unlink(new_file)
     print(f"{target}: {count} files")
     return 0
 
@@ -95,26 +98,27 @@ def install(options: Namespace) -> int:
         raise UsageError(f"{options.file}: a package is NAME.zip or NAME.war")
     os.makedirs(packages.directory, 0o755, exist_ok=True)
     packages.files()  # raises BadPackage if others may write to the directory
-    new = os.path.join(packages.directory, f".{name}.new")
+    new_file = os.path.join(packages.directory, f".{name}.new")
     try:
-        shutil.copyfile(options.file, new)
+        shutil.copyfile(options.file, new_file)
         with packages.locked():
             try:
-                packages.unpacked(name, new)
+                packages.unpacked(name, new_file)
             except BadPackage as reason:
                 raise BadPackage(f"{options.file}: {reason}") from None
-        os.replace(new, os.path.join(packages.directory, name + suffix))
+        os.replace(new_file, os.path.join(packages.directory, name + suffix))
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(new)
-    other = SUFFIXES[suffix == SUFFIXES[0]]
+            os.unlink(new_file)
+    # NAME.war replaces NAME.zip, and the other way round
+    [other_suffix] = {*SUFFIXES} - {suffix}
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(packages.directory, name + other))
-    return report(packages, name)
+        os.unlink(os.path.join(packages.directory, name + other_suffix))
+    return synchronize_and_print(packages, name)
 
 
 def remove(options: Namespace) -> int:
-    """Remove a package."""
+    """Remove a package, NAME.zip or NAME.war; return the exit status."""
     packages = own_packages(options)
     files = [
         os.path.join(packages.directory, options.name + suffix)
@@ -126,22 +130,23 @@ def remove(options: Namespace) -> int:
         raise Failure(f"{packages.directory}: there is no package {escaped(options.name, MESSAGE)}")
     for file in existing:
         os.unlink(file)
-    return report(packages, options.name)
+    return synchronize_and_print(packages, options.name)
 
 
-def report(packages: Packages, name: str) -> int:
+def synchronize_and_print(packages: Packages, name: str) -> int:
     """Make the links correspond to the files, print each change, and return the exit status."""
     lines = packages.synchronize()
     for line in lines:
         print(escaped(line, MESSAGE))
-    bad = [line for line in lines if not line.startswith("the package ")]
+    # A line about a change begins with "the package"; all others are faults
+    faults = [line for line in lines if not line.startswith("the package ")]
     if not lines:
         print(f"the package {name} has not changed")
-    return 1 if bad else 0
+    return 1 if faults else 0
 
 
 def list_packages(options: Namespace) -> int:
-    """Print each application that serves, with its version and its file."""
+    """Print each application that serves, with its version and its file; return the exit status."""
     packages = own_packages(options)
     files = packages.files()
     for name, version in sorted(packages.links().items()):

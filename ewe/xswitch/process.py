@@ -105,7 +105,8 @@ def prepare_process(descriptors: Mapping[int, int]) -> None:
     with suppress(OSError):  # the system may forbid this to an unprivileged user
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     last = max(descriptors)
-    copies = {number: duplicate(source, last + 1) for number, source in descriptors.items()}
+    # Copy all first, above the new numbers: a number may be that of another one's source
+    copies = {number: duplicate_above(source, last + 1) for number, source in descriptors.items()}
     for number, copy in copies.items():
         os.dup2(copy, number)
     os.closerange(last + 1, END_OF_DESCRIPTORS)
@@ -116,7 +117,7 @@ def prepare_process(descriptors: Mapping[int, int]) -> None:
     os.umask(0o022)
 
 
-def duplicate(descriptor: int, least: int) -> int:
+def duplicate_above(descriptor: int, least: int) -> int:
     """Return a copy of a descriptor whose number is at least `least`."""
     import fcntl
 
@@ -133,12 +134,13 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
         with open(cgroup, "w", encoding="utf-8") as file:
             file.write("0")  # this process
     if namespace:
-        enter(namespace)
+        enter_namespace(namespace)
     set_limits(limits)
     if os.geteuid() == 0:
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
+    # Real, effective and saved uid
     if os.getresuid() != (account.uid,) * 3 or (account.uid and 0 in os.getresuid()):
         raise PermissionError(None, f"could not become {account.name}")
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -149,36 +151,36 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
         os.chdir("/")
 
 
-def enter(namespace: str) -> None:
+def enter_namespace(namespace: str) -> None:
     """Enter a mount namespace: setns(2). Raises OSError."""
     file = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        check(libc.setns(file, CLONE_NEWNS), namespace)
+        raise_if_failed(libc.setns(file, CLONE_NEWNS), namespace)
     finally:
         os.close(file)
 
 
-def check(result: int, name: str) -> None:
-    """Raise OSError for the result of a C function that has failed. name: of the file, or of the function."""
+def raise_if_failed(result: int, name: str) -> None:
+    """Raise OSError if a C function has failed: its result is then not 0. name: of the file, or of the function."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)
 
 
 def set_limits(limits: EngineLimits) -> None:
-    """Set the resource limits: setrlimit(2)."""
-    wanted = {
+    """Set the resource limits: setrlimit(2). A limit never rises above the hard limit that holds already."""
+    amounts = {
         resource.RLIMIT_CPU: limits.cpu,
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_NOFILE: limits.files,
     }
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for which, amount in wanted.items():
-        if amount:
-            hard = resource.getrlimit(which)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no core file
+    for limited_resource, amount in amounts.items():
+        if amount:  # 0: no limit
+            _soft, hard = resource.getrlimit(limited_resource)
             amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-            resource.setrlimit(which, (amount, amount))
+            resource.setrlimit(limited_resource, (amount, amount))
 
 
 def clean_environment(account: Account) -> dict[str, str]:

@@ -24,7 +24,7 @@ class ProtocolError(Exception):
 
 def encode_words(words: Iterable[bytes]) -> bytes:
     """Return words as one line: tabs separate them, and tabs, line feeds and "%" in them are percent-encoded."""
-    line = b"\0".join(words)
+    line = b"\0".join(words)  # NUL first: the tabs that separate words must not be encoded
     if b"%" in line:
         line = line.replace(b"%", b"%25")
     if b"\t" in line:
@@ -39,6 +39,8 @@ def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[
     command = (file, *arguments)
     variables = [*map(b"=".join, environment.items())]
     lines = encode_words(command) + encode_words(variables)
+    # A line of N words has N - 1 tabs, an empty one none. encode_words() makes a tab of a NUL in a word: one too
+    # many.
     if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
         raise ProtocolError("a NUL in the request's arguments or headers")
     if len(lines) > MAX_LINES_BYTES:

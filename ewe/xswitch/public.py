@@ -12,10 +12,10 @@ import stat
 import tempfile
 from dataclasses import replace
 
-from ewe.xswitch.engine_kinds import ENGINES, JAVA, LIBCGI
+from ewe.xswitch.engine_kinds import ENGINES, JAVA_DIRECTORY, LIBCGI_PROGRAM
 from ewe.xswitch.settings import Settings
 
-COPIES = "xswitch-engines-"  # the first part of the name of a directory with copies
+COPIES_PREFIX = "xswitch-engines-"  # the name of a directory with copies begins with it
 
 
 def is_public(path: str) -> bool:
@@ -25,21 +25,22 @@ def is_public(path: str) -> bool:
     return path == "/" or is_public(os.path.dirname(path))
 
 
-def published() -> str:
+def public_engines_directory() -> str:
     """Return a directory with the engine programs that everyone may read: ENGINES itself, or a new copy."""
     if os.geteuid() != 0 or all(is_public(os.path.join(ENGINES, name)) for name in os.listdir(ENGINES)):
         return ENGINES
-    directory = tempfile.mkdtemp(prefix=COPIES)
+    directory = tempfile.mkdtemp(prefix=COPIES_PREFIX)
     os.chmod(directory, 0o755)
     for name in os.listdir(ENGINES):
-        if name.endswith((".py", ".pl")):
+        if name.endswith((".py", ".pl")):  # the others are built, see below
             copy = shutil.copy(os.path.join(ENGINES, name), directory)
             os.chmod(copy, 0o644)
-    if os.path.exists(LIBCGI):
-        copy_tree(os.path.dirname(LIBCGI), directory + os.path.dirname(LIBCGI).removeprefix(ENGINES))
-        os.chmod(directory + LIBCGI.removeprefix(ENGINES), 0o755)
-    if os.path.isdir(JAVA):
-        copy_tree(JAVA, directory + JAVA.removeprefix(ENGINES))
+    if os.path.exists(LIBCGI_PROGRAM):
+        copied_program = os.path.join(directory, os.path.relpath(LIBCGI_PROGRAM, ENGINES))
+        copy_tree(os.path.dirname(LIBCGI_PROGRAM), os.path.dirname(copied_program))
+        os.chmod(copied_program, 0o755)  # the only copy that is executed
+    if os.path.isdir(JAVA_DIRECTORY):
+        copy_tree(JAVA_DIRECTORY, os.path.join(directory, os.path.relpath(JAVA_DIRECTORY, ENGINES)))
     return directory
 
 
@@ -54,7 +55,7 @@ def copy_tree(source: str, target: str) -> None:
         os.chmod(path, 0o755)
 
 
-def relocated(settings: Settings, directory: str) -> Settings:
+def with_engines_in(settings: Settings, directory: str) -> Settings:
     """Return settings whose engine programs are in another directory."""
     engines = {
         name: replace(

@@ -11,6 +11,9 @@ from ewe.config.table_kinds import TableKind
 OVER_TLS = "tls:"  # begins the address at which other X-Switches connect
 
 
+# Each of these functions checks a value of the file, and returns it. Raises ValueError.
+
+
 def _name(raw: object) -> str:
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
@@ -30,6 +33,7 @@ def _text(raw: object) -> str:
 
 
 def _address(raw: object) -> str:
+    """Return an address at which X-Switch listens; over TLS, only one of TCP."""
     address = _text(raw)
     kind, _, _ = parse_address(address.removeprefix(OVER_TLS))
     if address.startswith(OVER_TLS) and kind != "tcp":
@@ -38,6 +42,7 @@ def _address(raw: object) -> str:
 
 
 def _host(raw: object) -> str:
+    """Return the numeric address and port of an X-Switch on another machine."""
     from ipaddress import ip_address
 
     kind, host, port = parse_address(address := _text(raw))

@@ -35,7 +35,7 @@ from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.config.setting import Key
 from ewe.config.setting_types import BOOL, SIZE, size
 from ewe.config.table_kinds import TableKind
-from ewe.config.tables import by_field, keys_of, read_file, setting
+from ewe.config.tables import by_field_name, keys_of, read_file, setting
 from ewe.trace import exposed
 from ewe.xswitch.engine_kinds import BUILT_IN, FAR_CONNECTIONS, FAR_KEYS, PRELOADING_ENGINES, EngineKind
 from ewe.xswitch.process import EngineLimits
@@ -53,8 +53,16 @@ from ewe.xswitch.setting_types import (
     TEXT,
     TEXTS,
 )
-from ewe.xswitch.user_limits import GROUPS, NO_LIMITS, USERS, UserLimits, as_values, from_tables, merged
-from ewe.xswitch.user_logs import doubt
+from ewe.xswitch.user_limits import (
+    GROUPS,
+    NO_LIMITS,
+    USERS,
+    UserLimits,
+    as_values,
+    from_tables,
+    merge_first_wins,
+)
+from ewe.xswitch.user_logs import directory_fault
 
 LIMITS_OF_AN_ENGINE = EngineLimits(cpu=3600, memory=1 << 30, processes=256, files=256)
 
@@ -189,13 +197,13 @@ class Settings:
     ) -> EngineLimits:
         """Return the kernel's limits (setrlimit) of an engine of this kind.
 
-        user_limits: the limits of its user. cgroup_keys: the keys of `user_limits` that a cgroup enforces for
-        all engines of the user. The limit of one engine is then only raised to that of all: the user's table is
-        stronger than the general one. An engine without a limit of addresses (a JVM) stays without one.
+        user_limits: the limits of its user, which are stronger than the general ones. cgroup_keys: the keys of
+        `user_limits` that a cgroup enforces for all engines of the user together: the limit of one engine must then
+        not be lower. An engine without a limit of addresses (a JVM) stays without one.
         """
-        of_kind = {"memory": kind.memory, "processes": kind.processes}
+        limits_of_kind = {"memory": kind.memory, "processes": kind.processes}
         general = self.limits._replace(
-            **{name: limit for name, limit in of_kind.items() if limit is not None}
+            **{name: limit for name, limit in limits_of_kind.items() if limit is not None}
         )
         values = {} if user_limits.cpu is None else {"cpu": user_limits.cpu}
         for name in ("memory", "processes"):
@@ -204,19 +212,20 @@ class Settings:
                 continue
             if name not in cgroup_keys:
                 values[name] = user_limit
-            elif general_limit:
+            elif general_limit:  # 0 is no limit
                 values[name] = max(general_limit, user_limit) if user_limit else 0
         return general._replace(**values)
 
     def own_limits(self, user: str, groups: Collection[str] = ()) -> UserLimits:
-        """Return the limits of a user: each key of the user's table, or of the first group's that has it.
+        """Return the limits of a user.
 
-        groups: names of the groups of the user.
+        Each limit comes from the user's own table if it is there, otherwise from the first group that sets it.
+        groups: names of the user's groups.
         """
         if not self.users and not self.groups:
             return NO_LIMITS
         tables = [self.users[user]] if user in self.users else []
-        return merged(tables + [limits for name, limits in self.groups.items() if name in groups])
+        return merge_first_wins(tables + [limits for name, limits in self.groups.items() if name in groups])
 
     def is_private(self, user_limits: UserLimits) -> bool:
         """Return whether the engines of a user have a private file system. user_limits: the limits of the user."""
@@ -239,21 +248,21 @@ class Settings:
 
         path: as the web server names it. real: the path without symbolic links, if that is different.
         """
-        for each in (path, real):
-            directory = os.path.dirname(each)
+        for script in (path, real):
+            directory = os.path.dirname(script)
             while directory not in ("", "/"):
                 if name := self.directories.get(directory):
                     return self.engines[name]
                 directory = os.path.dirname(directory)
-        extension = os.path.splitext(path)[1]
+        _, extension = os.path.splitext(path)
         # Kinds of a settings file take precedence over built-in kinds.
-        kinds = list(self.engines.values())[::-1]
+        kinds = list(self.engines.values())[::-1]  # the built-in ones come first in `engines`
         for kind in kinds:
             if extension and extension in kind.extensions:
                 return kind
         return next((kind for kind in kinds if interpreter in kind.interpreters), None)
 
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return a warning, in one line, for each setting that is valid but probably a mistake."""
         lines = [*self.renamed]
         if os.geteuid() == 0 and self.roots and self.runs_scripts == self.user:
@@ -264,45 +273,50 @@ class Settings:
         lines += [f"roots: there is no directory {root}" for root in self.roots if not os.path.isdir(root)]
         if self.trace and (reason := exposed(self.trace)):
             lines.append(reason)
-        if self.user_logs and (reason := doubt(self.user_logs)):
+        if self.user_logs and (reason := directory_fault(self.user_logs)):
             lines.append(f"user-logs: {reason}")
-        lines += absent("users", self.users, pwd.getpwnam) + absent("groups", self.groups, grp.getgrnam)
+        lines += unknown_names("users", self.users, find=pwd.getpwnam)
+        lines += unknown_names("groups", self.groups, find=grp.getgrnam)
         for kind in self.engines.values():
             if kind.address:
                 continue
             program = kind.command[0]
-            built_in = kind.name in BUILT_IN and program == BUILT_IN[kind.name].command[0]
-            if not built_in and shutil.which(program) is None:
+            is_built_in = kind.name in BUILT_IN and program == BUILT_IN[kind.name].command[0]
+            if not is_built_in and shutil.which(program) is None:
                 lines.append(f"[engines.{kind.name}] command: there is no program {program}")
         return lines
 
 
-def absent(table: str, names: Collection[str], find: Callable[[str], object]) -> list[str]:
-    """Return a line for each table of a user or group that does not exist; `find` raises KeyError for it."""
+def unknown_names(table: str, names: Collection[str], find: Callable[[str], object]) -> list[str]:
+    """Return a warning for each table of a user or group that does not exist in the system.
+
+    table: "users" or "groups". find: looks a name up, and raises KeyError if it does not exist.
+    """
     lines = []
     for name in names:
         try:
             find(name)
         except (KeyError, ValueError):  # ValueError: of a name with a NUL
             name = one_line(name)
-            lines.append(f"[{table}.{name}]: there is no {table[:-1]} {name}: its limits apply to nobody")
+            singular = table.removesuffix("s")
+            lines.append(f"[{table}.{name}]: there is no {singular} {name}: its limits apply to nobody")
     return lines
 
 
 DEFAULTS = Settings()
 
-GENERAL = keys_of(Settings)
-ENGINE = keys_of(EngineKind)
-LIMITS = {
+GENERAL_KEYS = keys_of(Settings)
+ENGINE_KEYS = keys_of(EngineKind)
+LIMIT_KEYS = {
     "cpu": Key(FROM_ZERO, "seconds of CPU time in an engine's life; 0: no limit"),
     "memory": Key(size(0), "addresses, in bytes; 0: no limit"),
     "processes": Key(FROM_ZERO, "processes and threads of the engine's user; 0: no limit"),
     "files": Key(FROM_ZERO, "open files; 0: no limit"),
 }
-ENGINE_TABLE = TableKind("a table", ENGINE)
+ENGINE_TABLE = TableKind("a table", ENGINE_KEYS)
 ENGINES = TableKind("tables: [engines.NAME]", others=(TEXT, ENGINE_TABLE))
-TABLES = {
-    "limits": Key(TableKind("a table: [limits]", LIMITS), "The kernel's limits for each engine (setrlimit)."),
+TABLE_KEYS = {
+    "limits": Key(TableKind("a table: [limits]", LIMIT_KEYS), "The kernel's limits for each engine (setrlimit)."),
     "engines": Key(ENGINES, "A language. Keys that the table omits keep the value of the built-in engine of that"
                    " name."),
     "directories": Key(TableKind("a table: [directories]", others=TABLE.others), """\
@@ -313,7 +327,7 @@ the directory and below it. `[directories]` is stronger than extensions and firs
     "groups": Key(GROUPS, "The limits of each user of a group. Of several groups of one user, the first in the file"
                   " that has the key counts."),
 }  # fmt: skip
-FILE_TABLE = TableKind("a table", {**GENERAL, **TABLES})
+FILE_TABLE = TableKind("a table", {**GENERAL_KEYS, **TABLE_KEYS})
 
 
 def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS) -> Settings:
@@ -321,16 +335,16 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
 
     where: how an error begins. base: the values of the settings that the table omits. Raises ConfigError.
     """
-    values = by_field(FILE_TABLE.read_at(f"{where}:", table))
+    values = by_field_name(FILE_TABLE.read_at(f"{where}:", table))
     engines = dict(BUILT_IN)
-    for name, own in values.pop("engines", {}).items():
+    for name, engine_table in values.pop("engines", {}).items():
         label = f"{where}: [engines.{name}]"
         kind = engines.get(name) or EngineKind(name, ())
-        if "command" in own:
-            kind = replace(kind, program="")
-        engines[name] = kind = replace(kind, **by_field(own))
+        if "command" in engine_table:
+            kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
+        engines[name] = kind = replace(kind, **by_field_name(engine_table))
         if kind.address:
-            engines[name] = far_kind(kind, own, label)
+            engines[name] = far_kind(kind, engine_table, label)
             continue
         if not kind.command:
             raise ConfigError(
@@ -338,10 +352,10 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
             )
         if kind.connections > 1 and kind.protocol != "fastcgi":
             raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
-        if "isolation" in own and kind.protocol != "engine":
+        if "isolation" in engine_table and kind.protocol != "engine":
             raise ConfigError(f'{label}: isolation needs protocol = "engine"')
         if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
-            if "preload" in own:
+            if "preload" in engine_table:
                 raise ConfigError(
                     f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked"
                 )
@@ -362,15 +376,18 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
     )
 
 
-def far_kind(kind: EngineKind, own: Mapping[str, object], label: str) -> EngineKind:
-    """Return the kind of engines on another machine. own: the keys of its table. Raises ConfigError."""
-    for key in own.keys() - {*FAR_KEYS}:
+def far_kind(kind: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:
+    """Return the kind of engines on another machine, with FAR_KEYS alone. Raises ConfigError for other keys.
+
+    engine_table: [engines.NAME]. label: how an error begins.
+    """
+    for key in engine_table.keys() - {*FAR_KEYS}:
         raise ConfigError(f"{label}: {key} is set where the engines are, on {kind.address} (address)")
     return EngineKind(
         kind.name,
         extensions=kind.extensions,
         protocol="fastcgi",
-        connections=kind.connections if "connections" in own else FAR_CONNECTIONS,
+        connections=kind.connections if "connections" in engine_table else FAR_CONNECTIONS,
         address=kind.address,
     )
 
@@ -396,25 +413,25 @@ def origins_in(file: str | None) -> dict[str, str]:
     keys = [*map(FILE_TABLE.name_of, table), *(f"limits.{key}" for key in table.get("limits", ()))]
     for name, subtable in table.get("engines", {}).items():
         keys += (f"engines.{name}.{ENGINE_TABLE.name_of(key)}" for key in subtable)
-    for whose in ("users", "groups"):
+    for tables in ("users", "groups"):
         keys += (
-            f"{whose}.{name}.{key}" for name, subtable in table.get(whose, {}).items() for key in subtable
+            f"{tables}.{name}.{key}" for name, subtable in table.get(tables, {}).items() for key in subtable
         )
     return dict.fromkeys(keys, file)
 
 
-def copy_of(settings: Settings) -> int:
-    """Return a descriptor of an unnamed file with the settings, which another process reads with read_copy().
+def write_copy(settings: Settings) -> int:
+    """Write the settings into an unnamed file; return its descriptor. Another process reads it with read_copy().
 
     A message is too small for all settings: [directories] may have a line for each student and exercise.
     """
-    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     values["engines"] = {
         name: {key.name: getattr(kind, key.name) for key in fields(kind)}
         for name, kind in settings.engines.items()
     }
-    for whose in ("users", "groups"):
-        values[whose] = {name: as_values(limits) for name, limits in values[whose].items()}
+    for tables in ("users", "groups"):
+        values[tables] = {name: as_values(limits) for name, limits in values[tables].items()}
     descriptor = os.memfd_create("xswitch-settings", os.MFD_CLOEXEC)
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
         json.dump(values, file)
@@ -422,15 +439,16 @@ def copy_of(settings: Settings) -> int:
 
 
 def read_copy(descriptor: int) -> Settings:
-    """Return the settings in a file that copy_of() has made. The descriptor stays open."""
+    """Return the settings in a file that write_copy() has made. The descriptor stays open."""
     values = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     engines = {}
+    # JSON has lists in place of tuples
     for name, kind in values["engines"].items():
         lists = {key: tuple(value) for key, value in kind.items() if isinstance(value, list)}
         engines[name] = EngineKind(**{**kind, **lists})
     lists = {
         key: tuple(value) for key, value in values.items() if isinstance(value, list) and key != "limits"
     }
-    for whose in ("users", "groups"):
-        values[whose] = {name: UserLimits(**limits) for name, limits in values[whose].items()}
+    for tables in ("users", "groups"):
+        values[tables] = {name: UserLimits(**limits) for name, limits in values[tables].items()}
     return Settings(**{**values, **lists, "limits": EngineLimits(*values["limits"]), "engines": engines})

@@ -12,8 +12,8 @@ from ewe import __version__
 from ewe.config.messages import one_line, quoted
 from ewe.config.tables import rows, toml
 from ewe.xswitch.engine_kinds import BUILT_IN, FAR_KEYS, EngineKind
-from ewe.xswitch.settings import DEFAULTS, ENGINE, GENERAL, LIMITS, TABLES, Settings
-from ewe.xswitch.user_limits import KEYS
+from ewe.xswitch.settings import DEFAULTS, ENGINE_KEYS, GENERAL_KEYS, LIMIT_KEYS, TABLE_KEYS, Settings
+from ewe.xswitch.user_limits import USER_LIMIT_KEYS
 
 PAGE_HEAD = """\
 # The settings of X-Switch
@@ -35,22 +35,22 @@ def page() -> Iterator[str]:
     """Yield the parts of docs/xswitch-settings.md; a part has one line or several."""
     yield PAGE_HEAD
     yield "## General\n"
-    yield from rows(GENERAL, vars(DEFAULTS))
-    yield f"\n## [limits]\n\n{TABLES['limits'].help}\n"
-    yield from rows(LIMITS, DEFAULTS.limits._asdict())
-    yield f"\n## [engines.NAME]\n\n{TABLES['engines'].help}\n"
-    yield from rows(ENGINE, vars(EngineKind("")))
+    yield from rows(GENERAL_KEYS, vars(DEFAULTS))
+    yield f"\n## [limits]\n\n{TABLE_KEYS['limits'].help}\n"
+    yield from rows(LIMIT_KEYS, DEFAULTS.limits._asdict())
+    yield f"\n## [engines.NAME]\n\n{TABLE_KEYS['engines'].help}\n"
+    yield from rows(ENGINE_KEYS, vars(EngineKind("")))
     yield "\n### Engines that are built in\n"
     yield "| name | program | extensions | interpreters | protocol |"
     yield "|---|---|---|---|---|"
     for kind in BUILT_IN.values():
         # The program and, if it is an interpreter, its script; an option in the second place is left out
-        program = " ".join(os.path.basename(word) for word in kind.command[:2] if word[0] != "-")
+        program = " ".join(os.path.basename(word) for word in kind.command[:2] if not word.startswith("-"))
         cells = (kind.name, program, ", ".join(kind.extensions), ", ".join(kind.interpreters), kind.protocol)
         yield f"| {' | '.join(f'`{cell}`' if cell else 'none' for cell in cells)} |"
-    yield f"\n## [directories]\n\n{TABLES['directories'].help}"
-    yield f"\n## [users.NAME] and [groups.NAME]\n\n{TABLES['users'].help} {TABLES['groups'].help}\n"
-    yield from rows(KEYS, {})
+    yield f"\n## [directories]\n\n{TABLE_KEYS['directories'].help}"
+    yield f"\n## [users.NAME] and [groups.NAME]\n\n{TABLE_KEYS['users'].help} {TABLE_KEYS['groups'].help}\n"
+    yield from rows(USER_LIMIT_KEYS, {})
 
 
 def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
@@ -60,21 +60,24 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     have their defaults.
     """
 
-    def line(key: str, written: str, where: str = "") -> str:
-        """Return the line of a key: its value in TOML, and the origin as a comment. where: of the table."""
-        return f"{f'{key} = {written}':<35} # {one_line(origins.get(where + key, 'default'))}"
+    def line(key: str, written: str, table: str = "") -> str:
+        """Return the line of a key: its value in TOML, and the origin as a comment.
+
+        table: how the keys of its table begin in `origins`, such as "limits.".
+        """
+        return f"{f'{key} = {written}':<35} # {one_line(origins.get(table + key, 'default'))}"
 
     yield f"# The settings of ewe-xswitch {__version__}."
-    for key, described in GENERAL.items():
+    for key, described in GENERAL_KEYS.items():
         value = getattr(settings, key.replace("-", "_"))
         yield f"# {key} is not set" if value == "" else line(key, toml(described.kind, value))
     yield "\n[limits]"
-    for key, described in LIMITS.items():
+    for key, described in LIMIT_KEYS.items():
         yield line(key, toml(described.kind, getattr(settings.limits, key)), "limits.")
     for name, engine in settings.engines.items():
         yield f"\n[engines.{name if name.isidentifier() else quoted(name)}]"
         built_in = vars(BUILT_IN.get(name, EngineKind("")))
-        for key, described in ENGINE.items():
+        for key, described in ENGINE_KEYS.items():
             attribute = key.replace("-", "_")
             value = getattr(engine, attribute)
             is_default = value == built_in[attribute]
@@ -88,12 +91,12 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     yield "\n[directories]"
     for directory, name in settings.directories.items():
         yield f"{quoted(directory)} = {quoted(name)}"
-    for whose in ("users", "groups"):
-        for name, limits in getattr(settings, whose).items():
-            yield f"\n[{whose}.{quoted(name)}]"
-            for key, described in KEYS.items():
+    for tables in ("users", "groups"):
+        for name, limits in getattr(settings, tables).items():
+            yield f"\n[{tables}.{quoted(name)}]"
+            for key, described in USER_LIMIT_KEYS.items():
                 if (value := getattr(limits, key.replace("-", "_"))) is not None:
-                    yield line(key, toml(described.kind, value), f"{whose}.{name}.")
+                    yield line(key, toml(described.kind, value), f"{tables}.{name}.")
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ from ewe.xswitch.certificates import read_certificates
 from ewe.xswitch.engine_kinds import ENGINES
 from ewe.xswitch.privileged.leftovers import LeftoverProcesses, children_of
 from ewe.xswitch.privileged.suexecme import Suexecme
-from ewe.xswitch.privileged.work import base_of, remove_empty
+from ewe.xswitch.privileged.work import base_directory, remove_empty
 from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, become_subreaper, end_with_parent, prctl
-from ewe.xswitch.public import published, relocated
+from ewe.xswitch.public import public_engines_directory, with_engines_in
 from ewe.xswitch.setting_types import OVER_TLS
-from ewe.xswitch.settings import Settings, copy_of
+from ewe.xswitch.settings import Settings, write_copy
 
 BACKLOG = 1024
 # Seconds that suexecme may take to kill its engines; END_SECONDS in suexecme.py is longer
@@ -105,12 +105,12 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
         except FileNotFoundError:
             pass
     listener = socket.socket(socket.AF_UNIX)
-    umask_before = os.umask(0o777 & ~settings.socket_mode)
+    umask_before = os.umask(0o777 & ~settings.socket_mode)  # the mode holds from the first moment on
     try:
         listener.bind(path)
         listener.listen(BACKLOG)
         if settings.socket_group:
-            os.chown(path, -1, group_of(settings))
+            os.chown(path, -1, socket_gid(settings))
     except (OSError, StartError):
         listener.close()
         raise
@@ -119,13 +119,14 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
     return listener
 
 
-def name_of(listener: socket.socket, address: str) -> str:
+def address_of(listener: socket.socket, address: str) -> str:
     """Return the address of a socket, in the form of --listen. address: as the settings write it."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
+    host, port, *_ = name  # IPv6 has four elements
     scheme = OVER_TLS if address.startswith(OVER_TLS) else ""
-    return scheme + (f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
+    return scheme + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
 class Supervisor:
@@ -143,12 +144,15 @@ class Supervisor:
         """Open the sockets. Raises StartError, ConfigError.
 
         reload: reads the settings again. parent: a pid; the supervisor stops when that process ends; 0 for none.
-        log_file: the file that receives standard error, see log_here(). trace: where the main process writes.
+        log_file: the file that receives standard error, see redirect_standard_error(). trace: where the main
+        process writes events; None: nowhere.
         """
         self.uid, self.gid = main_process_ids(settings)
-        self.programs = published()
-        self.settings = read_certificates(relocated(settings, self.programs))
-        self.reload: Callable[[], Settings] = lambda: read_certificates(relocated(reload(), self.programs))
+        self.programs = public_engines_directory()
+        self.settings = read_certificates(with_engines_in(settings, self.programs))
+        self.reload: Callable[[], Settings] = lambda: read_certificates(
+            with_engines_in(reload(), self.programs)
+        )
         self.log = log
         self.log_file = log_file
         self.trace = trace
@@ -174,33 +178,38 @@ class Supervisor:
         failures = 0
         try:
             while failures < MAX_FAILURES:
-                began = time.monotonic()
+                started_at = time.monotonic()
                 try:
-                    self.start()
+                    self.start_children()
                 except OSError as reason:
                     self.log.error(f"X-Switch's processes do not start: {reason.strerror}")
-                    self.end()
+                    self.end_children()
                     failures += 1
                     time.sleep(MIN_LIFE_S)
                     continue
                 if not failures:
-                    names = ", ".join(map(name_of, self.listeners, self.settings.listen))
-                    self.log.info(f"X-Switch listens on {names} (pid {os.getpid()})")
-                    for doubt in self.settings.doubts():
-                        self.log.warning(doubt)
+                    addresses = ", ".join(map(address_of, self.listeners, self.settings.listen))
+                    self.log.info(f"X-Switch listens on {addresses} (pid {os.getpid()})")
+                    for warning in self.settings.warnings():
+                        self.log.warning(warning)
                 if self.wait_for_end():
                     return 0
-                failures = failures + 1 if time.monotonic() - began < MIN_LIFE_S else 1
+                # An end after a long life is the first of a new row
+                failures = failures + 1 if time.monotonic() - started_at < MIN_LIFE_S else 1
             self.log.error(
                 f"X-Switch's processes have ended {MAX_FAILURES} times soon after their start: X-Switch stops"
             )
             return 1
         finally:
-            self.end()
+            self.end_children()
             self.close()
 
-    def start(self) -> None:
-        """Start both, suexecme first: it is forked before any code reads the network. Raises OSError."""
+    def start_children(self) -> None:
+        """Start suexecme, then the main process: suexecme is forked before any code reads the network.
+
+        Raises OSError.
+        """
+        # Each child keeps its own ends; `with` closes this process's copies of them
         orders, suexecme_end = channel.pair()
         with orders:
             with suexecme_end:
@@ -268,18 +277,18 @@ class Supervisor:
             number = signal.sigwait(SIGNALS)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.log.info(f"{signal.Signals(number).name}: stopping")
-                self.send(self.main, signal.SIGTERM)
-                self.wait(self.main, MAIN_STOPS_S)
-                self.end()
+                self.send_signal(self.main, signal.SIGTERM)
+                self.wait_or_kill(self.main, MAIN_STOPS_S)
+                self.end_children()
                 return True
             if number == signal.SIGHUP:
                 self.change_settings()
             elif number == signal.SIGUSR1:
                 self.reopen_log()
-            elif ended_child := self.ended_child():
+            elif ended_child := self.find_ended_child():
                 name = "suexecme" if ended_child == self.suexecme else "the main module"
                 self.log.error(f"{name} has ended; starting both again")
-                self.end()
+                self.end_children()
                 return False
 
     def change_settings(self) -> None:
@@ -299,10 +308,10 @@ class Supervisor:
         self.settings = replace(
             new_settings, **{name: getattr(old_settings, name) for name in RESTART_SETTINGS}
         )
-        for doubt in self.settings.doubts():
-            self.log.warning(doubt)
+        for warning in self.settings.warnings():
+            self.log.warning(warning)
         try:
-            copy = copy_of(self.settings)
+            copy = write_copy(self.settings)
             try:
                 channel.send(self.to_suexecme, {"settings": True}, [copy])
             finally:
@@ -315,7 +324,7 @@ class Supervisor:
     def reopen_log(self) -> None:
         """Open the log's file again, for all three processes: the main process may lack the permission."""
         try:
-            log_here(self.log_file)
+            redirect_standard_error(self.log_file)
         except OSError as reason:
             self.log.error(f"cannot write {self.log_file}: {reason.strerror}; the old file stays in use")
             return
@@ -325,8 +334,11 @@ class Supervisor:
         except OSError as reason:
             self.log.error(f"suexecme keeps the old log until its next start: {reason.strerror}")
 
-    def ended_child(self) -> int:
-        """Return the pid of a child that has ended, 0 if neither has; reap orphans."""
+    def find_ended_child(self) -> int:
+        """Return the pid of suexecme or of the main process if it has ended; do not reap it.
+
+        If neither has ended, kill and reap the orphans, and return 0.
+        """
         for pid in (self.suexecme, self.main):
             if pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return pid
@@ -343,59 +355,61 @@ class Supervisor:
         for pid in set(children_of(self.pid)) - {self.suexecme, self.main}:
             os.waitpid(pid, os.WNOHANG)
 
-    def send(self, pid: int, number: int) -> None:
+    def send_signal(self, pid: int, number: int) -> None:
         """Send a signal to a child, if it still runs."""
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             pass
 
-    def wait(self, pid: int, seconds: float) -> None:
+    def wait_or_kill(self, pid: int, seconds: float) -> None:
         """Wait for a child's end; kill it after `seconds`. The child is not reaped."""
-        if not self.has_ended(pid, seconds):
-            self.send(pid, signal.SIGKILL)
-            if not self.has_ended(pid, KILL_TIMEOUT_S):
+        if not self.ends_within(pid, seconds):
+            self.send_signal(pid, signal.SIGKILL)
+            if not self.ends_within(pid, KILL_TIMEOUT_S):
                 self.log.error(
                     f"process {pid} still runs although it was killed: X-Switch goes on without it"
                 )
 
-    def has_ended(self, pid: int, seconds: float) -> bool:
-        """Return whether a child ends within `seconds`. The child is not reaped."""
-        end = time.monotonic() + seconds
+    def ends_within(self, pid: int, seconds: float) -> bool:
+        """Wait for a child's end; return whether it comes within `seconds`. The child is not reaped."""
+        deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            remaining = end - time.monotonic()
-            if remaining <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return False
-            signal.sigtimedwait({signal.SIGCHLD}, remaining)
+            signal.sigtimedwait({signal.SIGCHLD}, remaining_s)
         return True
 
-    def end(self) -> None:
+    def end_children(self) -> None:
         """End both: kill the main process, and wait for suexecme, which then kills its engines and ends."""
         if self.main:
-            self.send(self.main, signal.SIGKILL)
-            self.wait(self.main, KILL_TIMEOUT_S)
+            self.send_signal(self.main, signal.SIGKILL)
+            self.wait_or_kill(self.main, KILL_TIMEOUT_S)
             os.waitpid(self.main, os.WNOHANG)  # reap it
             self.main = 0
         if self.suexecme:
-            self.wait(self.suexecme, SUEXECME_ENDS_S)
+            self.wait_or_kill(self.suexecme, SUEXECME_ENDS_S)
             os.waitpid(self.suexecme, os.WNOHANG)
             self.suexecme = 0
         self.end_orphans()
 
     def close(self) -> None:
-        """Close the sockets, and remove their names."""
+        """Close the sockets, and remove their names and all temporary directories."""
         for listener in self.listeners:
             if listener.family == socket.AF_UNIX and f"unix:{listener.getsockname()}" in self.settings.listen:
                 with suppress(OSError):
                     os.unlink(listener.getsockname())
             elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
+                # The parent made this socket in a directory of ewe.scratch, and was killed: remove both in its
+                # place
                 directory = os.path.dirname(listener.getsockname())
-                with suppress(OSError):  # the parent made the socket, and was killed
+                with suppress(OSError):
                     os.unlink(listener.getsockname())
-                    os.unlink(os.path.join(directory, ".lock"))  # of ewe.scratch
+                    os.unlink(os.path.join(directory, ".lock"))
                     os.rmdir(directory)
             listener.close()
-        remove_empty(base_of(self.pid))
+        remove_empty(base_directory(self.pid))
         self.remove_programs()
 
     def remove_programs(self) -> None:
@@ -404,7 +418,7 @@ class Supervisor:
             shutil.rmtree(self.programs, ignore_errors=True)
 
 
-def log_here(path: str) -> None:
+def redirect_standard_error(path: str) -> None:
     """Redirect standard error to a file: every message is then in the log. Raises OSError.
 
     Do nothing for a log that is not a file: "-", "off" and "syslog:".
@@ -415,7 +429,7 @@ def log_here(path: str) -> None:
         os.close(file)
 
 
-def group_of(settings: Settings) -> int:
+def socket_gid(settings: Settings) -> int:
     """Return the gid of the group that may connect to the socket. Raises StartError."""
     try:
         return grp.getgrnam(settings.socket_group).gr_gid
@@ -423,11 +437,11 @@ def group_of(settings: Settings) -> int:
         raise StartError(f"socket-group: there is no group {settings.socket_group}") from None
 
 
-def check(settings: Settings) -> None:
+def check_accounts(settings: Settings) -> None:
     """Raise StartError if the configured user or group does not exist, or is root."""
     main_process_ids(settings)
     if settings.socket_group:
-        group_of(settings)
+        socket_gid(settings)
 
 
 def main_process_ids(settings: Settings) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields
 
 from ewe.config.setting_types import BOOL, size
 from ewe.config.table_kinds import TableKind
-from ewe.config.tables import by_field, keys_of, setting
+from ewe.config.tables import by_field_name, keys_of, setting
 from ewe.xswitch.setting_types import COUNT, FROM_ZERO, NAME, SECONDS, SHARE
 
 
@@ -57,18 +57,18 @@ class UserLimits:
 
 
 NO_LIMITS = UserLimits()
-KEYS = keys_of(UserLimits)
-USERS = TableKind("tables: [users.NAME]", others=(NAME, TableKind("a table", KEYS)))
-GROUPS = TableKind("tables: [groups.NAME]", others=(NAME, TableKind("a table", KEYS)))
+USER_LIMIT_KEYS = keys_of(UserLimits)
+USERS = TableKind("tables: [users.NAME]", others=(NAME, TableKind("a table", USER_LIMIT_KEYS)))
+GROUPS = TableKind("tables: [groups.NAME]", others=(NAME, TableKind("a table", USER_LIMIT_KEYS)))
 
 
 def from_tables(tables: Mapping[str, Mapping[str, object]]) -> dict[str, UserLimits]:
     """Return the limits by name. tables: a value of USERS or GROUPS."""
-    return {name: UserLimits(**by_field(table)) for name, table in tables.items()}
+    return {name: UserLimits(**by_field_name(table)) for name, table in tables.items()}
 
 
-def merged(tables: Iterable[UserLimits]) -> UserLimits:
-    """Return one table: each key with the value of the first table that has it."""
+def merge_first_wins(tables: Iterable[UserLimits]) -> UserLimits:
+    """Return one table: each limit has the value of the first table that sets it."""
     values: dict[str, object] = {}
     for table in tables:
         for key, value in vars(table).items():
@@ -78,5 +78,5 @@ def merged(tables: Iterable[UserLimits]) -> UserLimits:
 
 
 def as_values(limits: UserLimits) -> dict[str, object]:
-    """Return the values by field, for a message to another process."""
-    return {each.name: getattr(limits, each.name) for each in fields(limits)}
+    """Return the values by the names of their fields, for a message to another process."""
+    return {field.name: getattr(limits, field.name) for field in fields(limits)}

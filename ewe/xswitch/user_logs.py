@@ -17,7 +17,7 @@ MAX_LOG_BYTES = 1 << 20  # bytes; a longer file becomes NAME.log.1, and replaces
 MAX_OPEN_LOGS = 1000  # users whose file the main process keeps open
 
 
-def doubt(directory: str) -> str:
+def directory_fault(directory: str) -> str:
     """Return why a directory is unfit for logs, "" if it is fit: only root, or this user, may write there."""
     path = os.path.realpath(directory)
     if not directory.startswith("/") or not os.path.isdir(path):
@@ -26,6 +26,7 @@ def doubt(directory: str) -> str:
         status = os.stat(path)
         if status.st_uid not in (0, os.geteuid()):
             return f"{path} belongs to uid {status.st_uid}: nobody but root may write where the logs are"
+        # In a sticky directory such as /tmp, others cannot replace the directory below it
         if status.st_mode & 0o022 and (
             path == os.path.realpath(directory) or not status.st_mode & stat.S_ISVTX
         ):
@@ -51,7 +52,8 @@ def open_log(directory: str, account: Account) -> int:
 
 
 def open_or_create(path: str, account: Account) -> int:
-    """Open a log, or create it. Raises OSError."""
+    """Open a log, or create it, as its user's file; return the descriptor. Raises OSError."""
+    # O_NOFOLLOW, O_NONBLOCK: the user may have put a link or a FIFO there
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -82,7 +84,8 @@ class UserLogs:
     def drop(self, user: str) -> None:
         """Close a user's file."""
         if user in self.files:
-            os.close(self.files.pop(user)[0])
+            descriptor, _ = self.files.pop(user)
+            os.close(descriptor)
 
     def clear(self) -> None:
         """Close all files."""

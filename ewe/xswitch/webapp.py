@@ -27,7 +27,7 @@ MAX_FILES = 5000  # in the cache of their applications
 MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the application's
 
 # Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
-FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
+HEADER_PARAMETER = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
@@ -59,8 +59,8 @@ class WebApplication(NamedTuple):
     context: str
     path: bytes
 
-    def at(self, directory: str) -> WebApplication:
-        """Return the same application with its directory without links."""
+    def with_directory(self, directory: str) -> WebApplication:
+        """Return the same application with another path of its directory, one without links."""
         return self._replace(directory=directory)
 
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -72,7 +72,7 @@ class WebApplication(NamedTuple):
         variables = {
             name: value
             for name, value in environment.items()
-            if name not in HOP_BY_HOP and (FIELD.fullmatch(name) or not name.startswith(b"HTTP_"))
+            if name not in HOP_BY_HOP and (HEADER_PARAMETER.fullmatch(name) or not name.startswith(b"HTTP_"))
         }
         # Jetty builds a request's headers from the parameters HTTP_*. CGI has these two without that prefix
         for name in (b"CONTENT_TYPE", b"CONTENT_LENGTH"):
@@ -118,13 +118,16 @@ class Applications:
         context, path = split_path(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")
+        # The names without parameters: WEB-INF of "/WEB-INF;x/"
         names = [segment.partition(b";")[0].decode("latin-1").upper() for segment in path.split(b"/")]
         for name in names:
             if name in PRIVATE_DIRECTORIES:
                 raise NoApplication(404, f"nothing in {name} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
-        if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but ignores web.xml's access rules for it
+        # Between the first and the last, which are empty in "/cart/". Of "//" and "/;x/" Jetty finds the file, but
+        # ignores web.xml's access rules for it.
+        if "" in names[1:-1]:
             raise NoApplication(400, "its path has an empty segment")
         return WebApplication(directory, context, path)
 

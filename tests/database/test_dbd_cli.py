@@ -12,7 +12,7 @@ from support.server import accepts, wait_until
 
 from ewe.config.messages import ConfigError
 from ewe.database import cli
-from ewe.database.access_log import ADDRESS_COUNT, REPORT, ROW_BYTES, lines_of, sample
+from ewe.database.access_log import ADDRESS_COUNT, REPORT, ROW_BYTES, rows_of, sample
 from ewe.database.cli import main
 from ewe.database.settings import DatabaseSettings, Settings
 
@@ -134,7 +134,7 @@ def test_a_log_is_loaded_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixt
         ]
         * 2
     )
-    assert list(lines_of(["", '" " " [ ] "'])) == [None, None]
+    assert list(rows_of(["", '" " " [ ] "'])) == [None, None]
 
 
 def test_a_new_database_that_may_be_written_is_made(tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ def test_a_new_database_that_may_be_written_is_made(tmp_path: Path) -> None:
             "read": DatabaseSettings(source=str(only_read)),
         }
     )
-    assert cli.make_missing(settings) == [str(new)]
+    assert cli.make_missing_files(settings) == [str(new)]
     assert new.stat().st_size == 0 and new.stat().st_mode & 0o777 == 0o600
     assert kept.read_bytes() == b"as it was" and not only_read.exists()
-    assert cli.make_missing(settings) == []
+    assert cli.make_missing_files(settings) == []
     nowhere = Settings(databases={"a": DatabaseSettings(source=str(tmp_path / "no" / "a.db"), write=True)})
     with pytest.raises(
         ConfigError, match=r"\[databases.a\] source: cannot make .*a\.db: No such file or dir"
     ):
-        cli.make_missing(nowhere)
+        cli.make_missing_files(nowhere)
 
 
 @pytest.mark.starts_processes

@@ -176,7 +176,7 @@ def test_the_program_of_the_docs_and_of_the_header(daemon: Daemon, tmp_path: Pat
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
 def test_the_sample_library(model: str, start: Start, daemon: Daemon, tmp_path: Path) -> None:
-    access_log.fill(str(daemon.directory / "log.db"), access_log.sample(300), new=True)
+    access_log.write_rows(str(daemon.directory / "log.db"), access_log.sample(300), new=True)
     build()
     libraries = tmp_path / "libcgi-bin"
     libraries.mkdir(mode=0o755)

@@ -16,7 +16,7 @@ import pytest
 from support.server import Start, free_port, wait_until
 from support.wire import read_all
 
-from ewe.database.access_log import MAX_LINE_CHARS, lines_of, opened
+from ewe.database.access_log import MAX_LINE_CHARS, open_log, rows_of
 from ewe.database.cli import main
 
 AGENT = 'He said "hi" \\ back [22/Nov/2026:19:12:46 +0000] "GET / HTTP/1.1" 200 1'
@@ -203,7 +203,7 @@ AT = "[22/Nov/2026:19:12:46 +0000]"
     ],
 )  # fmt: skip
 def test_odd_lines(line: str, address: str, user: str, asked: str, size: int, agent: str) -> None:
-    (row,) = lines_of([line])
+    (row,) = rows_of([line])
     assert row is not None
     assert (row[0], row[1], row[3], row[5], row[7]) == (address, user, asked, size, agent)
 
@@ -225,7 +225,7 @@ def test_odd_lines(line: str, address: str, user: str, asked: str, size: int, ag
     ],
 )
 def test_lines_that_are_no_rows(line: str) -> None:
-    assert list(lines_of([line])) == [None]
+    assert list(rows_of([line])) == [None]
 
 
 def test_a_log_is_read_by_lines_of_bounded_length(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_a_log_is_read_by_lines_of_bounded_length(tmp_path: Path) -> None:
     log.write_bytes(
         line + b"\xff" * (3 * MAX_LINE_CHARS) + b"\n" + line + b"z" * (MAX_LINE_CHARS + 1) + b"\n" + line[:-1]
     )
-    with opened(str(log)) as lines:
+    with open_log(str(log)) as lines:
         kept = list(lines)
     assert max(map(len, kept)) <= MAX_LINE_CHARS + 1
-    assert [row and row[3] for row in lines_of(kept)] == ["x\ry", None, "x\ry", None, "x\ry"]
+    assert [row and row[3] for row in rows_of(kept)] == ["x\ry", None, "x\ry", None, "x\ry"]
 
 
 def test_a_compressed_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,9 @@ from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
     FrameDecoder,
+    database_and_key,
     decode_response,
     encode_request,
-    leading_fields,
 )
 
 starts = pytest.mark.starts_processes
@@ -180,7 +180,7 @@ def gateway(all_: Gateways, number: int, uid: int | None, unanswered_bytes: int 
 
 def closed(all_: Gateways) -> list[int]:
     numbers = []
-    for each, _ in all_.surplus():
+    for each, _ in all_.connections_to_close():
         numbers.append(each.connection.fileno())
         all_.remove(each)
     return numbers
@@ -193,7 +193,7 @@ def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
     all_ = Gateways()
     few = gateway(all_, 1, 1)
     many = [gateway(all_, number, None) for number in (3, 4)]
-    many[0].busy = True
+    many[0].is_busy = True
     assert closed(all_) == []
     gateway(all_, 5, None)
     assert closed(all_) == [4]  # 3 is answered just now
@@ -218,17 +218,17 @@ def test_a_log_of_complaints_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     now = [0.0]
     monkeypatch.setattr(gateways.time, "monotonic", lambda: now[0])
     complaints = Complaints()
-    words = [complaints.count(1, "wrong") for _ in range(50)]
+    words = [complaints.line_to_log(1, "wrong") for _ in range(50)]
     assert words == ["wrong"] * 10 + [""] * 40
-    assert complaints.count(2, "wrong") == "wrong"
+    assert complaints.line_to_log(2, "wrong") == "wrong"
     now[0] = 11.0
-    assert complaints.count(1, "wrong") == "wrong (40 such lines were left out)"
+    assert complaints.line_to_log(1, "wrong") == "wrong (40 such lines were left out)"
 
 
 def test_the_first_fields_of_a_long_request_are_its_database_and_key() -> None:
     frame = encode_request(ClientRequest("log", "SELECT 1" + " " * 9000, key="sesame"))
-    assert leading_fields(frame[:100]) == ("log", "sesame")
-    assert leading_fields(frame[:15]) == ("log", "")
+    assert database_and_key(frame[:100]) == ("log", "sesame")
+    assert database_and_key(frame[:15]) == ("log", "")
     for wrong in (b"", b"\0\0\0\5", frame[:4] + b"S\0\0\0\1x", frame[:4] + b"D\0\0\0\1\xff"):
-        assert leading_fields(wrong) == ("", "")
-    assert json.dumps(leading_fields(frame[:4] + frame[12:200]))  # whatever it is, it raises nothing
+        assert database_and_key(wrong) == ("", "")
+    assert json.dumps(database_and_key(frame[:4] + frame[12:200]))  # whatever it is, it raises nothing

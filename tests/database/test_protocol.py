@@ -18,8 +18,8 @@ from ewe.database.protocol import (
     decode_response,
     encode_request,
     encode_response,
-    fields_of,
     frame,
+    split_frame,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -74,7 +74,7 @@ def test_an_error_keeps_its_kind_and_its_status() -> None:
 def test_any_bytes_are_fields_or_an_error(data: bytes) -> None:
     for decode in (decode_request, decode_response):
         try:
-            decode(fields_of(data))
+            decode(split_frame(data))
         except ProtocolError as error:
             assert "\n" not in str(error)
 
@@ -108,9 +108,9 @@ def test_a_frame_that_is_too_long_is_refused_before_it_arrives() -> None:
     with pytest.raises(ProtocolError, match="101 bytes: at most 100"):
         FrameDecoder(limit=100).feed(b"\0\0\0\x65")
     with pytest.raises(ProtocolError, match="ends within a field"):
-        fields_of(b"S\0\0")
+        split_frame(b"S\0\0")
     with pytest.raises(ProtocolError, match="longer than its frame"):
-        fields_of(b"S\0\0\0\5abc")
+        split_frame(b"S\0\0\0\5abc")
 
 
 def test_what_no_database_takes_is_refused_before_it_is_sent() -> None:

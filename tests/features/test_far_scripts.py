@@ -97,7 +97,8 @@ def test_a_directory_that_is_here_may_have_an_index_here(tmp_path: Path) -> None
     [
         {},
         {"engines": 1, "directories": []},
-        {"engines": {"far": 3}, "directories": {"/srv": "far"}},
+        {"engines": {"far": 3}, "directories": {"/srv": "far", "/www": {"far": 1}, "/x": ["far"]}},
+        {"engines": {"far": {"address": "192.0.2.7:1", "extensions": 3}}},
         {"engines": {"own": {"command": ["x"], "extensions": [".rb"]}}, "directories": {"/srv": "own"}},
     ],
 )
@@ -121,7 +122,7 @@ def test_users_without_an_account_here(tmp_path: Path) -> None:
     assert scripts.root_of_user("bob-3") == "/homes/bob-3/public_html"
     here = pwd.getpwnam("nobody")
     assert scripts.root_of_user("nobody") == os.path.join(here.pw_dir, "public_html")
-    assert scripts.root_of_user("root") == ""
+    assert scripts.root_of_user("root") == "/homes/root/public_html"  # the other machine refuses it
     script, root = scripts.find("/~bob-3/cgi-bin/a.py/x")
     assert script is not None
     assert (script.file, root) == ("/homes/bob-3/public_html/cgi-bin/a.py/x", "/homes/bob-3/public_html")

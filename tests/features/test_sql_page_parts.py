@@ -26,7 +26,7 @@ from ewe.sqlpages.results import (
     select_statement,
 )
 from ewe.sqlpages.templates import Environment, PageTemplate
-from ewe.sqlpages.values import BadValue, Parameter, bound, fields_of, value_of
+from ewe.sqlpages.values import BadValue, Parameter, fields_of, value_of, values_to_bind
 
 PAGE = """-- database: library
 -- title: Books
@@ -172,8 +172,14 @@ def test_values_are_read_by_their_types() -> None:
     types = {"t": "text", "i": "integer", "n": "number", "d": "date", "f": "flag"}
     kinds = {name: Parameter(name, kind) for name, kind in types.items()}
     given = fields_of("t=a+b%26%c3%bc&i=-7&n=1e3&d=2026-02-28&f=on&f=0&other=1")
-    assert bound("tindf", kinds, given) == {"t": "a b&ü", "i": -7, "n": 1000.0, "d": "2026-02-28", "f": 0}
-    assert bound("tin", kinds, fields_of("t=&i=&n=+")) == {"t": "", "i": None, "n": None}
+    assert values_to_bind("tindf", kinds, given) == {
+        "t": "a b&ü",
+        "i": -7,
+        "n": 1000.0,
+        "d": "2026-02-28",
+        "f": 0,
+    }
+    assert values_to_bind("tin", kinds, fields_of("t=&i=&n=+")) == {"t": "", "i": None, "n": None}
 
 
 @pytest.mark.parametrize(

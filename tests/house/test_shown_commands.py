@@ -411,7 +411,7 @@ def test_lines_name_commands_that_work() -> None:
 # Single options, as in `--parking never`
 
 SUBCOMMANDS: list[tuple[Callable[..., int], tuple[str, ...]]] = [
-    (ewe.xswitch.cli.main, ("", "status", "java", "libcgi")),
+    (ewe.xswitch.cli.main, ("", "status", "drain", "java", "libcgi")),
     (ewe.xswitch.check.main, ("",)),
     (ewe.database.cli.main, ("", "status", "ask", "time", "sample", "load")),
     (ewe_explore.cli.command, ("",)),
@@ -540,7 +540,7 @@ def test_the_site_of_the_docs_is_explained_as_they_say(
 
 def test_the_sample_database_has_the_rows_of_the_docs() -> None:
     shown = block_after("docs/database.md", "ewe-dbd sample")
-    assert access_log.fill("access.db", access_log.sample(), new=True) == (50_000, 0)
+    assert access_log.write_rows("access.db", access_log.sample(), new=True) == (50_000, 0)
     [ask] = [each for each in commands_in_blocks("docs/database.md") if each.words[:2] == ("ewe-dbd", "ask")]
     with contextlib.closing(sqlite3.connect("access.db")) as database:
         rows = database.execute(ask.words[-2], (int(ask.words[-1]),)).fetchall()

@@ -315,6 +315,11 @@ def worker_pids(server: Server) -> set[int]:
     return {pid for pid, state in children(server.pid).items() if state != "Z"}
 
 
+def sockets_of(pid: int) -> int:
+    """Return how many sockets a process has open."""
+    return sum(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
 @pytest.mark.parametrize("name", ["prefork --workers 3", "thread --workers 3", "asyncio --workers 3"])
 def test_a_killed_worker_is_replaced(start: Start, name: str) -> None:
     server = start(name)
@@ -383,12 +388,15 @@ def test_a_worker_that_retires_answers_whom_it_has_just_accepted(start: Start, n
     "name", ["prefork --workers 2", "thread --workers 2", "pool --workers 2", "asyncio --workers 2"]
 )
 def test_workers_end_when_their_supervisor_is_killed(start: Start, name: str) -> None:
-    server = start(name)
+    server = start(name, "--head-timeout", "300")
     workers = worker_pids(server)
     assert len(workers) == 2
-    server.process.kill()
-    server.process.wait(30)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 30)
+    before = sum(map(sockets_of, workers))
+    with server.connect(), server.connect():  # silent clients: under prefork, each of them holds a worker
+        wait_until(lambda: sum(map(sockets_of, workers)) == before + 2, 30)
+        server.process.kill()
+        server.process.wait(30)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 60)
 
 
 # --- How a model is found -----------------------------------------------------------------------------

@@ -299,14 +299,17 @@ def test_a_trace_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_cuts_no_later_line(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     trace = Trace(str(path))
+    trace.write("waits", "1.1", "request")
+    line_bytes = path.stat().st_size
+    room = 20 * line_bytes + line_bytes // 2  # the disk takes the beginning of a line
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # the disk takes the beginning of a line
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        for _ in range(50):
+        for _ in range(49):
             trace.write("waits", "1.1", "request")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.stat().st_size == 1000 and not path.read_text().endswith("\n")
+    assert path.stat().st_size == room and not path.read_text().endswith("\n")
     trace.write("goes-on", "1.1")
     *whole, cut, lost, last = path.read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in (*whole, lost, last)) and not LINE.fullmatch(cut)

@@ -19,6 +19,7 @@ from ewe.server.trace import traced
 from ewe.sites import make_site
 from ewe.streams.base import Stream
 from ewe.streams.blocking import run
+from ewe.streams.traced import ROOM_BYTES
 from ewe.trace import MAX_HELD_CHARS, MAX_TEXT_CHARS, Trace
 
 PIPE_BUF = 4096  # bytes: a longer write to a pipe may be split (pipe(7))
@@ -167,6 +168,32 @@ def test_a_request_is_a_few_writes(
     (connection,) = by_connection(path).values()
     assert [event.name for event in connection].count("answered") == 10
     assert len(counted) <= 10 * writes + 5  # accepted, ended, closed
+
+
+def test_a_short_connection_is_four_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a model that begins a conversation at once: before recv(2), before the handler, at the next recv(2), at
+    the end. A long response is a write more, since its client may not read it.
+    """
+    (tmp_path / "index.html").write_text("hello")
+    path = tmp_path / "trace"
+    config = Config(documentroot=tmp_path, trace=str(path))
+    processor = traced(find("serial"), str(path))(make_site(config), config)
+    writes: list[bytes] = []
+    append = Trace.append
+    monkeypatch.setattr(Trace, "append", lambda trace, lines: append(trace, lines) or writes.append(lines))
+    sizes = []
+    for size in (10, ROOM_BYTES):
+        (tmp_path / "index.html").write_bytes(bytes(size))
+        stream = ScriptedStream(config)
+        stream.left = 1
+        processor.register(stream)
+        run(processor.converse(stream))
+        processor.forget(stream)
+        sizes.append(len(writes))
+        writes.clear()
+    assert sizes == [4, 5]
+    for connection in by_connection(path).values():
+        check_order(connection)
 
 
 def test_lost_events_of_one_write_are_all_counted(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ process, and it runs the same `main()` as the command.
 
 There are two fork servers: one has imported asyncio, uvloop, ssl and jinja2. The other has not, because each child
 of the models that fork pays for every module that its parent has loaded. Two more are made if a test asks for a
-server as on another system than Linux (other_system.py). xswitch() has one, too, and so have the tests of the
-classroom: its grader takes a quarter of a second to import. run_command() uses the one without asyncio.
+server as on another system than Linux (other_system.py). xswitch() has one, too, and so may another command that
+takes long to import. run_command() uses the one without asyncio.
 
 A forked server differs from a new process in some points. A test must not depend on these: its command line in
 /proc, the modules that it has not imported, its memory, and the default of prefork's workers (PREFORKED). Tests of
@@ -44,8 +44,8 @@ from typing import Any, Never
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ewe.server", "ewe.processors", "ewe.streams", "ewe.sites", "ewe.features", "ewe.gateway")
-# The commands that a fork server can start: its name here -> the module whose main() it is
-COMMANDS = {"ewe": "ewe.cli", "xswitch": "ewe.xswitch.cli", "grader": "ewe_classroom.grader.cli"}
+# The commands that fork servers start, by the module whose main() they are
+EWE_CLI, XSWITCH_CLI = "ewe.cli", "ewe.xswitch.cli"
 XSWITCH = ("ewe.xswitch", "ewe.xswitch.privileged", "ewe.xswitch.switch")
 # They import asyncio, ssl or jinja2, or a module that does
 HEAVY = (
@@ -106,10 +106,10 @@ class ForkServer:
     """A fork server, seen from the tests. Closing it ends it and all that it has started.
 
     heavy: import asyncio, uvloop, ssl and jinja2 too. elsewhere: hide what Linux alone has (other_system.py).
-    command: one of COMMANDS.
+    command: the module whose main() each child runs.
     """
 
-    def __init__(self, heavy: bool = False, elsewhere: bool = False, command: str = "ewe") -> None:
+    def __init__(self, heavy: bool = False, elsewhere: bool = False, command: str = EWE_CLI) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.one_at_a_time = threading.Lock()
         named = {"heavy": heavy, "elsewhere": elsewhere}
@@ -166,7 +166,7 @@ def is_heavy(model: str, options: Iterable[str]) -> bool:
 
 
 @functools.cache
-def shared_fork_server(command: str = "ewe") -> ForkServer:
+def shared_fork_server(command: str = EWE_CLI) -> ForkServer:
     """Return the fork server of this process for a command, without asyncio for ewe; made when first needed.
 
     It ends with this process.
@@ -206,11 +206,12 @@ def preload_xswitch() -> None:
                 importlib.import_module(module.name)
 
 
-def preload_grader() -> None:
-    """Import what the grader imports late: its checks."""
-    cli = importlib.import_module("ewe_classroom.grader.cli")
-    importlib.import_module("ewe_classroom.grader.check").all_checks()
-    cli.parser()
+def preload_package(command: str) -> None:
+    """Import the package of another command, with all that the command imports late of it."""
+    name = command.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(name).__path__, name + "."):
+        if not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
 
 
 def serve_orders(orders: socket.socket) -> dict[str, Any]:
@@ -278,19 +279,19 @@ if __name__ == "__main__":
         sys.path.insert(1, str(Path(__file__).parent))
         importlib.import_module("other_system").hide()
     command = sys.argv[2]
-    if command == "ewe":
+    if command == EWE_CLI:
         preload("heavy" in sys.argv)
-    elif command == "xswitch":
+    elif command == XSWITCH_CLI:
         preload_xswitch()
     else:
-        preload_grader()
+        preload_package(command)
     gc.collect()
     # A child that ends collects all garbage several times. It would look at each object of its parent, and with
     # that copy each page: this took twice as long as all that a short test asks of its server.
     gc.freeze()
     orders = serve_orders(socket.socket(fileno=int(sys.argv[1])))
     sys.argv = [str(ROOT / "ewe" / "__main__.py"), *orders["arguments"]]
-    status = sys.modules[COMMANDS[command]].main()
+    status = sys.modules[command].main()
     is_command = orders["output"] != orders["log"]
     if is_command or Path(orders["log"] + OVER).exists():
         end_at_once(status)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe.xswitch.tools.java import JAVAC, SOURCE, BuildError, build
 from support import needs
 
@@ -56,7 +56,7 @@ def build_once() -> None:
     """
     with open(HERE / "All.java") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        archive = Path(JAVA) / "engine.jsa"
+        archive = Path(JAVA_DIRECTORY) / "engine.jsa"
         sources = [SOURCE / "pom.xml", *(SOURCE / "src").rglob("*"), *(SOURCE / "sample").rglob("*")]
         if not archive.exists() or archive.stat().st_mtime < max(path.stat().st_mtime for path in sources):
             try:
@@ -88,7 +88,7 @@ def compile_java(directory: Path, api: Api, sources: Mapping[str, str]) -> None:
 @functools.cache
 def class_files(api: Api, sources: tuple[tuple[str, str], ...]) -> dict[str, bytes]:
     """Return the compiled classes, which have no package: name of a file -> its content. A compiler runs once."""
-    library = next(Path(JAVA).glob(api.library))
+    library = next(Path(JAVA_DIRECTORY).glob(api.library))
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, f"{each}.java") for each, _ in sources]
         for file, (_, text) in zip(files, sources, strict=True):

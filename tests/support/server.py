@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from support.fork_server import OVER, Forked, ForkServer, is_heavy, shared_fork_server
+from support.fork_server import EWE_CLI, OVER, XSWITCH_CLI, Forked, ForkServer, is_heavy, shared_fork_server
 from support.proc import children, session_members
 from support.wire import read_all
 
@@ -204,7 +204,7 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
     if module in ("ewe", "ewe.xswitch.cli") and python == sys.executable:
-        return run_forked(directory, arguments, seconds, "ewe" if module == "ewe" else "xswitch")
+        return run_forked(directory, arguments, seconds, EWE_CLI if module == "ewe" else XSWITCH_CLI)
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ def run_command(
 def run_forked(
     directory: Path, arguments: tuple[str, ...], seconds: float, command: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of fork_server.COMMANDS to its end, forked from a process that has imported it."""
+    """Run a command to its end, forked from a process that has imported it. command: the module of its main()."""
     with tempfile.TemporaryDirectory(prefix="ewe-command-") as place:
         output, errors = Path(place, "output"), Path(place, "errors")
         process = shared_fork_server(command).start([*arguments], directory, errors, {}, output)

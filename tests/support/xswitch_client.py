@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ewe.xswitch.tools.client import FastCGIClient
-from support.fork_server import Forked, shared_fork_server
+from support.fork_server import XSWITCH_CLI, Forked, shared_fork_server
 from support.proc import alive, children_of, descendants, session_members
 from support.server import ROOT, wait_until
 
@@ -178,7 +178,7 @@ def xswitch(
             )  # fmt: skip
     else:
         log.touch()
-        process = shared_fork_server("xswitch").start(arguments, home, log, {})
+        process = shared_fork_server(XSWITCH_CLI).start(arguments, home, log, {})
     running = XSwitch(process, directory, log)
     family: set[int] = set()
     try:

@@ -25,7 +25,7 @@ from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged.rules import Refusal, examine
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.user_logs import MAX_LOG_BYTES, doubt, open_log
+from ewe.xswitch.user_logs import MAX_LOG_BYTES, directory_fault, open_log
 
 pytestmark = pytest.mark.starts_processes
 
@@ -606,19 +606,19 @@ def test_a_log_that_is_too_long_is_moved_away(log_directory: Path) -> None:
 
 def test_logs_lie_where_nobody_else_can_write(log_directory: Path) -> None:
     """Or a user could have a link there, to a file that would become hers."""
-    assert not doubt(str(log_directory))
+    assert not directory_fault(str(log_directory))
     inner = log_directory / "inner"
     inner.mkdir(mode=0o755)
     (log_directory / "link").symlink_to(inner)
-    assert not doubt(str(log_directory / "link"))
+    assert not directory_fault(str(log_directory / "link"))
     log_directory.chmod(0o777)
-    assert doubt(str(inner)) == f"{log_directory} is writable by others: chmod go-w {log_directory}"
-    assert "writable by others" in doubt(str(log_directory / "link"))
+    assert directory_fault(str(inner)) == f"{log_directory} is writable by others: chmod go-w {log_directory}"
+    assert "writable by others" in directory_fault(str(log_directory / "link"))
     log_directory.chmod(0o1777)
-    assert not doubt(str(inner))
-    assert "writable by others" in doubt(str(log_directory))
-    assert doubt(f"{log_directory}/none") == f"there is no directory {log_directory}/none"
-    assert "there is no directory" in doubt("relative")
+    assert not directory_fault(str(inner))
+    assert "writable by others" in directory_fault(str(log_directory))
+    assert directory_fault(f"{log_directory}/none") == f"there is no directory {log_directory}/none"
+    assert "there is no directory" in directory_fault("relative")
     (log_directory / "me.log").symlink_to("/dev/null")
     with pytest.raises(OSError, match="symbolic links"):
         open_log(str(log_directory), Account("me", os.geteuid(), os.getegid(), (), "/"))

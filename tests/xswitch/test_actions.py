@@ -194,7 +194,7 @@ def test_an_action_that_is_restricted_shows_only_its_engines_and_limits() -> Non
         for language in ("php", "python")
     ]
     status = {"engines": engines, "waiting": {"alice": 1, "bob": 2}, "limits": ""}
-    found = here.visible(status, Action("list", "alice", language="php"))
+    found = here.visible_part(status, Action("list", "alice", language="php"))
     assert found["engines"] == engines[:1] and found["waiting"] == {"alice": 1}
     assert {user: limits["private"] for user, limits in found["limits"].items()} == {"alice": True}
     assert here.limits_of("bob")["private"] is False

@@ -11,7 +11,7 @@ from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.exchange import MAX_WAITING_BYTES, Exchange, ScriptRunner
 from ewe.xswitch.switch.exchange_table import TABLE, BodyState, Event, IllegalEvent, State
-from ewe.xswitch.switch.response_head import MAX_HEAD_BYTES, NO_ENGINE, finished_head
+from ewe.xswitch.switch.response_head import MAX_HEAD_BYTES, NO_ENGINE, without_own_field
 
 HEAD = b"Content-Type: text/plain\n\n"
 
@@ -63,9 +63,9 @@ class Bench:
         if state is not State.WAITING:
             exchange.assigned(self.engine)
         if state is State.HEAD:
-            exchange.output(HEAD[:9])
+            exchange.output_arrived(HEAD[:9])
         if state is State.RESPONDING:
-            exchange.output(HEAD)
+            exchange.output_arrived(HEAD)
         if state is State.ABANDONED:
             exchange.client_left()
         if state is State.DONE:
@@ -199,7 +199,7 @@ def test_a_safe_request_is_repeated_once(state: State) -> None:
     assert exchange.state is State.WAITING and bench.services.counters["retried"] == 1
     exchange.assigned(bench.engine)
     assert exchange.take_body() == [b""]
-    exchange.output(HEAD + b"whole")
+    exchange.output_arrived(HEAD + b"whole")
     assert ("send_output", HEAD + b"whole") in bench.client.calls  # nothing of the first attempt
     exchange.engine_failed("ended by signal 9")
     assert exchange.state is State.DONE and bench.client.names()[-1] == "break_off"
@@ -260,7 +260,7 @@ def test_time_is_over(state: State, counter: str) -> None:
 def test_an_engine_that_wrote_nothing(state: State) -> None:
     bench = Bench()
     exchange = bench.bring_to(state)
-    exchange.held_head = b""
+    exchange.withheld_head = b""
     exchange.complete(b"", 3)
     assert exchange.state is State.DONE
     assert bench.services.counters["status_502"] == (state is not State.ABANDONED)
@@ -281,10 +281,10 @@ def test_the_head_is_held_back_until_it_is_whole() -> None:
     bench = Bench()
     exchange = bench.bring_to(State.RUNNING)
     for byte in b"Content-Type: text/plain\nX-Switch : no-engine\nA: b\n":
-        exchange.output(bytes((byte,)))
+        exchange.output_arrived(bytes((byte,)))
         assert exchange.state is State.HEAD and not bench.client.calls
-    exchange.output(b"\nX-Switch: body\n")
-    exchange.output(b"more")
+    exchange.output_arrived(b"\nX-Switch: body\n")
+    exchange.output_arrived(b"more")
     assert bench.client.calls == [
         ("send_output", b"Content-Type: text/plain\nA: b\n\nX-Switch: body\n"),
         ("send_output", b"more"),
@@ -307,7 +307,19 @@ def test_the_head_is_held_back_until_it_is_whole() -> None:
     ],
 )
 def test_heads(held: bytes, data: bytes, last: bool, expected: bytes | None) -> None:
-    assert finished_head(held, data, last) == expected
+    assert without_own_field(held, data, last) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"Status: 404\r\nX-Switch: refused\r\n\r\n", b"Status: 404\r\nX-Switch: refused\r\n\r\n"),
+        (b"Status: 500\r\nX-Switch: no-engine\r\n\r\n", b"Status: 500\r\n\r\n"),
+    ],
+)
+def test_only_a_refusal_of_another_x_switch_stays_marked(head: bytes, expected: bytes) -> None:
+    assert without_own_field(b"", head, is_far=True) == expected
+    assert b"X-Switch" not in (without_own_field(b"", head) or b"")
 
 
 def test_a_request_that_the_protocol_cannot_carry() -> None:

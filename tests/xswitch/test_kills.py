@@ -30,7 +30,7 @@ from ewe.xswitch.process import Account
 pytestmark = pytest.mark.starts_processes
 LIBC = ctypes.CDLL(None)
 
-WORK = f"""import time
+WORK_PLACEHOLDER = f"""import time
 time.sleep(0.01)
 print("{HEAD}\\nhello")
 """
@@ -95,7 +95,7 @@ VICTIMS: dict[str, Callable[[XSwitch], int]] = {
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_kill_under_load(victim: str) -> None:
     with xswitch("max-engines-per-user = 4\nqueue-timeout = '20s'") as running:
-        script = str(running.script("work.py", WORK))
+        script = str(running.script("work.py", WORK_PLACEHOLDER))
         load = Load(running, script)
         wait_until(lambda: load.outcomes[200] > 50, 20)
         for _ in range(3):
@@ -120,7 +120,7 @@ def test_service_is_back_as_soon_as_it_was_there_first(victim: str) -> None:
     """Within a second where nothing else runs; what a busy machine adds, the first start tells."""
     began = time.monotonic()
     with xswitch() as running:
-        script = running.script("work.py", WORK)
+        script = running.script("work.py", WORK_PLACEHOLDER)
         assert running.ask(script).status == 200
         first = time.monotonic() - began
         again = []
@@ -143,7 +143,7 @@ def is_answered(running: XSwitch, script: Path) -> bool:
 def test_a_kill_of_all_three_processes_leaves_no_engine() -> None:
     with xswitch() as running:
         for name in ("a", "b"):
-            running.ask(running.script(f"{name}.py", WORK))
+            running.ask(running.script(f"{name}.py", WORK_PLACEHOLDER))
         spin = running.script("spin.py", f"print('{HEAD}', flush=True)\nwhile True: pass")
         wait = running.asking(spin)
         wait_until(lambda: any(each["state"] == "busy" for each in running.engines()), 20)

@@ -160,8 +160,8 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     for pid, each in enumerate((head, responding, abandoned)):
         each.identified()
         bench.start_engine(4_000_000 + pid)
-    head.output(HEAD[:9])
-    responding.output(HEAD)
+    head.output_arrived(HEAD[:9])
+    responding.output_arrived(HEAD)
     abandoned.client_left()
     clients[State.RUNNING], running = bench.exchange()
     running.identified()  # the order to start its engine is not answered
@@ -191,11 +191,11 @@ def test_a_fault_while_suexecme_is_replaced_does_not_keep_the_loop(
     _, exchange = bench.exchange()
     exchange.identified()
     monkeypatch.setattr(Engine, "fail", lambda self, cause: 1 / 0)
-    monkeypatch.setattr(bench.switch.orders, "give_up", lambda: None)
+    monkeypatch.setattr(bench.switch.orders, "refuse_all", lambda: None)
     with pytest.raises(ZeroDivisionError):
         bench.switch.end_all("suexecme has gone", 502)
     bench.switch.loop.is_running = True
-    bench.switch.loop.call_due(time.monotonic() + 1)
+    bench.switch.loop.call_due_timers(time.monotonic() + 1)
     assert not bench.switch.loop.is_running
 
 

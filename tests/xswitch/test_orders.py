@@ -18,7 +18,7 @@ from support.server import wait_until
 from support.xswitch_client import PYTHON_HELLO, xswitch
 
 from ewe.xswitch import channel
-from ewe.xswitch.engine_kinds import WORK, EngineKind
+from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.rules import Refusal
@@ -94,7 +94,7 @@ def test_what_waits_too_long_is_refused_and_closed(made: Made) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
     assert not orders.tick(now + SILENT_SECONDS + 1)
-    orders.give_up()
+    orders.refuse_all()
     assert answers == [("last", 503)] + [("sent", 503)] * MAX_UNANSWERED
 
 
@@ -118,7 +118,7 @@ def test_a_queue_has_an_end(made: Made) -> None:
     orders, _, answers = made
     for number in range(MAX_UNANSWERED + 31):
         orders.ask("alice", {"order": number}, noted(answers, "alice"))
-    orders.loop.call_due(time.monotonic())
+    orders.loop.call_due_timers(time.monotonic())
     assert answers == [("alice", 503)]
 
 
@@ -146,10 +146,10 @@ def test_an_engine_that_cannot_be_forked_leaves_no_directory(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     suexecme = Suexecme.__new__(Suexecme)
     suexecme.settings, suexecme.work_directories = Settings(), WorkDirectories()
-    kind = EngineKind("java", command=("java", WORK), protocol="fastcgi")
+    kind = EngineKind("java", command=("java", WORK_PLACEHOLDER), protocol="fastcgi")
     account = Account("me", os.geteuid(), os.getegid(), (), "/")
     with pytest.raises(BlockingIOError):
-        suexecme.start_cold(kind, account, EngineLimits(), "", "", [0, 2])
+        suexecme.start_by_command(kind, account, EngineLimits(), "", "", [0, 2])
     assert made[0].startswith(str(tmp_path)) and not os.listdir(suexecme.work_directories.base)
 
 

@@ -41,24 +41,25 @@ NINE = 9 * 3600.0
 
 def test_a_habit_is_known_after_a_day_and_forgotten_after_three_without_use() -> None:
     profile = UseProfile()
-    profile.note(ALICE, "/a.py", 1)
-    profile.note(ALICE, "/a.py", 3)
+    profile.note_request(ALICE, "/a.py", 1)
+    profile.note_request(ALICE, "/a.py", 3)
     profile.end_slot(36)
-    assert [profile.wanted_engines(ALICE, (slot,)) for slot in (35, 36, 37)] == [0, 3, 0]
+    assert [profile.expected_engines(ALICE, (slot,)) for slot in (35, 36, 37)] == [0, 3, 0]
     assert (
-        profile.wanted_engines(ALICE, (35, 36)) == 3 and profile.wanted_engines(("bob", "python"), (36,)) == 0
+        profile.expected_engines(ALICE, (35, 36)) == 3
+        and profile.expected_engines(("bob", "python"), (36,)) == 0
     )
     found = []
     for _ in range(12):
         profile.end_slot(36)
-        found.append(profile.wanted_engines(ALICE, (36,)))
+        found.append(profile.expected_engines(ALICE, (36,)))
     assert found[:6] == [2, 2, 1, 1, 1, 1] and found[-1] == 0 and not profile.keys
     once = UseProfile()
-    once.note(ALICE, "/a.py", 1)
+    once.note_request(ALICE, "/a.py", 1)
     wanted = []
     for _ in range(4):
         once.end_slot(0)
-        wanted.append(once.wanted_engines(ALICE, (0,)))
+        wanted.append(once.expected_engines(ALICE, (0,)))
     assert wanted == [1, 1, 1, 0]  # its day, a weekend, and then no more
 
 
@@ -66,7 +67,7 @@ def test_a_profile_is_bounded_and_comes_back_from_its_stored_form() -> None:
     profile = UseProfile()
     for number in range(MAX_KEYS + 5):
         for script in range(MAX_SCRIPTS + 3):
-            profile.note((f"user-{number}", "perl"), f"/{script}.pl", number + 1)
+            profile.note_request((f"user-{number}", "perl"), f"/{script}.pl", number + 1)
         profile.end_slot(number % SLOTS)
     assert len(profile.keys) == MAX_KEYS
     assert profile.keys["user-9", "perl"].scripts == ["/6.pl", "/5.pl", "/4.pl", "/3.pl"]
@@ -86,8 +87,8 @@ def test_the_largest_profile_can_be_read_again() -> None:
     for number in range(MAX_KEYS):
         key = f"user-{number}", "python"
         for script in range(MAX_SCRIPTS):
-            profile.note(key, f"/{script}" + "\udcff" * (MAX_SCRIPT_CHARS - 2), 999)
-        profile.note(key, "/" + "a" * MAX_SCRIPT_CHARS, 999)
+            profile.note_request(key, f"/{script}" + "\udcff" * (MAX_SCRIPT_CHARS - 2), 999)
+        profile.note_request(key, "/" + "a" * MAX_SCRIPT_CHARS, 999)
         profile.keys[key].peaks = dict.fromkeys(range(SLOTS), 333.333)
     text = json.dumps(profile.as_values())
     assert len(text) < MAX_FILE_BYTES
@@ -139,7 +140,7 @@ class PrimedBench(Bench):
         decided(not self.refuses)
 
     def visit(self, user: str) -> None:
-        self.primer.note((user, "python"), f"/{user}.py")
+        self.primer.note_request((user, "python"), f"/{user}.py")
         end_of(self.ask(user))
 
     def pass_to(self, seconds: float) -> None:
@@ -214,10 +215,10 @@ def test_an_engine_that_ends_at_once_is_not_primed_without_end(tmp_path: Path) -
 def test_no_file_no_priming() -> None:
     bench = Bench()
     primer = Primer("", bench.scheduler, Mock(), Mock(), Mock())
-    primer.note(ALICE, "/a.py")
+    primer.note_request(ALICE, "/a.py")
     primer.tick()
     primer.save()
-    assert not primer.profile.keys and bench.scheduler.wanted_engines(ALICE) == 0
+    assert not primer.profile.keys and bench.scheduler.expected_engines(ALICE) == 0
 
 
 @pytest.mark.parametrize(

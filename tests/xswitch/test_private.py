@@ -18,10 +18,10 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
 
 from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES
 from ewe.xswitch.privileged import namespaces
-from ewe.xswitch.privileged.namespaces import outermost, programs_of, why_not
+from ewe.xswitch.privileged.namespaces import namespace_obstacle, outermost, programs_of
 from ewe.xswitch.privileged.work import own_directory, remove_empty
-from ewe.xswitch.public import relocated
-from ewe.xswitch.settings import Settings, copy_of, from_toml, read_copy
+from ewe.xswitch.public import with_engines_in
+from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
 
 
 def test_which_paths_stay() -> None:
@@ -29,7 +29,7 @@ def test_which_paths_stay() -> None:
     assert outermost(["/", "/a"]) == ["/"]
     assert {*programs_of(Settings())} == {ENGINES}
     copied = os.path.join(tempfile.gettempdir(), "xswitch-engines-abc")
-    assert copied in programs_of(relocated(Settings(), copied))
+    assert copied in programs_of(with_engines_in(Settings(), copied))
     own = from_toml({"engines": {"x": {"command": ["/home/a/x", "y", "/b"], "extensions": [".x"]}}}, "x")
     assert {"/home/a/x", "/b"} <= {*programs_of(own)} and "/home/a" not in programs_of(own)
     assert BUILT_IN["php"].command[0] not in programs_of(own)  # found by PATH
@@ -40,7 +40,7 @@ def test_the_setting_of_a_user_is_stronger_than_the_general_one() -> None:
         {"private": True, "private-homes": ["/srv/homes"], "users": {"a": {"private": False}}}, "x"
     )
     assert [settings.is_private(settings.own_limits(user)) for user in ("a", "b")] == [False, True]
-    descriptor = copy_of(settings)
+    descriptor = write_copy(settings)
     assert read_copy(descriptor) == settings
     os.close(descriptor)
 
@@ -75,14 +75,14 @@ def test_empty_work_directories_are_removed_and_no_link_is_followed(tmp_path: Pa
 
 def test_why_there_are_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not() == "only root may make a mount namespace"
+    assert namespace_obstacle() == "only root may make a mount namespace"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    def forbid(*_: object) -> int:
+    def forbid(**_: object) -> int:
         raise PermissionError(1, "Operation not permitted", "unshare")
 
-    monkeypatch.setattr(namespaces, "make", forbid)
-    assert why_not() == "the system allows no mount namespace (unshare: Operation not permitted)"
+    monkeypatch.setattr(namespaces, "make_namespace", forbid)
+    assert namespace_obstacle() == "the system allows no mount namespace (unshare: Operation not permitted)"
 
 
 # With accounts
@@ -99,7 +99,7 @@ for path in {{paths!r}}:
 
 @pytest.fixture(scope="module")
 def users(users: tuple[User, User]) -> tuple[User, User]:
-    if reason := why_not():
+    if reason := namespace_obstacle():
         needs.lacks("root", reason)
     return users
 
@@ -199,7 +199,7 @@ def test_a_home_stays_visible_behind_a_link_and_below_a_root(tmp_path: Path) -> 
     (real / "alice" / "notes").mkdir(parents=True)
     (real / "bob").mkdir()
     (tmp_path / "link").symlink_to(real)
-    descriptor = namespaces.make([str(real)], [str(tmp_path / "link" / "alice"), "/"])
+    descriptor = namespaces.make_namespace([str(real)], [str(tmp_path / "link" / "alice"), "/"])
     inside = ["nsenter", f"--mount=/proc/{os.getpid()}/fd/{descriptor}", "find", str(real), "-mindepth", "1"]
     found = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.split()
     os.close(descriptor)

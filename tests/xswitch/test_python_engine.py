@@ -129,7 +129,9 @@ def test_the_checker_finds_every_rule_kept(command: list[str], capsys: pytest.Ca
 def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that forgets nothing, one that ends at once, and one that is not there."""
     for path in ENGINES.glob("python*.py"):
-        source = path.read_text().replace("        state.undo_changes(FIRST_FREE)\n", "        pass\n")
+        source = path.read_text().replace(
+            "        state.undo_changes(FIRST_UNUSED_DESCRIPTOR)\n", "        pass\n"
+        )
         script(
             tmp_path / path.name, source.replace('"XSWITCH_ISOLATION", "auto"', '"XSWITCH_ISOLATION", "none"')
         )

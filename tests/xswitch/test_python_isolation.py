@@ -542,18 +542,19 @@ sys.path.insert(0, {engines!r})
 warnings.simplefilter("ignore")
 import python_source, python_plain as plain
 NOT_EVERYWHERE = {{"cgi.escape"}}
-RENEWED = {{*plain.SET, *plain.CHANGED}}  # for each script
+RENEWED = {{*plain.SETTABLE_VARIABLES, *plain.CHANGEABLE_TABLES}}  # for each script
 UNCHANGING = int, float, str, bytes, tuple, type(None)
 wrong, tables = [], set()
-for module, names in plain.HARMLESS.items():
+for module, names in plain.HARMLESS_NAMES.items():
     try: module = importlib.import_module(module)
     except ModuleNotFoundError: continue
     for name in names:
         path, value = f"{{module.__name__ if module.__name__ != 'posixpath' else 'os.path'}}.{{name}}", None
         try: value = getattr(module, name)
         except AttributeError: path in NOT_EVERYWHERE or wrong.append(path)
-        constant = name.isupper() and path not in plain.NO_CONSTANTS
-        if (constant or path in plain.VALUES) and path not in RENEWED and not isinstance(value, UNCHANGING):
+        constant = name.isupper() and path not in plain.CAPITALS_NOT_CONSTANT
+        is_usable = constant or path in plain.USABLE_AS_VALUES
+        if is_usable and path not in RENEWED and not isinstance(value, UNCHANGING):
             try: value.mine = 1
             except (AttributeError, TypeError): pass
             else: wrong.append(path)
@@ -561,7 +562,7 @@ for module, names in plain.HARMLESS.items():
         if isinstance(value, type):
             found = {{n for c in value.__mro__ for n, v in vars(c).items() if type(v) in (dict, list, set)}}
             tables |= {{n for n in found if not n.startswith("_")}}
-            if path in plain.BASES:
+            if path in plain.DERIVABLE_CLASSES:
                 wrong.extend(n for n in found if not (n.startswith("__") or n.endswith("_")))
 print(json.dumps([wrong, sorted(tables - python_source.SHARED_STATE_NAMES)]))
 """

@@ -126,7 +126,7 @@ def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memo
     code = (
         "import os, python_fork, python_spare as spare\n"
         "spare.progress_memory[spare.PROGRESS] = spare.DONE\n"
-        "begin = lambda: (spare.begin_child(), os.write(python_fork.CONTROL, b'begun'))\n"
+        "begin = lambda: (spare.begin_child(), os.write(python_fork.CONTROL_DESCRIPTOR, b'begun'))\n"
         "_, new = python_fork.start_server_process(begin)\n"
         "print(os.read(new, 5), spare.progress_memory[spare.PROGRESS] == spare.DONE)\n"
     )
@@ -145,8 +145,8 @@ def test_at_most_four_scripts_have_a_zygote() -> None:
         "    made = profile(str(number))\n"
         "    made.zygote_pid, made.zygote_socket = 1 << 22, os.dup(0)\n"  # a pid that no child has
         "fifth = profile('fifth')\n"
-        "print(preload.profile_without_zygote('fifth'))\n"
+        "print(preload.profile_needing_zygote('fifth'))\n"
         "preload.profiles['0'].used_at -= preload.IDLE_SECONDS\n"
-        "print(preload.profile_without_zygote('fifth') is fifth, len(preload.zygotes()))\n"
+        "print(preload.profile_needing_zygote('fifth') is fifth, len(preload.zygote_pids()))\n"
     )
     assert printed_by(code) == "None\nTrue 3\n"

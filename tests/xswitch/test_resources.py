@@ -104,23 +104,23 @@ def test_a_promise_is_as_large_as_an_engine_of_the_language() -> None:
     )
     resources.note_size("java", 80 * MB)
     resources.note_size("java", 40 * MB)
-    assert not resources.memory_is_short("java")
+    assert not resources.memory_shortage("java")
     resources.note_start("java")
-    assert resources.memory_is_short("perl") and not resources.memory_is_short()
+    assert resources.memory_shortage("perl") and not resources.memory_shortage()
     resources.update()
-    assert resources.memory_is_short("perl")
+    assert resources.memory_shortage("perl")
     resources.update()
-    assert not resources.memory_is_short("perl")
+    assert not resources.memory_shortage("perl")
 
 
 def test_a_large_engine_of_one_user_does_not_stop_the_others_for_ever() -> None:
     settings = Settings(reserve_memory=RESERVE, max_memory=100 * MB)
     resources = Resources(settings, lambda: MachineReading(RESERVE + 99 * MB), lambda *_: None)
     resources.note_size("python", 900 * MB)  # it is replaced at once, as larger than max-memory
-    assert resources.engine_bytes["python"] == 100 * MB and resources.memory_is_short("python")
+    assert resources.engine_bytes["python"] == 100 * MB and resources.memory_shortage("python")
     for _ in range(60):
         resources.update()
-    assert not resources.memory_is_short("python")
+    assert not resources.memory_shortage("python")
     resources.note_size("python", 2 * MB)  # the others are small
     for _ in range(3600):
         resources.update()

@@ -8,7 +8,7 @@ import pytest
 
 from ewe.config.messages import ConfigError
 from ewe.xswitch.cli import main
-from ewe.xswitch.settings import DEFAULTS, ENGINE, GENERAL, Settings, from_toml, load
+from ewe.xswitch.settings import DEFAULTS, ENGINE_KEYS, GENERAL_KEYS, Settings, from_toml, load
 from ewe.xswitch.settings_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_setting_is_described() -> None:
     """The tables of a file are no settings; `name` and `program` cannot be set."""
     fields = {name.replace("_", "-") for name in vars(DEFAULTS)}
-    assert fields - GENERAL.keys() == {
+    assert fields - GENERAL_KEYS.keys() == {
         "limits",
         "engines",
         "directories",
@@ -70,7 +70,7 @@ def test_every_setting_is_described() -> None:
         "certificates",
     }
     kind = next(iter(DEFAULTS.engines.values()))
-    assert {name.replace("_", "-") for name in vars(kind)} - ENGINE.keys() == {"name", "program"}
+    assert {name.replace("_", "-") for name in vars(kind)} - ENGINE_KEYS.keys() == {"name", "program"}
 
 
 @pytest.mark.parametrize("text", ["", FILE, USERS, FAR])
@@ -90,7 +90,7 @@ def test_former_names_of_settings_work(tmp_path: Path) -> None:
     file.write_text('warm = false\n[engines.python]\nwarm = ["json"]\n')
     settings = load(str(file))
     assert not settings.preload and settings.engines["python"].preload == ("json",)
-    assert settings.doubts()[:2] == [
+    assert settings.warnings()[:2] == [
         f"{file}: warm is now called preload",
         f"{file}: engines.python: warm is now called preload",
     ]

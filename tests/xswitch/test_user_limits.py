@@ -22,7 +22,7 @@ from ewe.xswitch.privileged import cgroups
 from ewe.xswitch.privileged.cgroups import NoCgroup, UserCgroups, find_base
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account, EngineLimits, become, start
-from ewe.xswitch.settings import Settings, copy_of, from_toml, read_copy
+from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
 from ewe.xswitch.user_limits import NO_LIMITS, UserLimits
 
@@ -45,7 +45,7 @@ def test_the_users_table_comes_before_the_groups_and_these_before_the_general_li
     assert settings.own_limits("alice") == UserLimits(engines=4, memory=200 << 20)
     assert settings.own_limits("bob", {"all"}) == UserLimits(engines=2, requests=5, cpu=0)
     assert settings.own_limits("bob") is NO_LIMITS
-    descriptor = copy_of(settings)
+    descriptor = write_copy(settings)
     assert read_copy(descriptor) == settings
     os.close(descriptor)
 
@@ -86,7 +86,7 @@ def test_a_wrong_table_is_refused_in_a_line(table: dict[str, object], said: str)
 
 def test_a_table_of_nobody_is_doubted() -> None:
     users = {"no-such": {}, "root": {}, "a\nb\0": {}}
-    doubts = from_toml({"users": users, "groups": {"no-such": {}}}, "x").doubts()
+    doubts = from_toml({"users": users, "groups": {"no-such": {}}}, "x").warnings()
     assert doubts[:3] == [
         "[users.no-such]: there is no user no-such: its limits apply to nobody",
         "[users.a\\nb\\x00]: there is no user a\\nb\\x00: its limits apply to nobody",
@@ -139,7 +139,7 @@ def of_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_users_cgroup_has_the_limits_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_root(monkeypatch)
     base = hierarchy(tmp_path / "base")
-    made = UserCgroups.found(str(base))
+    made = UserCgroups.from_setting(str(base))
     assert made.describe() == f"cgroups below {base} (memory, processes, cpu-share)"
     limits = UserLimits(memory=64 << 20, processes=20, cpu_share=150)
     assert made.prepare(1001, limits) == f"{base}/user-1001/cgroup.procs"
@@ -147,13 +147,13 @@ def test_a_users_cgroup_has_the_limits_of_the_table(tmp_path: Path, monkeypatch:
     assert texts == {
         "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "20", "cpu.max": "150000 100000",
     }  # fmt: skip
-    made.change(1001, UserLimits(processes=0))
+    made.change_limits(1001, UserLimits(processes=0))
     texts = {file.name: file.read_text() for file in (base / "user-1001").iterdir()}
     assert texts == {
         "memory.max": "max", "memory.swap.max": "max", "pids.max": "max", "cpu.max": "max 100000",
     }  # fmt: skip
     assert made.prepare(1002, UserLimits(engines=3)) == "" and not (base / "user-1002").exists()
-    made.change(1002, limits)
+    made.change_limits(1002, limits)
     assert not (base / "user-1002").exists()
     (base / "user-1001" / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     assert made.oom_kill_count(1001) == 2 and made.oom_kill_count(1002) == 0
@@ -162,7 +162,7 @@ def test_a_users_cgroup_has_the_limits_of_the_table(tmp_path: Path, monkeypatch:
 def test_what_no_controller_keeps_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_root(monkeypatch)
     base = hierarchy(tmp_path / "base", "pids")
-    made = UserCgroups.found(str(base))
+    made = UserCgroups.from_setting(str(base))
     assert made.enforced == {"processes"}
     assert made.describe().endswith(
         "(processes); not memory: there is no controller memory; not cpu-share: there is no controller cpu"
@@ -170,9 +170,9 @@ def test_what_no_controller_keeps_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert made.prepare(1001, UserLimits(memory=5)) == ""
     (base / "cgroup.subtree_control").unlink()
     (base / "cgroup.subtree_control").mkdir()
-    assert "cgroup.subtree_control cannot be written" in UserCgroups.found(str(base)).describe()
+    assert "cgroup.subtree_control cannot be written" in UserCgroups.from_setting(str(base)).describe()
     bare = hierarchy(tmp_path / "bare", "hugetlb")
-    assert "has none of the controllers memory, pids, cpu" in UserCgroups.found(str(bare)).describe()
+    assert "has none of the controllers memory, pids, cpu" in UserCgroups.from_setting(str(bare)).describe()
 
 
 def test_where_the_cgroups_of_users_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +196,12 @@ def test_where_the_cgroups_of_users_may_be(tmp_path: Path, monkeypatch: pytest.M
         (str(service), "has processes"),
         (str(tmp_path), "is no directory of cgroups v2"),
     ):
-        assert reason in UserCgroups.found(setting).describe()
+        assert reason in UserCgroups.from_setting(setting).describe()
     (proc / "mountinfo").write_text("")
     with pytest.raises(NoCgroup, match="no file system of type cgroup2"):
         find_base("auto", str(proc.parent))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "does not run as root" in UserCgroups.found("auto").describe()
+    assert "does not run as root" in UserCgroups.from_setting("auto").describe()
 
 
 def test_the_owner_of_a_killed_engine_reads_that_memory_was_the_cause(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus
 
-from ewe.database.layouts import typed
+from ewe.database.layouts import json_object
 from ewe.database.protocol import Value
 from ewe.features.browser.schema import Table
 from ewe.features.databases.asking import from_json
@@ -233,7 +233,7 @@ def number_of(parameters: dict[str, str], name: str, default: int, least: int, m
 
 def cursor_text(cursor: Iterable[Value]) -> str:
     """Return a row's position in the order as the value of a parameter."""
-    return json.dumps([typed(value) for value in cursor], separators=(",", ":"), ensure_ascii=False)
+    return json.dumps([json_object(value) for value in cursor], separators=(",", ":"), ensure_ascii=False)
 
 
 def cursor_of(table: Table, parameters: dict[str, str], name: str) -> tuple[Value, ...]:

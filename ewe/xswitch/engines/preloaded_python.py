@@ -58,11 +58,11 @@ def main():
         if not data:
             return
         order = json.loads(data)
-        middle_pid = fork(orders)
+        middle_pid = fork(orders)  # 0 in the child, -1 if there is none
         if not middle_pid:
             middle_pid = os.getpid()
             if fork(orders):
-                os._exit(0)
+                os._exit(0)  # the engine's parent ends: suexecme adopts the engine
             send_pid(orders, os.getpid())
             run_engine(process, engine, order, descriptors, middle_pid, suexecme)
         if middle_pid > 0:
@@ -89,7 +89,11 @@ def send_pid(orders, pid):
 
 
 def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
-    """Become the user of an order, and run an engine to the end of this process. middle_pid: the parent's pid."""
+    """Become the user of an order, and run an engine to the end of this process.
+
+    process, engine: the loaded modules process.py and python.py. descriptors: those of the order. middle_pid: the
+    pid of the parent. suexecme: its pid.
+    """
     account = process.Account(*order["account"])
     data, errors, control = descriptors
     try:
@@ -102,7 +106,7 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         process.end_with_parent(suexecme)
         os.environ.clear()
         os.environ.update(order["environment"])
-        site.USER_BASE = site.USER_SITE = None
+        site.USER_BASE = site.USER_SITE = None  # those of the account before: compute them again
         if os.path.isdir(site.getusersitepackages()):
             names_before = {*sys.modules}
             site.addsitedir(site.getusersitepackages())
@@ -112,7 +116,7 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         os.write(2, f"the engine cannot be started: {reason.strerror}\n".encode())
         os._exit(process.CANNOT_START)
     finally:
-        if sys.exc_info()[0] is None:
+        if sys.exc_info()[0] is None:  # the engine has ended without an exception
             os._exit(0)
 
 

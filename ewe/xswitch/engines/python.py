@@ -41,18 +41,19 @@ import python_state as state
 import python_streams as streams
 import python_zygote as zygote
 from python_protocol import (
-    CONTROL,
-    DATA,
+    CONTROL_DESCRIPTOR,
+    DATA_DESCRIPTOR,
     END_OF_DESCRIPTORS,
-    ERRORS,
-    FIRST_FREE,
-    NOTHING,
+    ERRORS_DESCRIPTOR,
+    FIRST_UNUSED_DESCRIPTOR,
+    NULL_DESCRIPTOR,
+    decoded_words,
     receive_lines,
-    words,
 )
 
 __builtins__ = vars(state)["__builtins__"]  # a script may change its builtins
-OWN_FILES = {__file__, *(each.__file__ for each in (code, fork, preload, spare, state, streams))}
+# Tracebacks do not show the frames of these files
+OWN_FILES = {__file__, *(module.__file__ for module in (code, fork, preload, spare, state, streams))}
 
 c_library = ctypes.CDLL(None)  # the C library
 ENVIRON = ctypes.c_void_p.in_dll(c_library, "environ")  # the environment that child processes inherit
@@ -72,34 +73,35 @@ time_zone = None, time.tzname, time.timezone
 
 def main(lines=b""):
     """Answer requests until X-Switch closes the control socket. lines: of a request that was read already."""
-    has_run_script = False  # has a script run in this process?
+    has_run_script = False  # whether a script has run in this process
     while lines := lines or receive_lines():
         if state.libraries_changed():
             replace_process(lines)
         command, variables, _ = lines.split(b"\n")
-        script, *arguments = map(os.fsdecode, words(command))
+        script, *arguments = map(os.fsdecode, decoded_words(command))
         if ISOLATION == "auto" and isolation.needs_fork(script, state):
+            # The helper must be forked from a process that has run no script
             if has_run_script and not fork.helpers:
                 replace_process(lines)
             protocol.write_end_mark(fork.ask_helper(lines, serve_as_helper))
             lines = b""
             continue
         has_run_script = True
-        prepare(script, words(variables))
+        prepare(script, decoded_words(variables))
         if ISOLATION == "none":
             state.hide_shadowed_modules(os.path.dirname(script))
-        status, marker = run(script, arguments)
-        if not fork.script_has_ended():
-            sys.exit(status)
+        status, marker = run_script(script, arguments)
+        if not fork.script_processes_have_ended():
+            sys.exit(status)  # as a CGI script's process would; X-Switch ends the processes that are left
         state.collect_garbage(marker)
         streams.flush_output()  # right before the mark: X-Switch then finds both at once
         c_library.fflush(None)  # also the output of libraries in C
         protocol.write_end_mark(status)
-        os.dup2(NOTHING, 1)  # later output belongs to no answer
-        if ISOLATION == "auto" and isolation.left_changes(script, state):
+        os.dup2(NULL_DESCRIPTOR, 1)  # later output belongs to no answer
+        if ISOLATION == "auto" and isolation.has_left_changes(script, state):
             isolation.always_fork(script)
             replace_process()
-        state.undo_changes(FIRST_FREE)
+        state.undo_changes(FIRST_UNUSED_DESCRIPTOR)
         streams.keep_unchanged()
         lines = b""
 
@@ -121,31 +123,34 @@ def answer(lines, profile=None, store=None):
     None. store: the ModuleStore of a zygote, or None.
     """
     script, *arguments = prepare_for(lines)
-    os.closerange(CONTROL, END_OF_DESCRIPTORS)
+    os.closerange(CONTROL_DESCRIPTOR, END_OF_DESCRIPTORS)
     if store:
         sys.meta_path.insert(0, store)
     if profile:
         environment_before = dict(environ._data)
         preload.follow_imports()
-    status, marker = run(script, arguments)
+    status, marker = run_script(script, arguments)
     if profile:
         try:
-            preload.report(profile, START_MODULES, environment_before)
+            preload.write_run_report(profile, START_MODULES, environment_before)
         except Exception:
-            pass  # the script has changed the functions that report() uses
-    state.finish(marker)
+            pass  # the script has changed the functions that write_run_report() uses
+    state.release_objects(marker)
     streams.flush_output()
     c_library.fflush(None)
     spare.end_process(status)
 
 
 def rehearse():
-    """Call the functions that answer() calls, with an empty script (python_spare.py)."""
+    """Call the functions that answer() calls, with an empty script: a spare has its memory pages then.
+
+    python_spare.py explains the gain. The last lines undo the effects of the rehearsal.
+    """
     prepare_for(b"/rehearsal\targument\nNAME=value\tOTHER=a%20b\n")
-    del sys.path[0]
-    attempt(lambda: Context().run(exec, REHEARSAL, {"__name__": "__main__", "__builtins__": builtins}))
+    del sys.path[0]  # prepare() has inserted the directory of the script
+    status_after(lambda: Context().run(exec, REHEARSAL, {"__name__": "__main__", "__builtins__": builtins}))
     streams.flush_output()
-    state.finish(None)
+    state.release_objects(None)
     c_library.fflush(None)
     gc.enable()
 
@@ -158,7 +163,7 @@ def run_zygote(profile):
     for path_list, items_before in state.PATH_LISTS:
         path_list[:] = items_before
     sys.path_importer_cache.clear()  # the script's directory may have other files at the next request
-    os.write(CONTROL, preload.READY)
+    os.write(CONTROL_DESCRIPTOR, preload.READY)
     fork.serve(lambda lines, _: answer(lines, store=store), rehearse)
 
 
@@ -168,17 +173,20 @@ def run_zygote(profile):
 def prepare_for(lines, body=True):
     """Prepare the process for a request; return its script and arguments. body: the script may read a body."""
     command, variables, _ = lines.split(b"\n")
-    script, *arguments = map(os.fsdecode, words(command))
-    assignments = words(variables)
+    script, *arguments = map(os.fsdecode, decoded_words(command))
+    assignments = decoded_words(variables)
     prepare(
         script,
-        assignments if body else [each for each in assignments if not each.startswith(b"CONTENT_LENGTH=")],
+        [assignment for assignment in assignments if body or not assignment.startswith(b"CONTENT_LENGTH=")],
     )
     return script, *arguments
 
 
 def prepare(script, variables):
-    """Set up the environment, directory, descriptors and streams that a script expects."""
+    """Set up the environment, directory, descriptors and streams that a script expects.
+
+    variables: NAME=value, in bytes.
+    """
     set_c_environment(variables)
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
@@ -187,9 +195,9 @@ def prepare(script, variables):
     os.umask(0o022)
     directory = os.path.dirname(script)
     os.chdir(directory)
-    os.dup2(NOTHING, 0)
-    os.dup2(DATA, 1)
-    os.dup2(ERRORS, 2)
+    os.dup2(NULL_DESCRIPTOR, 0)
+    os.dup2(DATA_DESCRIPTOR, 1)
+    os.dup2(ERRORS_DESCRIPTOR, 2)
     protocol.set_blocking()
     streams.prepare(int(environment.get(b"CONTENT_LENGTH") or 0))
     sys.path.insert(0, directory)
@@ -202,10 +210,12 @@ def set_c_environment(variables):
     # The C library uses the pointers and the text until the next request: both must stay alive
     global pointers
     strings.value = b"\0".join(variables) + b"\0"
-    lengths = [len(each) + 1 for each in variables]
+    lengths = [len(variable) + 1 for variable in variables]  # + 1: the NUL
+    # Each variable begins where the one before ends; the last pointer, behind all of them, becomes the null
     pointers = array("L", accumulate(lengths, initial=strings_address.value))
     pointers[-1] = 0
-    ENVIRON.value = pointers.buffer_info()[0]
+    address, _length = pointers.buffer_info()
+    ENVIRON.value = address
 
 
 def set_time_zone(last_zone, zone):
@@ -224,10 +234,11 @@ def set_time_zone(last_zone, zone):
 # The script
 
 
-def run(script, arguments):
+def run_script(script, arguments):
     """Run a script as `python3 script arguments` does.
 
-    Return its exit status, and a marker for collect_garbage().
+    Return its exit status, and a marker for collect_garbage(): a weak reference to an object in its variables if
+    the script defines a finalizer, else None.
     """
     global current_script
     engine = os.getpid()
@@ -240,12 +251,13 @@ def run(script, arguments):
     variables.update(__builtins__=builtins, __file__=script, __cached__=None)
     state.modules["__main__"] = module
     sys.argv = [script, *arguments]
-    status = attempt(lambda: Context().run(exec, code.code_of(script), variables))
+    status = status_after(lambda: Context().run(exec, code.cached_code_of(script), variables))
     state.remove_tracers()
     if os.getpid() != engine or _thread._count():
         streams.flush_output()
-        sys.exit(status)  # a child of the script, or a process with threads, for which Python will wait
-    status = attempt(run_atexit) or status
+        # This process is a child of the script; or threads of the script run, for whose end Python will wait
+        sys.exit(status)
+    status = status_after(run_atexit) or status
     streams.flush_output()  # also to a stream of the script's own, which needs the script's variables
     state.modules["__main__"] = state.known_modules["__main__"]
     if script in code.scripts_with_finalizers:
@@ -254,14 +266,14 @@ def run(script, arguments):
     return status, None
 
 
-def attempt(step):
+def status_after(step):
     """Call a function; return the exit status that Python gives a process after it."""
     try:
         step()
     except SystemExit as end:
         return exit_status(end.code)
     except BaseException as error:
-        return report(error)
+        return report_exception(error)
     return 0
 
 
@@ -284,7 +296,7 @@ def exit_status(code):
     return 1
 
 
-def report(error):
+def report_exception(error):
     """Report an exception that the script did not catch, by sys.excepthook; return the exit status."""
     trace = without_engine_frames(error.__traceback__)
     try:
@@ -293,16 +305,16 @@ def report(error):
         return exit_status(end.code)
     except BaseException as fault:
         fault.__context__ = None
-        for heading, each in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
+        for heading, shown in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
             print(heading, file=sys.stderr)
-            trace = without_engine_frames(each.__traceback__)
-            sys.__excepthook__(type(each), each.with_traceback(trace), trace)
+            trace = without_engine_frames(shown.__traceback__)
+            sys.__excepthook__(type(shown), shown.with_traceback(trace), trace)
     if isinstance(error, ModuleNotFoundError):
-        advise(current_script)
+        advise_about_environment(current_script)
     return 1
 
 
-def advise(script):
+def advise_about_environment(script):
     """Explain that a module is missing because this engine does not use the script's virtual environment.
 
     The first line of the script names the environment's Python (#!/srv/shop/venv/bin/python), but the engine runs
@@ -311,12 +323,12 @@ def advise(script):
     try:
         with open(script, "rb") as file:
             line = file.readline(MAX_FIRST_LINE_BYTES)
-        named = os.fsdecode(line[2:].split()[0]) if line.startswith(b"#!") else ""
-        directory = os.path.dirname(os.path.dirname(named))
+        interpreter = os.fsdecode(line.removeprefix(b"#!").split()[0]) if line.startswith(b"#!") else ""
+        directory = os.path.dirname(os.path.dirname(interpreter))  # two above: venv of venv/bin/python
         if os.path.exists(f"{directory}/pyvenv.cfg") and not os.path.samefile(directory, sys.prefix):
             print(
-                f"{script}: its first line names {named}, and {sys.executable} runs it, which does not see the"
-                f" modules of {directory}: name {named} as the command of an engine (tables [engines] and"
+                f"{script}: its first line names {interpreter}, and {sys.executable} runs it, which does not see"
+                f" the modules of {directory}: name {interpreter} as the command of an engine (tables [engines] and"
                 " [directories] in X-Switch's settings)",
                 file=sys.stderr,
             )
@@ -326,28 +338,33 @@ def advise(script):
 
 def without_engine_frames(trace):
     """Return a traceback without the frames of the engine and of the import system. Python shows neither."""
-    shown = []
+    entries = []
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file not in OWN_FILES and not file.startswith("<frozen importlib"):
-            shown.append(trace)
+            entries.append(trace)
         trace = trace.tb_next
-    for each, following in zip(shown, [*shown[1:], None], strict=False):
-        if each.tb_next is not following:
-            each.tb_next = following
-    return shown[0] if shown else None
+    # Link each entry to the next one that is shown
+    for entry, following in zip(entries, [*entries[1:], None], strict=False):
+        if entry.tb_next is not following:
+            entry.tb_next = following
+    return entries[0] if entries else None
 
 
 def replace_process(lines=b""):
-    """Replace this process by a fresh engine, which answers the request that was read, if there is one."""
+    """Replace this process by a fresh engine, by execve(2): it answers the request that was read, if there is one.
+
+    A file in memory passes the lines of that request, and the harmful scripts, to serve() of the new engine.
+    """
     fork.end_helper()
-    for number, source in ((0, DATA), (1, NOTHING), (2, ERRORS)):
+    # The descriptors that set_up_descriptors() expects
+    for number, source in ((0, DATA_DESCRIPTOR), (1, NULL_DESCRIPTOR), (2, ERRORS_DESCRIPTOR)):
         os.dup2(source, number)
-    file = os.memfd_create("lines", 0)
+    file = os.memfd_create("lines", 0)  # 0: execve(2) does not close it
     with open(file, "wb", closefd=False) as memory:
-        marshal.dump((lines, isolation.forked_scripts), memory)
+        marshal.dump((lines, isolation.harmful_scripts), memory)
     os.lseek(file, 0, os.SEEK_SET)
-    os.set_inheritable(CONTROL, True)
+    os.set_inheritable(CONTROL_DESCRIPTOR, True)
     os.execve(sys.executable, [sys.executable, __file__, str(file)], ENVIRONMENT)
 
 
@@ -358,10 +375,10 @@ def serve():
     ISOLATION = os.environ.get("XSWITCH_ISOLATION", "auto")
     state.note_search_paths()
     lines = b""
-    if __name__ == "__main__" and len(sys.argv) > 1:
+    if __name__ == "__main__" and len(sys.argv) > 1:  # replace_process() has left a file
         with open(int(sys.argv[1]), "rb") as memory:
-            lines, forked_scripts = marshal.load(memory)
-        isolation.forked_scripts.update(forked_scripts)
+            lines, harmful_scripts = marshal.load(memory)
+        isolation.harmful_scripts.update(harmful_scripts)
     protocol.set_up_descriptors()
     if ISOLATION == "fork":
         state.unload_all_but(START_MODULES)

@@ -25,7 +25,8 @@ RESTORED_MODULES = {"builtins", "sys"}  # modules whose variables the engine res
 def variables_of(names, state):
     """Return the state of modules: of each (module, values of its variables, its tables, lengths of the tables).
 
-    names: of modules; those that are not loaded, and those that the engine restores, are left out.
+    names: of modules; those that are not loaded, and those that the engine restores, are left out. state: the
+    module python_state.
     """
     states = []
     for name in sorted(names - RESTORED_MODULES - state.RESETS.keys()):
@@ -33,10 +34,10 @@ def variables_of(names, state):
         if module is not None:
             values = list(vars(module).values())
             tables = [
-                each
-                for variable, each in vars(module).items()
-                if type(each) in TABLE_TYPES
-                and "cache" not in variable.lower()
+                value
+                for variable, value in vars(module).items()
+                if type(value) in TABLE_TYPES
+                and "cache" not in variable.lower()  # a cache may grow
                 and variable != "__builtins__"
             ]
             states.append((module, values, tables, list(map(len, tables))))
@@ -51,19 +52,21 @@ def finds_change(analysis, state):
     """
     if analysis is None:
         return bool(loaded_own_modules)
-    if sys.path[1:] != state.PATH_LISTS[0][1]:
+    _, search_path_before = state.PATH_LISTS[0]
+    if sys.path[1:] != search_path_before:  # [1:]: without the script's directory
         return True
     for name, file in loaded_own_modules:
         if file not in analysis.files or name.partition(".")[0] in sys.stdlib_module_names:
             return True
+    # known_modules is in the order of loading: those that the run has loaded come last
     if analysis.compared_count != len(state.known_modules):
         new_modules = list(state.known_modules.items())[analysis.compared_count :]
-        if not all(from_library(name, module) for name, module in new_modules):
+        if not all(is_from_library(name, module) for name, module in new_modules):
             return True
     analysis.run_count += 1
     states = analysis.variables_before
     if states and analysis.run_count > ALL_RUNS:
-        states = (states[analysis.run_count % len(states)],)
+        states = (states[analysis.run_count % len(states)],)  # one module, in turn
     for module, values, tables, lengths in states:
         if list(map(len, tables)) != lengths:
             return True
@@ -74,7 +77,7 @@ def finds_change(analysis, state):
     return False
 
 
-def from_library(name, module):
+def is_from_library(name, module):
     """Return whether this is a module of Python's own library. Some of its modules have no file."""
     file = getattr(module, "__file__", None)
     return name.partition(".")[0] in sys.stdlib_module_names and (file is None or is_standard(file))
@@ -97,7 +100,7 @@ def has_foreign_changes(module, values_before):
 
 
 def names_set_by(module):
-    """Return the names of a module's variables that its own functions set."""
+    """Return the names of a module's variables that its own functions set: those in its `global` statements."""
     try:
         with open(module.__file__, "rb") as source:
             tree = ast.parse(source.read())

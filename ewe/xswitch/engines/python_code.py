@@ -23,26 +23,32 @@ request_signatures = {}
 loaded_own_modules = []  # (name, file) of the user's own modules that the running script has loaded
 
 
-def signature(file):
-    """Return values that differ when a file does. An edit can keep the size and reset mtime, but not ctime."""
+def file_signature(file):
+    """Return values of stat(2) that differ when a file has changed.
+
+    An edit can keep the size and reset mtime, but not ctime.
+    """
     status = os.stat(file)
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def code_of(script):
+def cached_code_of(script):
     """Return the compiled code of a script, from the cache if the file has not changed.
 
-    Also note in `scripts_with_finalizers` whether a new text defines a finalizer. Raises OSError; SyntaxError
+    Also note in `scripts_with_finalizers` whether a changed script defines a finalizer. Raises OSError; SyntaxError
     and the other exceptions of compile().
     """
-    current_signature = request_signatures.pop(script, None) or signature(script)
+    current_signature = request_signatures.pop(script, None) or file_signature(script)
     cached_signature, code = cached_codes.get(script, (None, None))
     if cached_signature != current_signature:
         with open(script, "rb") as opened:
             source = opened.read()
         code = compile(source, script, "exec", dont_inherit=True)
         cache_code(script, current_signature, code)
-        (scripts_with_finalizers.add if b"__del__" in source else scripts_with_finalizers.discard)(script)
+        if b"__del__" in source:
+            scripts_with_finalizers.add(script)
+        else:
+            scripts_with_finalizers.discard(script)
     return code
 
 
@@ -66,7 +72,7 @@ class ModuleLoader(machinery.SourceFileLoader):
         Also record the module in `loaded_own_modules`.
         """
         loaded_own_modules.append((fullname, self.path))
-        current_signature = request_signatures.pop(self.path, None) or signature(self.path)
+        current_signature = request_signatures.pop(self.path, None) or file_signature(self.path)
         cached_signature, code = cached_codes.get(self.path, (None, None))
         if cached_signature != current_signature:
             code = super().get_code(fullname)  # reads a valid file in __pycache__, if there is one

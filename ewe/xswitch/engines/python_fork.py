@@ -22,7 +22,15 @@ import python_preload as preload
 import python_protocol as protocol
 import python_spare as spare
 import python_streams as streams
-from python_protocol import CONTROL, END_OF_DESCRIPTORS, FIRST_FREE, HELPER, NOTHING, receive_lines, words
+from python_protocol import (
+    CONTROL_DESCRIPTOR,
+    END_OF_DESCRIPTORS,
+    FIRST_UNUSED_DESCRIPTOR,
+    HELPER_DESCRIPTOR,
+    NULL_DESCRIPTOR,
+    decoded_words,
+    receive_lines,
+)
 
 __builtins__ = vars(code)["__builtins__"]
 PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, KILL = 36, 1, 9  # <sys/prctl.h>, <signal.h>
@@ -45,40 +53,43 @@ def serve(answer, rehearse, run_zygote=None, lines=b""):
     The process that forks does as much as possible before the fork: a child pays for each page of memory that it
     changes.
     """
-    os.dup2(NOTHING, 0)
-    os.dup2(protocol.DATA, 1)
-    os.dup2(protocol.ERRORS, 2)
+    os.dup2(NULL_DESCRIPTOR, 0)
+    os.dup2(protocol.DATA_DESCRIPTOR, 1)
+    os.dup2(protocol.ERRORS_DESCRIPTOR, 2)
     streams.prepare(0)
     gc.freeze()
 
     def run_child(lines, profile=None):
+        """Answer a request in this new child, and end it."""
         spare.begin_child()
         answer(lines, profile)
 
     try:
         while lines := lines or receive_lines():
-            script, *arguments = map(os.fsdecode, words(lines.partition(b"\n")[0]))
+            command, _, _ = lines.partition(b"\n")
+            script, *arguments = map(os.fsdecode, decoded_words(command))
             profile = preload.profile_with_zygote(script, lines, arguments) if run_zygote else None
             status = ask_process(profile.zygote_socket, lines, profile.zygote_pid) if profile else None
-            answered_here = status is None
+            answered_here = status is None  # no zygote has answered
             if answered_here:
-                profile = preload.profile_to_write(script, arguments, lines) if run_zygote else None
+                profile = preload.profile_for_report(script, arguments, lines) if run_zygote else None
                 status = answer_in_child(run_child, script, lines, profile)
             if status < 0:
-                protocol.end_by_signal(-status)
-            if not child_pids() <= engine_children() and not script_has_ended():
-                sys.exit(status)
+                protocol.end_by_signal(-status)  # an incomplete answer must not look complete
+            if not child_pids() <= engine_children() and not script_processes_have_ended():
+                sys.exit(status)  # the script has left a process behind: end, as a CGI script's process would
             protocol.write_end_mark(status)
+            # The request is answered. What follows prepares the next one.
             if run_zygote:
                 preload.read_report(profile)
-                if profile := preload.profile_without_zygote(script):
+                if profile := preload.profile_needing_zygote(script):
                     start_zygote(profile, run_zygote)
             if answered_here:
                 compile_beforehand(script)
                 spare.prepare(run_child, rehearse)
             lines = b""
     finally:
-        spare.end()
+        spare.end_all()
 
 
 def answer_in_child(run_child, script, lines, profile):
@@ -93,13 +104,13 @@ def answer_in_child(run_child, script, lines, profile):
     child = os.fork()
     if not child:
         run_child(lines, profile)
-    return spare.status_of(child)
+    return spare.wait_for_script(child)
 
 
 def compile_beforehand(script):
     """Compile a script, so that no later child needs to: the code stays in the cache."""
     try:
-        code.code_of(script)
+        code.cached_code_of(script)
     except Exception:
         pass  # the child will report the error
 
@@ -123,30 +134,32 @@ def ask_process(descriptor, lines, pid):
     except OSError:
         pass
     if mark.endswith(b"\n"):
-        return int(mark[1:])
+        return int(mark[1:])  # the status follows MARK, one byte
     helpers.discard(pid)
-    preload.note_end(pid)
+    preload.note_reaped(pid)
     try:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, wait_status = os.waitpid(pid, 0)
     except ChildProcessError:
         return -KILL  # the process was reaped elsewhere: its status is not known
-    return None if lines else status
+    # Lines that were not written: the process ended before it took the request
+    return None if lines else os.waitstatus_to_exitcode(wait_status)
 
 
-def script_has_ended():
+def script_processes_have_ended():
     """Reap ended children. Return whether all processes that a script started have ended.
 
     waitpid() of C is used here: that of Python raises an exception if there is no child, which takes longer.
     """
-    while (ended := waitpid(-1, None, os.WNOHANG)) > 0:
-        helpers.discard(ended)
-        spare.note_end(ended)
-    return ended < 0 or child_pids() <= engine_children()
+    while (ended_pid := waitpid(-1, None, os.WNOHANG)) > 0:
+        helpers.discard(ended_pid)
+        spare.note_reaped(ended_pid)
+    # -1: no child is left. 0: all children that are left still run
+    return ended_pid < 0 or child_pids() <= engine_children()
 
 
 def engine_children():
     """Return the pids of the children that the engine itself has started."""
-    return helpers.union(preload.zygotes(), spare.own_children)
+    return helpers.union(preload.zygote_pids(), spare.own_children)
 
 
 def child_pids():
@@ -168,20 +181,20 @@ def ask_helper(lines, serve_as_helper):
     if not helpers:
         start_helper(serve_as_helper)
     (pid,) = helpers
-    status = ask_process(HELPER, lines, pid)
+    status = ask_process(HELPER_DESCRIPTOR, lines, pid)
     if status is None:
-        return ask_helper(lines, serve_as_helper)
+        return ask_helper(lines, serve_as_helper)  # a new one: this one ended before it took the request
     if status < 0:
         protocol.end_by_signal(-status)
-    if not script_has_ended():
+    if not script_processes_have_ended():
         sys.exit(status)
     return status
 
 
 def start_helper(serve_as_helper):
-    """Fork the helper, which calls serve_as_helper(); afterwards the descriptor HELPER is the socket to it."""
+    """Fork the helper, which calls serve_as_helper(); afterwards HELPER_DESCRIPTOR is the socket to it."""
     pid, helper_socket = start_server_process(serve_as_helper)
-    protocol.duplicate_descriptor(helper_socket, HELPER)
+    protocol.duplicate_descriptor(helper_socket, HELPER_DESCRIPTOR)
     os.close(helper_socket)
     helpers.add(pid)
 
@@ -197,16 +210,17 @@ def start_server_process(run_child):
     run_child: the function that the new process runs.
     """
     parent = os.getpid()
-    parent_socket, child_socket = (each.detach() for each in socket.socketpair())
+    # detach(): only the descriptors are needed, and must stay open without their Python objects
+    parent_socket, child_socket = (end.detach() for end in socket.socketpair())
     pid = os.fork()
     if pid:
         os.close(child_socket)
         return pid, parent_socket
-    protocol.duplicate_descriptor(child_socket, CONTROL)
-    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
+    protocol.duplicate_descriptor(child_socket, CONTROL_DESCRIPTOR)
+    os.closerange(FIRST_UNUSED_DESCRIPTOR, END_OF_DESCRIPTORS)
     library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(PR_SET_PDEATHSIG, KILL, 0, 0, 0)
-    if os.getppid() == parent:
+    if os.getppid() == parent:  # else the parent ended before the signal was set
         helpers.clear()
         preload.profiles.clear()
         spare.become_forking_process()
@@ -216,6 +230,6 @@ def start_server_process(run_child):
 
 def end_helper():
     """End the helper, by closing the socket to it. It must not be running a script."""
-    os.dup2(NOTHING, HELPER)
+    os.dup2(NULL_DESCRIPTOR, HELPER_DESCRIPTOR)  # dup2(2) closes the socket
     while helpers:
         os.waitpid(helpers.pop(), 0)

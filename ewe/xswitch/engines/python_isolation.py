@@ -19,8 +19,8 @@ source of the script, and of the modules beside it that it imports, once for eac
 
 An unnecessary fork costs half a millisecond. A missing fork may serve a wrong page.
 
-After each run, left_changes() looks for changes that needs_fork() has overlooked (python_changes.py). If it finds
-one, the engine replaces itself, and forks for this script from now on.
+After each run, has_left_changes() looks for changes that needs_fork() has overlooked (python_changes.py). If it
+finds one, the engine replaces itself, and forks for this script from now on.
 """
 
 import os
@@ -29,12 +29,12 @@ import sys
 import python_code
 import python_plain as plain
 from python_changes import finds_change, variables_of
-from python_code import SUFFIXES, is_library, loaded_own_modules, request_signatures, signature
+from python_code import SUFFIXES, file_signature, is_library, loaded_own_modules, request_signatures
 from python_source import (
     BASE,
     CALL,
     CHANGE,
-    MUTATORS,
+    CONTENT_CHANGING_METHODS,
     SET,
     VALUE,
     SourceVisitor,
@@ -48,13 +48,15 @@ MAX_FILES = 100  # of the user's own modules that are read for one script
 
 visitors = {}  # file -> (its signature, its SourceVisitor)
 analyses = {}  # script -> ScriptAnalysis
-forked_scripts = {}  # script -> its signature; an earlier run has shown that the script must be forked
+# Script -> its file_signature(): an earlier run has shown that the script changes modules, so that it must be
+# forked
+harmful_scripts = {}
 
 
-def read(file, current_signature):
+def read_source(file, current_signature):
     """Return the SourceVisitor of a file, from the cache if the file has not changed.
 
-    current_signature: the signature() of the file.
+    current_signature: the file_signature() of the file.
 
     Raises OSError, SyntaxError, ValueError, RecursionError or MemoryError if it cannot be read or parsed.
     """
@@ -74,28 +76,31 @@ def is_harmless_use(path, kind, imported):
     path: its name with dots ("json.dumps"). kind: CALL, NAME, VALUE, BASE, SET or CHANGE (python_source.py).
     imported: names of the modules that the file imports.
     """
+    # Split the path into the module, as python_plain.py names it, and the names within it: os.path, [join]
     module = path
-    while module not in plain.HARMLESS:
-        module = module.rpartition(".")[0]
+    while module not in plain.HARMLESS_NAMES:
+        module, _, _ = module.rpartition(".")
         if not module:
             return False
     names = path[len(module) + 1 :].split(".")
-    if module not in imported or names[0] not in plain.HARMLESS[module]:
+    first_name, last_name = names[0], names[-1]
+    if module not in imported or first_name not in plain.HARMLESS_NAMES[module]:
         return False
     if any(name.startswith("_") or changes_shared_state(name) for name in names if name != "__init__"):
         return False
     if kind in (SET, CHANGE):
-        return path in (plain.SET if kind == SET else plain.CHANGED)
-    top_name = f"{module}.{names[0]}"
-    constant = names[0].isupper() and top_name not in plain.NO_CONSTANTS
-    is_value = constant or top_name in plain.VALUES or path in plain.VALUES
+        return path in (plain.SETTABLE_VARIABLES if kind == SET else plain.CHANGEABLE_TABLES)
+    top_path = f"{module}.{first_name}"
+    is_constant = first_name.isupper() and top_path not in plain.CAPITALS_NOT_CONSTANT
+    may_be_value = is_constant or top_path in plain.USABLE_AS_VALUES or path in plain.USABLE_AS_VALUES
     if kind == VALUE:
-        return is_value
+        return may_be_value
     if kind == BASE:
-        return path in plain.BASES
-    if kind == CALL and names[-1] in MUTATORS and len(names) > 1:
-        return top_name in plain.CHANGED
-    return is_value or len(names) <= 2
+        return path in plain.DERIVABLE_CLASSES
+    if kind == CALL and last_name in CONTENT_CHANGING_METHODS and len(names) > 1:
+        return top_path in plain.CHANGEABLE_TABLES
+    # A function, or a method of a class (datetime.datetime.now). A longer path leads to an unknown object
+    return may_be_value or len(names) <= 2
 
 
 # A script, and those of the user's own modules that it imports
@@ -105,25 +110,29 @@ class ScriptAnalysis:
     """The analysis of a script: its files, and the imports in them. needs_fork: it needs a separate process."""
 
     def __init__(self, script, state):
-        """Analyse a script. state: the module python_state. Raises the errors of read()."""
+        """Analyse a script. state: the module python_state.
+
+        Raises OSError, SyntaxError, ValueError, RecursionError or MemoryError if a file cannot be read or parsed.
+        """
         self.state = state
-        self.needs_fork = True
+        self.needs_fork = True  # decided at the end
         # The script, and the user's own modules that it imports -> their signatures
-        self.files = {script: signature(script)}
+        self.files = {script: file_signature(script)}
         # Directory in which the user's own modules are searched -> (its signature, the names of its modules)
         self.modules_beside = {}
         self.named_modules = set()  # modules of the standard library that the script names
         self.compared_count = 0  # number of loaded modules at the last comparison of their names
         self.variables_before = None  # variables_of() the named modules, before the next run
         self.run_count = 0
+        # Directories in which the user's own modules are searched
         roots = [
             os.path.dirname(script),
             *(path for path in sys.path if not is_library(os.path.join(path, ""))),
         ]
         for root in roots:
-            self.modules_beside[root] = signature(root), frozenset(self.state.modules_in(root))
-        was_forked = forked_scripts.get(script) == self.files[script]
-        self.needs_fork = was_forked or not self.is_harmless(script, roots)
+            self.modules_beside[root] = file_signature(root), frozenset(self.state.module_names_in(root))
+        has_done_harm = harmful_scripts.get(script) == self.files[script]
+        self.needs_fork = has_done_harm or not self.is_harmless(script, roots)
 
     def is_harmless(self, script, roots):
         """Read all files that the script imports. Return whether all are known to change nothing that lasts.
@@ -149,10 +158,10 @@ class ScriptAnalysis:
         None if a file needs a separate process with any imports, if a module is neither the user's own nor a
         harmless one of Python's library, or if there are too many files. roots: where own modules are searched.
         """
-        queue, file_visitors = [(script, roots[0])], []
+        queue, file_visitors = [(script, roots[0])], []  # queue: the (file, package) pairs still to be read
         while queue:
             file, package = queue.pop()
-            visitor = read(file, self.files[file])
+            visitor = read_source(file, self.files[file])
             file_visitors.append(visitor)
             if visitor.always_forks or len(self.files) > MAX_FILES:
                 return None
@@ -180,9 +189,9 @@ class ScriptAnalysis:
         top = module.partition(".")[0]
         if top not in sys.stdlib_module_names:
             return False
-        harmless_names = plain.HARMLESS.get(module, ())
+        harmless_names = plain.HARMLESS_NAMES.get(module, ())
         if not (names or harmless_names) or not all(
-            name in harmless_names or f"{module}.{name}" in plain.HARMLESS for name in names
+            name in harmless_names or f"{module}.{name}" in plain.HARMLESS_NAMES for name in names
         ):
             return False
         self.named_modules.add(module)
@@ -198,7 +207,7 @@ class ScriptAnalysis:
 
         shared_names: the names of the library's objects in all files of the script.
         """
-        imported = {"os.path"}
+        imported = {"os.path"}  # imported by os itself
         for level, module, names in visitor.imports:
             if not level:
                 imported.update((module, *(f"{module}.{name}" for name in names)))
@@ -207,7 +216,7 @@ class ScriptAnalysis:
                 if not is_harmless_use(path, kind, imported):
                     return False
                 continue
-            _, *names = path.split(".")
+            _module, *names = path.split(".")
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)
@@ -219,32 +228,35 @@ class ScriptAnalysis:
     def queue_module(self, directories, module, names, queue):
         """Put the files of one of the user's own modules into the queue. Return whether the module was found.
 
-        directories: where it may be. names: imported from it; they may be submodules. queue: see follow_imports().
+        Also queue the __init__.py of each package above it. directories: where the module may be. names: imported
+        from it; they may be submodules. queue: the (file, package) pairs still to be read.
         """
         for directory in directories:
             path = directory
-            for part in filter(None, module.split(".")):
+            for part in filter(None, module.split(".")):  # a, then a/b, then a/b/c of the module a.b.c
                 path = os.path.join(path, part)
-                if not self.queue_file(path, queue):
+                if not self.queue_module_file(path, queue):
                     break
-            else:
+            else:  # all parts were found
                 for name in names:
-                    self.queue_file(os.path.join(path, name), queue)
+                    self.queue_module_file(os.path.join(path, name), queue)
                 return True
         return False
 
-    def queue_file(self, path, queue):
+    def queue_module_file(self, path_without_suffix, queue):
         """Put the file of a module or package into the queue. Return whether there is one.
 
-        path: of the file without .py, or of the package's directory.
+        path_without_suffix: of the module's file without .py, or of the package's directory. queue: the (file,
+        package) pairs still to be read.
         """
+        path = path_without_suffix
         for file, package in (
             (os.path.join(path, "__init__.py"), path),
             (path + ".py", os.path.dirname(path)),
         ):
             if os.path.isfile(file):
                 if file not in self.files:
-                    self.files[file] = signature(file)
+                    self.files[file] = file_signature(file)
                     queue.append((file, package))
                 return True
         # A directory without __init__.py is a package, too, unless a compiled module has its name
@@ -253,17 +265,17 @@ class ScriptAnalysis:
     def is_unchanged(self):
         """Return whether all files and directories are unchanged since they were read.
 
-        Store the signatures of the files in `request_signatures`: code_of() and get_code() need not read them
-        again.
+        Store the signatures of the files in `request_signatures`: cached_code_of() and get_code() need not read
+        them again.
         """
         for file, read_signature in self.files.items():
-            request_signatures[file] = current_signature = signature(file)
+            request_signatures[file] = current_signature = file_signature(file)
             if current_signature != read_signature:
                 return False
         for root, (read_signature, names) in self.modules_beside.items():
-            current_signature = signature(root)
+            current_signature = file_signature(root)
             if current_signature != read_signature:
-                if frozenset(self.state.modules_in(root)) != names:
+                if frozenset(self.state.module_names_in(root)) != names:
                     return False
                 self.modules_beside[root] = current_signature, names
         return True
@@ -301,7 +313,7 @@ def needs_fork(script, state):
     return True
 
 
-def left_changes(script, state):
+def has_left_changes(script, state):
     """Return whether the run of a script has changed modules that stay loaded."""
     try:
         return finds_change(analyses.get(script), state)
@@ -311,5 +323,5 @@ def left_changes(script, state):
 
 def always_fork(script):
     """Fork for a script from now on, until its file changes."""
-    forked_scripts[script] = signature(script)
+    harmful_scripts[script] = file_signature(script)
     analyses.pop(script, None)

@@ -14,7 +14,7 @@ tests/xswitch/test_python_isolation.py compares the table with the library.
 """
 
 # Module -> the names that a script may call. Names in capitals are constants, and may also be used as values.
-HARMLESS = {
+HARMLESS_NAMES = {
     module: frozenset(names.split())
     for module, names in {
         "__future__": "annotations division print_function unicode_literals with_statement absolute_import",
@@ -117,7 +117,7 @@ HARMLESS = {
 }
 
 # More names that may be used as values: objects that cannot change, and objects that each script gets new
-VALUES = {
+USABLE_AS_VALUES = {
     "datetime.timezone.utc", "math.e", "math.inf", "math.nan", "math.pi", "math.tau", "os.curdir", "os.devnull",
     "os.environ", "os.environb", "os.extsep", "os.linesep", "os.name", "os.path.sep", "os.pathsep", "os.sep",
     "sqlite3.Row", "sqlite3.sqlite_version", "string.ascii_letters", "string.ascii_lowercase",
@@ -128,12 +128,12 @@ VALUES = {
     "time.tzname",
 }  # fmt: skip
 # Names in capitals that are not constants
-NO_CONSTANTS = {"abc.ABC", "typing.IO", "uuid.UUID", "xml.etree.ElementTree.XML"}
+CAPITALS_NOT_CONSTANT = {"abc.ABC", "typing.IO", "uuid.UUID", "xml.etree.ElementTree.XML"}
 # Variables that a script may set, and tables that it may change: the engine restores them
-SET = {"sys.argv", "sys.excepthook", "sys.stderr", "sys.stdin", "sys.stdout"}
-CHANGED = {"os.environ", "os.environb", "sys.argv"}
+SETTABLE_VARIABLES = {"sys.argv", "sys.excepthook", "sys.stderr", "sys.stdin", "sys.stdout"}
+CHANGEABLE_TABLES = {"os.environ", "os.environb", "sys.argv"}
 # Classes that a script may derive from: no table is reachable from `self` through them or their bases
-BASES = {
+DERIVABLE_CLASSES = {
     "abc.ABC", "abc.ABCMeta", "collections.OrderedDict", "collections.UserDict", "collections.UserList",
     "collections.defaultdict", "datetime.tzinfo", "enum.Enum", "enum.Flag", "enum.IntEnum", "enum.IntFlag",
     "enum.StrEnum", "html.parser.HTMLParser", "json.JSONDecoder", "json.JSONEncoder", "string.Template",

@@ -31,8 +31,8 @@ from time import monotonic
 from types import FunctionType, ModuleType
 
 import python_code as code
-from python_code import is_library, signature
-from python_protocol import words
+from python_code import file_signature, is_library
+from python_protocol import decoded_words
 
 __builtins__ = vars(code)["__builtins__"]
 KILL = 9
@@ -47,14 +47,14 @@ MAX_REPORT_BYTES = 1 << 20  # bytes of a report
 CHECK_SECONDS = 1.0  # between two checks whether the files of a profile have changed
 FINGERPRINT_DEPTH = 3  # nesting levels of tables that a fingerprint covers
 # Variables that differ from request to request (RFC 3875); HTTP_* do, too
-REQUEST = set(
+REQUEST_VARIABLES = set(
     b"""AUTH_TYPE CONTENT_LENGTH CONTENT_TYPE DOCUMENT_URI GATEWAY_INTERFACE PATH_INFO PATH_TRANSLATED QUERY_STRING
     REMOTE_ADDR REMOTE_HOST REMOTE_IDENT REMOTE_PORT REMOTE_USER REQUEST_METHOD REQUEST_SCHEME REQUEST_URI
     SCRIPT_FILENAME SCRIPT_NAME SERVER_ADDR SERVER_PORT SERVER_PROTOCOL UNIQUE_ID""".split()
 )
 LOGGING_STARTED_AT = "_startTime"  # a variable of logging: the time of its import
 LOADERS = machinery.SourceFileLoader, machinery.ExtensionFileLoader
-EXECUTE = [loader.exec_module for loader in LOADERS]
+ORIGINAL_EXEC_MODULES = [loader.exec_module for loader in LOADERS]
 
 profiles = {}  # script -> ImportProfile
 modules_in_progress = []  # names of the modules that are being loaded, the innermost last
@@ -74,23 +74,26 @@ def fingerprint(module):
     items = [
         (name, describe(value))
         for name, value in vars(module).items()
-        if name[:2] != "__" and name != LOGGING_STARTED_AT
+        if not name.startswith("__") and name != LOGGING_STARTED_AT
     ]
     return zlib.crc32(repr(items).encode("utf-8", "replace"))
 
 
 def describe(value, depth=FINGERPRINT_DEPTH):
-    """Return a description of a value that is the same in each process: no address, and no method is called."""
+    """Return a description of a value that is the same in each process: no address, and no method is called.
+
+    depth: nesting levels of tables whose items are described, too.
+    """
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         return value
     if kind in (tuple, list) and depth:
-        return kind.__name__, len(value), [describe(each, depth - 1) for each in value[:MAX_ITEMS]]
+        return kind.__name__, len(value), [describe(item, depth - 1) for item in value[:MAX_ITEMS]]
     if kind in (set, frozenset):
         return kind.__name__, len(value)
     if kind is dict and depth:
-        some = list(value.items())[:MAX_ITEMS]
-        return "dict", len(value), [(describe(key, 0), describe(each, depth - 1)) for key, each in some]
+        items = list(value.items())[:MAX_ITEMS]
+        return "dict", len(value), [(describe(key, 0), describe(item, depth - 1)) for key, item in items]
     if kind is FunctionType:
         return value.__module__, value.__qualname__, value.__code__.co_firstlineno
     if issubclass(kind, type):
@@ -101,16 +104,16 @@ def describe(value, depth=FINGERPRINT_DEPTH):
 def follow_imports():
     """From now on fill `modules_in_progress` and `fingerprints` at each import."""
     for loader in LOADERS:
-        loader.exec_module = noting_modules(loader.exec_module)
+        loader.exec_module = with_notes(loader.exec_module)
 
 
 def stop_following_imports():
     """Restore the loaders that follow_imports() has changed."""
-    for loader, execute in zip(LOADERS, EXECUTE, strict=True):
+    for loader, execute in zip(LOADERS, ORIGINAL_EXEC_MODULES, strict=True):
         loader.exec_module = execute
 
 
-def noting_modules(execute):
+def with_notes(execute):
     """Return a function that does the same as `execute`, exec_module() of a loader, and notes each module."""
 
     def exec_module(self, module):
@@ -135,7 +138,7 @@ class ImportProfile:
 
     def __init__(self, script):
         """Make the profile of a script that has not run yet. Raises OSError if there is no such file."""
-        self.signature = signature(script)
+        self.signature = file_signature(script)
         self.report_memory = mmap.mmap(-1, MAX_REPORT_BYTES)  # a child writes its report here
         # (name, file, the file's signature, fingerprint) of the installed modules, in the order of their
         # import; file and signature are "" and () if a module has no file. None until a run has written its
@@ -194,13 +197,13 @@ class ImportProfile:
             return True
         self.checked_at = now
         try:
-            return all(signature(file) == recorded for file, recorded in self.file_signatures.items())
+            return all(file_signature(file) == recorded for file, recorded in self.file_signatures.items())
         except OSError:
             return False
 
 
-def report(profile, start_modules, environment_before):
-    """Write the report of a run at its end, for read_report(). It has four parts:
+def write_run_report(profile, start_modules, environment_before):
+    """Write the report of a script's run at its end, for read_report(). The report has four parts:
 
     - the installed modules that the run has loaded, each as in ImportProfile.recorded_modules;
     - the search path of modules;
@@ -216,7 +219,7 @@ def report(profile, start_modules, environment_before):
     for name, module in list(sys.modules.items()):
         file = installed_file(module)  # "": it has no file; None: it is not an installed one
         if name not in start_modules and type(module) is ModuleType and file is not None:
-            modules.append((name, file, signature(file) if file else (), fingerprints.get(name)))
+            modules.append((name, file, file_signature(file) if file else (), fingerprints.get(name)))
     environment_after = os.environ._data
     changed = [
         key
@@ -235,7 +238,8 @@ def installed_file(module):
     if file is not None:
         return file if is_library(file) else None
     if getattr(variables.get("__spec__"), "origin", None) in ("built-in", "frozen"):
-        return ""
+        return ""  # a part of the interpreter
+    # A package without __init__.py: are all its directories those of libraries?
     search_path = list(variables.get("__path__", ()))
     return "" if search_path and all(map(is_library, search_path)) else None
 
@@ -243,7 +247,7 @@ def installed_file(module):
 # In the process that forks
 
 
-def profile_to_write(script, arguments, lines):
+def profile_for_report(script, arguments, lines):
     """Return the profile for which the next run of a script must write a report, None if no report is needed.
 
     A script gets a new profile if it has none, or if its file has changed. The request is noted in the profile,
@@ -251,11 +255,11 @@ def profile_to_write(script, arguments, lines):
     """
     try:
         profile = profiles.get(script)
-        if profile is None or profile.signature != signature(script):
+        if profile is None or profile.signature != file_signature(script):
             drop_profile(script)
             if len(profiles) >= MAX_PROFILES:
-                for each in list(profiles):
-                    drop_profile(each)
+                for old_script in list(profiles):
+                    drop_profile(old_script)
             profile = profiles[script] = ImportProfile(script)
     except OSError:
         return None
@@ -276,24 +280,27 @@ def drop_profile(script):
 def read_report(profile):
     """Read the report of a run into its profile, and compile the user's own modules that the run has loaded.
 
-    profile: from profile_to_write(), or None.
+    profile: from profile_for_report(), or None.
     """
     if profile and profile.recorded_modules is None and (report := profile.take_report()):
         profile.recorded_modules, profile.search_path, changed, own_files = report
         profile.changed_variables.update(changed)
-        for file in own_files:  # the user's own modules
+        for file in own_files:
             try:
                 code.ModuleLoader("", file).get_code("")  # compiles the file, for all later children
-                profile.file_signatures[file] = signature(file)
+                profile.file_signatures[file] = file_signature(file)
             except Exception:
                 pass  # the file does not exist any more, or cannot be compiled
         profile.file_signatures.update(
-            (file, file_signature) for _, file, file_signature, _ in profile.recorded_modules if file
+            (file, recorded_signature)
+            for _name, file, recorded_signature, _fingerprint in profile.recorded_modules
+            if file
         )
+        # A new file in a directory of libraries could hide a module
         for path in profile.search_path:
             if is_library(os.path.join(path, "")) and os.path.isdir(path):
-                profile.file_signatures[path] = signature(path)
-        code.loaded_own_modules.clear()
+                profile.file_signatures[path] = file_signature(path)
+        code.loaded_own_modules.clear()  # get_code() has noted the files there, but no script runs here
 
 
 def profile_with_zygote(script, lines, arguments):
@@ -305,9 +312,9 @@ def profile_with_zygote(script, lines, arguments):
     profile = profiles.get(script)
     if profile is None or not profile.zygote_pid:
         return None
-    if profile.read_variables is None and not is_ready(profile):
+    if profile.read_variables is None and not has_become_ready(profile):
         return None
-    if profile.signature != signature(script) or not profile.has_unchanged_files():
+    if profile.signature != file_signature(script) or not profile.has_unchanged_files():
         drop_profile(script)
         return None
     environment = environment_of(lines)
@@ -325,7 +332,8 @@ def profile_with_zygote(script, lines, arguments):
 
 def environment_of(lines):
     """Return the environment variables in the lines of a request."""
-    return dict([variable.split(b"=", 1) for variable in words(lines.split(b"\n")[1])])
+    _, variables, _ = lines.split(b"\n")
+    return dict([variable.split(b"=", 1) for variable in decoded_words(variables)])
 
 
 def constant_variables(environment):
@@ -333,44 +341,44 @@ def constant_variables(environment):
     return {
         key: value
         for key, value in environment.items()
-        if key not in REQUEST and not key.startswith(b"HTTP_")
+        if key not in REQUEST_VARIABLES and not key.startswith(b"HTTP_")
     }
 
 
-def is_ready(profile):
-    """Return whether a zygote has loaded its modules, and read its report, if both are there.
+def has_become_ready(profile):
+    """Return whether a zygote has loaded its modules; if so, read its report into the profile.
 
-    If the zygote has failed, it is ended, and the next one leaves out the module at fault.
+    If the zygote has failed, end it: the next one leaves out the module at fault.
     """
     try:
         os.set_blocking(profile.zygote_socket, False)
-        ready = os.read(profile.zygote_socket, 1)  # b"" if the zygote has ended
+        ready_byte = os.read(profile.zygote_socket, 1)  # b"" if the zygote has ended
     except BlockingIOError:
-        return False
+        return False  # it is still loading
     except OSError:
-        ready = b""
+        ready_byte = b""
     os.set_blocking(profile.zygote_socket, True)
     report = profile.take_report()
-    if ready and report:
-        profile.read_variables, opened = report
+    if ready_byte and report:
+        profile.read_variables, read_files = report
         try:
-            profile.file_signatures.update((file, signature(file)) for file in opened)
+            profile.file_signatures.update((file, file_signature(file)) for file in read_files)
         except OSError:
-            profile.attempts = MAX_ATTEMPTS
+            profile.attempts = MAX_ATTEMPTS  # a file is gone: no later zygote
         return True
     profile.end_zygote()
     if report:
-        profile.skipped_prefixes += tuple(report)
+        profile.skipped_prefixes += tuple(report)  # the module at fault
     else:
-        profile.attempts = MAX_ATTEMPTS
+        profile.attempts = MAX_ATTEMPTS  # the cause is not known: no later zygote
     return False
 
 
-def profile_without_zygote(script):
-    """Return the profile of a script if a zygote should be started for it, else None.
+def profile_needing_zygote(script):
+    """Return the profile of a script if a zygote should be started for it, else None. Prepare that start.
 
-    If there are MAX_LIVE_ZYGOTES already, the one that was used least recently ends, if it is idle.
-    The start counts as an attempt, and removes an old report.
+    If there are MAX_LIVE_ZYGOTES already, end the one that was used least recently, if it is idle. Count the start
+    as an attempt, and remove an old report.
     """
     profile = profiles.get(script)
     if (
@@ -380,19 +388,19 @@ def profile_without_zygote(script):
         or profile.attempts >= MAX_ATTEMPTS
     ):
         return None
-    alive = [each for each in profiles.values() if each.zygote_pid]
-    if len(alive) >= MAX_LIVE_ZYGOTES:
-        least_recent = min(alive, key=lambda each: each.used_at)
-        if monotonic() - least_recent.used_at < IDLE_SECONDS:
+    with_zygote = [other for other in profiles.values() if other.zygote_pid]
+    if len(with_zygote) >= MAX_LIVE_ZYGOTES:
+        least_recently_used = min(with_zygote, key=lambda other: other.used_at)
+        if monotonic() - least_recently_used.used_at < IDLE_SECONDS:
             return None
-        least_recent.end_zygote()
+        least_recently_used.end_zygote()
     profile.attempts += 1
     profile.used_at = monotonic()
     profile.remove_report()
     return profile
 
 
-def note_end(pid):
+def note_reaped(pid):
     """Note that a child has ended and was reaped. If it was a zygote, its profile has none from now on."""
     for profile in profiles.values():
         if profile.zygote_pid == pid:
@@ -400,6 +408,6 @@ def note_end(pid):
             profile.zygote_pid, profile.read_variables = 0, None
 
 
-def zygotes():
+def zygote_pids():
     """Return the pids of all zygotes."""
     return [profile.zygote_pid for profile in profiles.values() if profile.zygote_pid]

@@ -7,9 +7,12 @@ import _signal
 import os
 from urllib.parse import unquote_to_bytes
 
-# The engine's own descriptors; a script has 0, 1 and 2. HELPER leads to the process that forks for the engine
-CONTROL, DATA, NOTHING, ERRORS, HELPER = 3, 4, 5, 6, 7
-FIRST_FREE = 8
+# The engine's own descriptors; a script has 0, 1 and 2
+CONTROL_DESCRIPTOR, DATA_DESCRIPTOR = 3, 4  # the sockets to X-Switch
+NULL_DESCRIPTOR = 5  # /dev/null
+ERRORS_DESCRIPTOR = 6  # standard error
+HELPER_DESCRIPTOR = 7  # the socket to the process that forks for the engine (python_fork.py)
+FIRST_UNUSED_DESCRIPTOR = 8
 END_OF_DESCRIPTORS = 1 << 20  # above all numbers of descriptors: the kernel's default for fs.nr_open
 MARK = b"\4"  # the first byte of the end mark
 PIPE_BYTES = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
@@ -21,11 +24,13 @@ line_buffer = memoryview(bytearray(LINE_BUFFER_BYTES))
 
 def set_up_descriptors():
     """Move the engine's descriptors to numbers that no script uses, and let no program inherit them."""
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for number, source in ((NOTHING, nothing), (DATA, 0), (ERRORS, 2), (HELPER, nothing)):
-        duplicate_descriptor(source, number)
-    os.set_inheritable(CONTROL, False)
-    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
+    null = os.open("/dev/null", os.O_RDWR)
+    duplicate_descriptor(null, NULL_DESCRIPTOR)
+    duplicate_descriptor(0, DATA_DESCRIPTOR)
+    duplicate_descriptor(2, ERRORS_DESCRIPTOR)
+    duplicate_descriptor(null, HELPER_DESCRIPTOR)  # until there is a helper
+    os.set_inheritable(CONTROL_DESCRIPTOR, False)
+    os.closerange(FIRST_UNUSED_DESCRIPTOR, END_OF_DESCRIPTORS)
 
 
 def duplicate_descriptor(source, number):
@@ -38,16 +43,16 @@ def duplicate_descriptor(source, number):
 
 def set_blocking():
     """Make the data socket and standard error block again: a program may have changed that for all later ones."""
-    for descriptor in (DATA, ERRORS):
+    for descriptor in (DATA_DESCRIPTOR, ERRORS_DESCRIPTOR):
         os.set_blocking(descriptor, True)
 
 
 def receive_lines():
-    """Return the two lines of the next request, b"" if X-Switch has closed the control socket."""
+    """Read the two lines of the next request from the control socket; b"" if X-Switch has closed it."""
     lines = b""
     while lines.count(b"\n") < 2:
         try:
-            length = os.readv(CONTROL, [line_buffer])
+            length = os.readv(CONTROL_DESCRIPTOR, [line_buffer])
         except ConnectionResetError:  # the other end was closed before it had read everything
             return b""
         if not length:
@@ -56,8 +61,8 @@ def receive_lines():
     return lines
 
 
-def words(line):
-    """Return the words of a line of the engine protocol: tabs separate them, and each is percent-encoded."""
+def decoded_words(line):
+    """Return the words of a line of the engine protocol: tabs separate them, and each is percent-decoded."""
     if b"%" not in line:
         return line.split(b"\t")
     return [unquote_to_bytes(word) for word in line.split(b"\t")]
@@ -74,14 +79,14 @@ def open_input(length):
     else:
         source = sink = temporary_file()
     while length:
-        piece = os.read(DATA, min(length, PIPE_BYTES))
+        piece = os.read(DATA_DESCRIPTOR, min(length, PIPE_BYTES))
         if not piece:
             os._exit(0)  # the sender has closed its end
         length -= os.write(sink, piece)
     if source == sink:
-        os.lseek(source, 0, os.SEEK_SET)
+        os.lseek(source, 0, os.SEEK_SET)  # the script reads the file from its beginning
     else:
-        os.close(sink)
+        os.close(sink)  # so that the pipe has an end
     os.dup2(source, 0)
     os.close(source)
 
@@ -96,12 +101,12 @@ def temporary_file():
 
 def write_end_mark(status):
     """Write the end mark: the answer is complete. status: the script's exit status."""
-    os.write(CONTROL, MARK + b"%d\n" % status)
+    os.write(CONTROL_DESCRIPTOR, MARK + b"%d\n" % status)
 
 
 def end_by_signal(number):
     """End this process by the signal `number`, by which the script's process has ended."""
     if _signal.getsignal(number) == _signal.SIG_IGN:
-        _signal.signal(number, _signal.SIG_DFL)
+        _signal.signal(number, _signal.SIG_DFL)  # an ignored signal would not end the process
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # as a shell reports a process that a signal has ended

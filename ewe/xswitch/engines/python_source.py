@@ -43,21 +43,21 @@ HARMLESS_DUNDERS = {  # attributes of any object that do not lead to shared stat
 # Special variables that each script has, and may read
 SCRIPT_VARIABLES = {"__annotations__", "__debug__", "__doc__", "__file__", "__name__", "__package__"}
 # Methods that change a list, dict or set
-MUTATORS = {
+CONTENT_CHANGING_METHODS = {
     "__delitem__", "__setitem__", "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop",
     "popitem", "remove", "reverse", "setdefault", "sort", "update",
 }  # fmt: skip
 # Attributes of library objects that are made for one script
-SETTABLE = {"isolation_level", "row_factory", "text_factory"}
+SETTABLE_ATTRIBUTES = {"isolation_level", "row_factory", "text_factory"}
 # Methods to which Python passes classes: an exception's, the bases of a class, or one that isinstance() asks about
 METHODS_GIVEN_CLASSES = {"__aexit__", "__exit__", "__mro_entries__", "__subclasscheck__", "__subclasshook__"}
 # Names of the library that give access to such classes, or make Python pass them to a function
-CLASSES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
+CLASS_PASSING_NAMES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
 # Built-in functions that call a function, and pass it on to no other code
-CALLERS = {"filter", "map", "max", "min", "sorted"}
+CALLING_BUILTINS = {"filter", "map", "max", "min", "sorted"}
 # Built-in functions that only compare classes
-TESTS = {"isinstance", "issubclass"}
-FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+CLASS_TESTING_BUILTINS = {"isinstance", "issubclass"}
+FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 class SourceVisitor(ast.NodeVisitor):
@@ -89,7 +89,7 @@ class SourceVisitor(ast.NodeVisitor):
                 self.note_import_from(node)
             elif isinstance(node, ast.ClassDef):
                 self.note_class(node)
-            elif isinstance(node, FUNCTIONS):
+            elif isinstance(node, FUNCTION_NODES):
                 self.own_names.add(node.name)
         self.own_names -= self.import_paths.keys()
         self.visit(tree)
@@ -121,15 +121,13 @@ class SourceVisitor(ast.NodeVisitor):
         self.own_names.add(node.name)
         self.gets_unnamed_classes |= any("abc.ABCMeta" in self.imported_paths(base) for base in node.bases)
         for part in node.body:
-            if isinstance(part, FUNCTIONS):
+            if isinstance(part, FUNCTION_NODES):
                 self.own_attributes.add(part.name)
                 self.gets_unnamed_classes |= part.name in METHODS_GIVEN_CLASSES
-                static = any(
-                    isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
-                    for decorator in part.decorator_list
-                )
-                if part.args.args and not static:
-                    self.note_method(part, part.args.args[0].arg)
+                is_static = any(is_name(decorator, "staticmethod") for decorator in part.decorator_list)
+                if part.args.args and not is_static:
+                    first_parameter = part.args.args[0]
+                    self.note_method(part, self_name=first_parameter.arg)
             else:
                 for name in ast.walk(part):
                     if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
@@ -174,7 +172,7 @@ class SourceVisitor(ast.NodeVisitor):
     def note_uses(self, paths, kind):
         """Note that imported objects are used. paths: their names, with dots. kind: CALL, NAME, VALUE ..."""
         self.uses.update((path, kind) for path in paths)
-        self.gets_unnamed_classes |= not CLASSES.isdisjoint(paths)
+        self.gets_unnamed_classes |= not CLASS_PASSING_NAMES.isdisjoint(paths)
 
     def visit_Name(self, node):
         """Note a name that stands alone, such as `os` in `print(os)`: its object is used as a VALUE."""
@@ -193,13 +191,14 @@ class SourceVisitor(ast.NodeVisitor):
             return
         names_a_class = node.attr in ("__name__", "__qualname__")
         if names_a_class and is_type(node.value):
-            self.visit(node.value.args[0])
+            [argument] = node.value.args
+            self.visit(argument)
             return
         if names_a_class and isinstance(node.value, ast.Attribute) and node.value.attr == "__class__":
             self.visit(node.value.value)
             return
         self.check_attribute(node)
-        if not isinstance(node.ctx, ast.Load) and node.attr not in SETTABLE:
+        if not isinstance(node.ctx, ast.Load) and node.attr not in SETTABLE_ATTRIBUTES:
             self.note_change(node)
         self.visit(node.value)
 
@@ -239,26 +238,31 @@ class SourceVisitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node):
-        """Note a call: the function as CALL, its arguments as VALUE unless the function keeps none of them."""
+        """Note a call: the function as CALL, and its arguments as VALUE.
+
+        Some built-in functions only call an argument (map: CALL), or compare it with classes (isinstance: NAME).
+        """
         function = node.func
         self.note_use(function, CALL)
         if (
             isinstance(function, ast.Attribute)
-            and function.attr in MUTATORS
+            and function.attr in CONTENT_CHANGING_METHODS
             and not self.imported_paths(function)
         ):
             self.note_table_change(function.value)
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "getattr" and len(node.args) > 1:
-            self.check_name(node.args[1])
-        kind = CALL if name in CALLERS else NAME if name in TESTS else VALUE
+            _object, attribute_name, *_ = node.args
+            self.check_getattr_name(attribute_name)
+        kind = CALL if name in CALLING_BUILTINS else NAME if name in CLASS_TESTING_BUILTINS else VALUE
+        # A name of the file hides the built-in function
         if name in self.import_paths or name in self.own_names:
             kind = VALUE
         for part in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.note_use(part, kind)
 
-    def check_name(self, node):
-        """Check the name that getattr() looks for."""
+    def check_getattr_name(self, node):
+        """Note (always_forks) that getattr() looks for a name that is not known, or leads to shared state."""
         name = node.value if isinstance(node, ast.Constant) else None
         if not isinstance(name, str) or name.startswith("_") or changes_shared_state(name):
             self.always_forks = True

@@ -33,7 +33,7 @@ import os
 from posix import _exit, closerange, getpid, kill, stat  # a script cannot replace these names here
 
 import python_code as code
-from python_protocol import CONTROL, END_OF_DESCRIPTORS, FIRST_FREE, receive_lines
+from python_protocol import CONTROL_DESCRIPTOR, END_OF_DESCRIPTORS, FIRST_UNUSED_DESCRIPTOR, receive_lines
 
 __builtins__ = vars(code)["__builtins__"]
 # The two bytes of `progress_memory`: how far the newest child is, and the exit status of its script
@@ -72,36 +72,38 @@ def prepare(run_request, rehearse):
         os.close(request_pipe)
     else:
         if not spare_pid:
-            run_request(wait_for_request(read_end, rehearse))
+            run_request(wait_for_request(read_end, rehearse))  # ends this process
         own_children.add(spare_pid)
     os.close(read_end)
     for child in own_children - {spare_pid}:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            note_end(child)
+        reaped_pid, _ = os.waitpid(child, os.WNOHANG)  # 0 if the child has not ended
+        if reaped_pid:
+            note_reaped(child)
 
 
 def answer(lines):
-    """Make the spare answer a request; return its exit status as status_of() does.
+    """Make the spare answer a request; return its exit status as wait_for_script() does.
 
-    Return None if there is no spare, or if the spare ended before it took the request.
+    Return None if there is no spare, or if the spare ended before it took the request: another child may get it.
     """
     global spare_pid
     if not spare_pid:
         return None
     progress_memory[PROGRESS] = WAITS
     child, spare_pid = spare_pid, 0
-    own_children.discard(child)
+    own_children.discard(child)  # from now on it runs a script
     try:
         while lines:
-            lines = lines[os.write(request_pipe, lines) :]
+            lines = lines[os.write(request_pipe, lines) :]  # write(2) may accept a part
     except OSError:
         pass  # the spare has ended
     os.close(request_pipe)
-    status = status_of(child)
+    status = wait_for_script(child)
+    # The spare has not taken the request if it still WAITS; wait_for_script() sets WAITS again if it was DONE.
     return None if progress_memory[PROGRESS] == WAITS and child != stopped_child else status
 
 
-def status_of(child):
+def wait_for_script(child):
     """Wait until a child has ended, or has stopped at its script's end (DONE).
 
     Return the exit status of its script, or minus the number of the signal that has ended the child.
@@ -111,7 +113,7 @@ def status_of(child):
         _, state = os.waitpid(child, os.WUNTRACED)
         if not os.WIFSTOPPED(state):
             return os.waitstatus_to_exitcode(state)
-        if progress_memory[PROGRESS] == DONE:
+        if progress_memory[PROGRESS] == DONE:  # else the script itself has stopped the process: wait on
             progress_memory[PROGRESS] = WAITS
             stopped_child = child
             own_children.add(child)
@@ -126,8 +128,8 @@ def kill_stopped_child():
         stopped_child = 0
 
 
-def note_end(pid):
-    """Note that a child was reaped."""
+def note_reaped(pid):
+    """Forget a child of this module that has ended and was reaped; the pids of other children have no effect."""
     global spare_pid, stopped_child
     own_children.discard(pid)
     if pid == spare_pid:
@@ -137,14 +139,14 @@ def note_end(pid):
         stopped_child = 0
 
 
-def end():
+def end_all():
     """End the spare, and wait until it and all its predecessors have ended."""
     kill_stopped_child()
     if spare_pid:
         os.kill(spare_pid, SIGKILL)
     for child in list(own_children):
         os.waitpid(child, 0)
-        note_end(child)
+        note_reaped(child)
 
 
 def become_forking_process():
@@ -159,13 +161,13 @@ def become_forking_process():
 
 def wait_for_request(read_end, rehearse):
     """Rehearse, then wait for a request; return its lines. read_end: of the pipe from the process that forks."""
-    os.dup2(read_end, CONTROL)
-    os.closerange(FIRST_FREE, END_OF_DESCRIPTORS)
+    os.dup2(read_end, CONTROL_DESCRIPTOR)  # receive_lines() reads from it
+    os.closerange(FIRST_UNUSED_DESCRIPTOR, END_OF_DESCRIPTORS)
     rehearse()
-    _signal.alarm(IDLE_SECONDS)
+    _signal.alarm(IDLE_SECONDS)  # SIGALRM ends a spare that waits for longer
     lines = receive_lines()
     if not lines:
-        os._exit(0)
+        os._exit(0)  # the process that forks has closed the pipe
     _signal.alarm(0)
     return lines
 
@@ -190,16 +192,18 @@ def end_process(status):
 
     If no thread and no child of the script runs any more, only stop the process: the parent kills it later.
     """
-    while (ended := waitpid(-1, None, WNOHANG)) > 0:
-        pass
+    while (ended_pid := waitpid(-1, None, WNOHANG)) > 0:
+        pass  # reap all children that have ended
+    has_children = ended_pid == 0  # -1: no child is left
     try:
-        one_thread = stat("/proc/self/task").st_nlink == LINKS_OF_ONE_THREAD
-        nothing_else_runs = ended < 0 and getpid() == own_pid and one_thread
+        has_one_thread = stat("/proc/self/task").st_nlink == LINKS_OF_ONE_THREAD
+        # Another pid: this process is a child of the script
+        nothing_else_runs = not has_children and getpid() == own_pid and has_one_thread
     except OSError:
         nothing_else_runs = False
     if nothing_else_runs:
         closerange(0, END_OF_DESCRIPTORS)
-        progress_memory[STATUS] = status & 0xFF
+        progress_memory[STATUS] = status & 0xFF  # the kernel, too, keeps 8 bits of an exit status
         progress_memory[PROGRESS] = DONE
         kill(own_pid, SIGSTOP)
     _exit(status)

@@ -19,7 +19,7 @@ from importlib.machinery import FileFinder
 from time import monotonic
 
 import python_code
-from python_code import HERE, SUFFIXES, find_own_modules, is_library, loaded_own_modules, signature
+from python_code import HERE, SUFFIXES, file_signature, find_own_modules, is_library, loaded_own_modules
 from python_protocol import END_OF_DESCRIPTORS
 
 __builtins__ = vars(python_code)["__builtins__"]
@@ -30,6 +30,8 @@ MANY_LEFT_OBJECTS = 200  # objects that a script has left behind. A collection s
 FREEZES_PER_SCAN = 200  # freezes, after which all frozen objects are scanned once
 LOG_LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
 STREAMS = "stdin", "stdout", "__stdin__", "__stdout__"  # of sys; between two scripts there are none
+# Generations of the garbage collector: up to which one it collects
+YOUNG_GENERATIONS, ALL_GENERATIONS = 1, 2
 CAN_COLLECT_YOUNG = sys.version_info < (3, 14)  # gc can collect the young generations without the oldest one
 # Settings of the interpreter: the function that reads each, and the one that writes it
 SETTINGS = (
@@ -65,7 +67,7 @@ def modules_changed():
 
 
 def restore_modules():
-    """Remove the user's own modules from sys.modules. Return whether there is another installed one."""
+    """Remove the user's own modules from sys.modules; note the new installed ones. Return whether there is one."""
     has_new = False
     for name in sorted(modules.keys() - known_modules.keys()):
         module = modules[name]
@@ -76,7 +78,7 @@ def restore_modules():
         known_modules[name] = module
         file = getattr(module, "__file__", None)
         if file is not None and "-packages/" in file:
-            signatures[file] = signature(file)
+            signatures[file] = file_signature(file)
     modules.update(known_modules)
     note_reset_functions()
     return has_new
@@ -97,7 +99,7 @@ def stays_loaded(name, module):
         return is_library(file)
     if getattr(getattr(module, "__spec__", None), "origin", None) in ("built-in", "frozen"):
         return True
-    parent = name.rpartition(".")[0]
+    parent, _, _ = name.rpartition(".")
     return parent in known_modules if parent else any(map(is_library, getattr(module, "__path__", ())))
 
 
@@ -109,15 +111,15 @@ def hide_shadowed_modules(directory):
     checked_at, cached_signature, module_count, names = shadowed_modules.get(directory, (0, None, 0, ()))
     now = monotonic()
     if now - checked_at > CHECK_S or module_count != len(known_modules):
-        current_signature = signature(directory)
+        current_signature = file_signature(directory)
         if current_signature != cached_signature or module_count != len(known_modules):
-            names = [name for name in modules_in(directory) if is_found_on_path(name)]
+            names = [name for name in module_names_in(directory) if is_found_on_path(name)]
         if len(shadowed_modules) >= MAX_DIRECTORIES:
             shadowed_modules.clear()
         shadowed_modules[directory] = now, current_signature, len(known_modules), names
     for name in names:
-        for each in [each for each in modules if each == name or each.startswith(name + ".")]:
-            del modules[each]
+        for hidden in [loaded for loaded in modules if loaded == name or loaded.startswith(name + ".")]:
+            del modules[hidden]
 
 
 def is_found_on_path(name):
@@ -126,7 +128,7 @@ def is_found_on_path(name):
     return getattr(spec, "has_location", False)
 
 
-def modules_in(directory):
+def module_names_in(directory):
     """Return the names of the modules and packages in a directory; none if it cannot be read, as in Python."""
     try:
         entries = os.listdir(directory)
@@ -149,7 +151,7 @@ def libraries_changed():
         return False
     libraries_checked_at = now
     try:
-        return any(signature(file) != loaded for file, loaded in signatures.items())
+        return any(file_signature(file) != loaded for file, loaded in signatures.items())
     except OSError:
         return True
 
@@ -196,13 +198,16 @@ def collect_garbage(marker=None):
     global has_old_objects
     gc.disable()  # no object may reach an older generation unnoticed
     gc.set_debug(0)
+    # Other callbacks: the script has removed note_age(), and `has_old_objects` may be wrong
     collects_all = has_old_objects or gc.callbacks != [note_age] or not CAN_COLLECT_YOUNG
     gc.callbacks.clear()
     has_new_modules = modules_changed() and restore_modules()
     for reset, module in resets:
         reset(module)
-    many = collect_cycles(marker, 2 if collects_all else 1) > MANY_LEFT_OBJECTS
-    if has_new_modules or (many and len(gc.get_objects()) > MANY_LEFT_OBJECTS):
+    generation = ALL_GENERATIONS if collects_all else YOUNG_GENERATIONS
+    has_left_many = collect_cycles(marker, generation) > MANY_LEFT_OBJECTS
+    # Frozen objects are not scanned again after the next scripts
+    if has_new_modules or (has_left_many and len(gc.get_objects()) > MANY_LEFT_OBJECTS):
         freeze()
     has_old_objects = False
     gc.callbacks.append(note_age)
@@ -212,20 +217,20 @@ def collect_garbage(marker=None):
 def collect_cycles(marker, generation):
     """Collect reference cycles up to a generation of gc; return how many objects the script had left behind.
 
-    marker: see collect_garbage().
+    marker: a weak reference to an object in the script's variables, None if the variables are cleared already.
     """
     objects = gc.get_objects()
     # Flush files first: in a cycle, a file's descriptor may be collected before the file
-    for each in objects:
-        if type(each) in FLUSHED_TYPES:
-            flush(each)
+    for left_object in objects:
+        if type(left_object) in FLUSHED_TYPES:
+            flush(left_object)
     count = len(objects)
-    each = objects = None
+    left_object = objects = None  # references would keep the objects alive
     gc.collect(generation)
-    if marker and marker():
-        for each in gc.get_referrers(marker()):
-            if type(each) is dict:
-                each.clear()
+    if marker and marker():  # the variables are still alive
+        for referrer in gc.get_referrers(marker()):
+            if type(referrer) is dict:
+                referrer.clear()
     return count
 
 
@@ -281,6 +286,7 @@ def drop_cached_paths():
     """Drop cached paths of the script's modules: "." was its directory, and other files may appear there."""
     global newest_cached_path
     for path, finder in list(sys.path_importer_cache.items()):
+        # A relative path; or no directory (an archive, for example) and no longer on the search path
         if path[:1] != "/" or (type(finder) is not FileFinder and path not in sys.path):
             del sys.path_importer_cache[path]
     newest_cached_path = next(reversed(sys.path_importer_cache), None)
@@ -342,7 +348,9 @@ def reset_logging(module):
         del loggers[name]
     for logger in (module.root, *loggers.values()):
         if isinstance(logger, module.Logger):
-            logger.handlers[:] = [each for each in logger.handlers if isinstance(each, module.NullHandler)]
+            logger.handlers[:] = [
+                handler for handler in logger.handlers if isinstance(handler, module.NullHandler)
+            ]
             logger.filters.clear()
             logger.setLevel(module.WARNING if logger is module.root else module.NOTSET)
             logger.propagate, logger.disabled = True, False
@@ -467,13 +475,13 @@ def unload_all_but(names):
     gc.callbacks.clear()
 
 
-def finish(marker):
+def release_objects(marker):
     """Release the script's objects at the end of its process. Finalizers may still write output."""
     gc.disable()
     gc.set_debug(0)
     for name, _ in loaded_own_modules:
         modules.pop(name, None)
-    collect_cycles(marker, 2)
+    collect_cycles(marker, ALL_GENERATIONS)
 
 
 def note_search_paths():

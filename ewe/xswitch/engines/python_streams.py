@@ -31,7 +31,7 @@ def prepare(length):
 
 
 def stream(number, *text, **buffering):
-    """Return the stream of descriptor 0, 1 or 2: the kept one, or a new one.
+    """Return the stream of descriptor 0, 1 or 2: the one of the script before, or a new one.
 
     text, buffering: arguments of io.TextIOWrapper, for a new one.
     """
@@ -85,9 +85,10 @@ class StandardInput(io.FileIO, metaclass=ImmutableClass):
 
 def flush_output():
     """Flush the script's output: the engine's streams, and those that the script has put into sys."""
-    for each in streams.values():
-        flush(each)
+    for engine_stream in streams.values():
+        flush(engine_stream)
     sys_variables = vars(sys)  # a script may have deleted some
+    # Does the script have other streams than the engine's?
     if not sys_variables.get("stdout") is sys_variables.get("__stdout__") is streams.get(1) or (
         sys_variables.get("stderr") is not streams.get(2)
     ):
@@ -96,12 +97,12 @@ def flush_output():
 
 
 def keep_unchanged():
-    """Keep standard input, output and error for the next script if this one has left them unchanged."""
-    for number, each in list(streams.items()):
-        try:  # unchanged streams have a mode and a name, and no other attributes
-            each.flush()
-            is_unchanged = len(vars(each)) == 1 and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1
+    """Keep those standard streams for the next script that this one has left unchanged; drop the others."""
+    for number, text in list(streams.items()):
+        try:  # the text layer has a mode, the raw layer a name; an unchanged stream has no other attributes
+            text.flush()
+            is_unchanged = len(vars(text)) == 1 and not vars(text.buffer) and len(vars(text.buffer.raw)) == 1
         except Exception:  # the stream is closed, has lost its buffer, or its other end is closed
             is_unchanged = False
-        if not is_unchanged or each._CHUNK_SIZE != CHUNK_BYTES:
+        if not is_unchanged or text._CHUNK_SIZE != CHUNK_BYTES:
             del streams[number]

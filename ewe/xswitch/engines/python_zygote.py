@@ -18,7 +18,7 @@ from importlib import machinery
 
 import python_code as code
 import python_preload as preload
-from python_code import is_library, is_standard, signature
+from python_code import file_signature, is_library, is_standard
 from python_preload import installed_file, top_level_name
 
 __builtins__ = vars(code)["__builtins__"]
@@ -37,7 +37,7 @@ IMPORT_SUFFIXES = (*machinery.all_suffixes(), ".pyc")  # suffixes of files that 
 
 
 class RecordedEnvironment(dict):
-    """An environment that notes which variables are read; None: all of them."""
+    """An environment that notes in `reads` which variables are read; None in `reads`: all of them."""
 
     def __init__(self, *values):
         super().__init__(*values)
@@ -55,27 +55,28 @@ class RecordedEnvironment(dict):
         self.reads.add(key)
         return super().get(key, default)
 
-    def all_read(self, *_):
+    def noting_all(self):
+        """Note that all variables are read; return the dictionary without notes, as super() does."""
         self.reads.add(None)
         return super()
 
     def __iter__(self):
-        return self.all_read().__iter__()
+        return self.noting_all().__iter__()
 
     def keys(self):
-        return self.all_read().keys()
+        return self.noting_all().keys()
 
     def items(self):
-        return self.all_read().items()
+        return self.noting_all().items()
 
     def values(self):
-        return self.all_read().values()
+        return self.noting_all().values()
 
     def copy(self):
-        return self.all_read().copy()
+        return self.noting_all().copy()
 
     def __len__(self):
-        return self.all_read().__len__()
+        return self.noting_all().__len__()
 
 
 class CheckedImports:
@@ -101,13 +102,20 @@ class CheckedImports:
             os.dup2(self.output, number)
         self.descriptors_before = os.listdir("/proc/self/fd")
 
-    def first_fault(self):
-        """Import all modules of the profile. Return the name of one that cannot be preloaded, None if all can."""
+    def import_all(self):
+        """Import all modules of the profile.
+
+        Return the name of the first that cannot be preloaded, None if all can.
+        """
         preload.follow_imports()
-        importing, builtins.__import__ = builtins.__import__, self.note_edges(builtins.__import__)
+        original_import, builtins.__import__ = (
+            builtins.__import__,
+            self.with_import_notes(builtins.__import__),
+        )
         sys.setprofile(self.note_call)
         sys.addaudithook(self.audit)
-        for name in self.expected:
+        for name in self.expected:  # in the order of the script's run
+            # "\0": a prefix that no name has
             if name not in sys.modules and not name.startswith(self.profile.skipped_prefixes or ("\0",)):
                 names_before = {*sys.modules}
                 self.is_importing = True
@@ -116,10 +124,10 @@ class CheckedImports:
                 except BaseException:
                     return name
                 self.is_importing = False
-                if self.differs(name, [each for each in sys.modules if each not in names_before]):
+                if self.differs(name, [loaded for loaded in sys.modules if loaded not in names_before]):
                     return name
         sys.setprofile(None)
-        builtins.__import__ = importing
+        builtins.__import__ = original_import
         preload.stop_following_imports()
         return None
 
@@ -131,7 +139,8 @@ class CheckedImports:
         if event == "c_call" and argument in WARNING_CALLS:
             self.result_varies = True  # the warning depends on the importing module
         elif event == "c_call" and preload.modules_in_progress and argument in VARYING_FUNCTIONS:
-            module = sys.modules.get(preload.modules_in_progress[-1])
+            innermost_name = preload.modules_in_progress[-1]
+            module = sys.modules.get(innermost_name)
             self.result_varies |= not is_standard(getattr(module, "__file__", None) or "")
 
     def audit(self, event, arguments):
@@ -155,37 +164,38 @@ class CheckedImports:
         self.had_effect = True
         raise PermissionError("a module that is loaded beforehand may not do this")
 
-    def note_edges(self, importing):
-        """Return a function that does the same as `importing` (__import__), and fills `imports_of`."""
+    def with_import_notes(self, original_import):
+        """Return a function that does the same as `original_import` (__import__), and fills `imports_of`."""
 
-        def note(name, globals=None, locals=None, fromlist=(), level=0):
-            if globals and not level:
+        def import_and_note(name, globals=None, locals=None, fromlist=(), level=0):
+            """Import as __import__() does, and note which module imports which."""
+            if globals and not level:  # no relative import: that leads to the same top-level name
                 importer = top_level_name(globals.get("__name__") or "")
                 self.imports_of.setdefault(importer, set()).add(top_level_name(name))
-            return importing(name, globals, locals, fromlist, level)
+            return original_import(name, globals, locals, fromlist, level)
 
-        return note
+        return import_and_note
 
-    def differs(self, name, new):
+    def differs(self, name, loaded_names):
         """Return whether an import has had another effect than to make the modules of the script's run.
 
-        name: of the imported module. new: names of all modules that its import has loaded.
+        name: of the imported module. loaded_names: of all modules that its import has loaded.
         """
-        self.imports_of.setdefault(top_level_name(name), set()).update(map(top_level_name, new))
-        sys.stdout.flush(), sys.stderr.flush()
+        self.imports_of.setdefault(top_level_name(name), set()).update(map(top_level_name, loaded_names))
+        sys.stdout.flush(), sys.stderr.flush()  # to self.output, whose size is compared
         return (
-            not all(map(self.is_same, new))
+            not all(map(self.is_same, loaded_names))
             or self.result_varies
             or self.had_effect
             or not all(map(is_library, self.read_files))
-            or None in self.environment.reads
+            or None in self.environment.reads  # all variables
             or bool(self.environment.reads & self.profile.changed_variables)
             or dict(super(RecordedEnvironment, self.environment).items()) != self.environment_before
             or sys.path != self.search_path_before
             or (sys.meta_path, sys.path_hooks) != self.import_hooks
             or os.fstat(self.output).st_size > 0
             or os.listdir("/proc/self/fd") != self.descriptors_before
-            or _thread._count() > 0
+            or _thread._count() > 0  # threads besides the main one
             or has_children()
         )
 
@@ -197,7 +207,7 @@ class CheckedImports:
         file, expected_signature, expected_fingerprint = self.expected[name]
         if installed_file(module) != file or preload.fingerprints.get(name) != expected_fingerprint:
             return False
-        return not file or signature(file) == expected_signature
+        return not file or file_signature(file) == expected_signature
 
 
 def has_children():
@@ -216,9 +226,9 @@ def load(profile, start_modules):
     """
     sys.path[:] = profile.search_path
     checked = CheckedImports(profile)
-    if name := checked.first_fault():
-        # Leave out this module, or all submodules of its package: one of them may have loaded it
-        parent = name.rpartition(".")[0]
+    if name := checked.import_all():
+        # Leave out this module, or, if it lies in a subpackage, all modules of that: one of them may have loaded it
+        parent, _, _ = name.rpartition(".")
         profile.write_report(f"{parent}." if "." in parent else name)
         os._exit(1)
     environment = checked.environment
@@ -257,23 +267,18 @@ class ModuleStore:
             return None
         names = self.with_imports(name)
         listings = dict(self.listings)
-        if not all(self.is_still_found(each, listings) for each in names):
+        if not all(self.is_still_found(top_name, listings) for top_name in names):
             self.modules = {}  # the search path has changed: hand out no more modules
             return None
         module = self.modules.pop(name)  # the import system itself puts this one into sys.modules
-        for each in [each for each in self.modules if top_level_name(each) in names]:
-            sys.modules.setdefault(each, self.modules.pop(each))
+        # All modules of these packages come into sys.modules at once, as if they had been imported
+        for stored_name in [stored for stored in self.modules if top_level_name(stored) in names]:
+            sys.modules.setdefault(stored_name, self.modules.pop(stored_name))
         if "logging" in names:  # its start time is the time of its import, which the script would see
             logging = module if name == "logging" else sys.modules["logging"]
-            setattr(
-                logging,
-                preload.LOGGING_STARTED_AT,
-                (
-                    time.time
-                    if isinstance(getattr(logging, preload.LOGGING_STARTED_AT), float)
-                    else time.time_ns
-                )(),
-            )
+            # Up to Python 3.12 the time is a float of seconds, later an integer of nanoseconds
+            is_float = isinstance(getattr(logging, preload.LOGGING_STARTED_AT), float)
+            setattr(logging, preload.LOGGING_STARTED_AT, time.time() if is_float else time.time_ns())
         self.specs[name] = module, module.__spec__
         search_path = getattr(module, "__path__", None)
         spec = machinery.ModuleSpec(
@@ -311,9 +316,12 @@ class ModuleStore:
         return False
 
     def create_module(self, spec):
-        return self.specs[spec.name][0]
+        """Return the stored module (importlib's Loader)."""
+        module, _ = self.specs[spec.name]
+        return module
 
     def exec_module(self, module):
+        """Do not run the module again: only restore its own spec, which importlib has replaced."""
         _, module.__spec__ = self.specs.pop(module.__spec__.name)
 
 

@@ -10,15 +10,15 @@ import os
 import sys
 
 from python_protocol import (
-    DATA,
-    ERRORS,
-    NOTHING,
+    DATA_DESCRIPTOR,
+    ERRORS_DESCRIPTOR,
+    NULL_DESCRIPTOR,
+    decoded_words,
     end_by_signal,
     open_input,
     receive_lines,
     set_blocking,
     set_up_descriptors,
-    words,
     write_end_mark,
 )
 
@@ -29,44 +29,48 @@ ADVICE = {
     OSError: "its first line must be #! and an interpreter, as #!/usr/bin/env python3",
 }
 # Python ignores these signals; a program that it starts would ignore them, too.
-IGNORED = [number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN]
+IGNORED_SIGNALS = [
+    number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN
+]
 
 
 def main():
     """Answer requests until X-Switch closes the control socket."""
     while lines := receive_lines():
-        command, variables, _ = lines.split(b"\n")
-        environment = dict([variable.split(b"=", 1) for variable in words(variables)])
-        os.dup2(NOTHING, 0)
+        command, variables, _ = lines.split(b"\n")  # two lines, and nothing after the last line break
+        environment = dict([variable.split(b"=", 1) for variable in decoded_words(variables)])
+        os.dup2(NULL_DESCRIPTOR, 0)  # no body, unless open_input() opens one
         set_blocking()
         if length := int(environment.get(b"CONTENT_LENGTH") or 0):
             open_input(length)
         child = os.fork()
         if not child:
-            execute(words(command), environment)
-        while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):  # the child has made this process its tracer
+            execute(decoded_words(command), environment)
+        # [1]: the state. A child that has made this process its tracer (ptrace(2)) stops instead of ending.
+        while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):
             os.kill(child, _signal.SIGKILL)
         status = os.waitstatus_to_exitcode(state)
         if status < 0:
             end_by_signal(-status)  # an incomplete answer must not look complete
         if not all_have_ended():
-            sys.exit(status)
+            sys.exit(status)  # X-Switch ends the processes that the program has left behind
         write_end_mark(status)
 
 
 def execute(command, environment):
-    """Replace this process by a program."""
+    """Replace this process by a program. command: its path and arguments. environment: name -> value."""
+    program = command[0]
     try:
-        for number in IGNORED:
+        for number in IGNORED_SIGNALS:
             _signal.signal(number, _signal.SIG_DFL)
-        os.dup2(DATA, 1)
-        os.dup2(ERRORS, 2)
+        os.dup2(DATA_DESCRIPTOR, 1)
+        os.dup2(ERRORS_DESCRIPTOR, 2)
         os.umask(0o022)
-        os.chdir(os.path.dirname(command[0]))
-        os.execve(command[0], command, environment)
+        os.chdir(os.path.dirname(program))
+        os.execve(program, command, environment)
     except OSError as reason:
         advice = ADVICE.get(type(reason), ADVICE[OSError])
-        os.write(2, f"{os.fsdecode(command[0])}: {reason.strerror}: {advice}\n".encode(errors="replace"))
+        os.write(2, f"{os.fsdecode(program)}: {reason.strerror}: {advice}\n".encode(errors="replace"))
     finally:
         os._exit(CANNOT_START)
 
@@ -77,7 +81,7 @@ def all_have_ended():
     They become children of this process when their parent ends: it is a subreaper (prctl(2)).
     """
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while os.waitpid(-1, os.WNOHANG)[0]:  # [0]: the pid of an ended child; 0 if all children still run
             pass
     except ChildProcessError:
         return True

@@ -31,7 +31,10 @@ from ewe.xswitch.user_limits import UserLimits
 # The controller that keeps each limit of a table
 CONTROLLERS = {"memory": "memory", "processes": "pids", "cpu_share": "cpu"}
 PERIOD_US = 100_000  # of cpu.max
-DELEGATED = ("trusted.delegate", "user.delegate")  # attributes with which systemd marks a delegated cgroup
+DELEGATION_ATTRIBUTES = (
+    "trusted.delegate",
+    "user.delegate",
+)  # attributes with which systemd marks a delegated cgroup
 ADVICE = (
     "name a directory of cgroups v2 (cgroup), or let systemd delegate one (Delegate=yes, DelegateSubgroup=)"
 )
@@ -53,7 +56,7 @@ class UserCgroups:
         self.remove_all()  # of an earlier suexecme
 
     @classmethod
-    def found(cls, setting: str) -> UserCgroups:
+    def from_setting(cls, setting: str) -> UserCgroups:
         """Return the cgroups that the setting `cgroup` leads to; or none, with the reason."""
         try:
             base = find_base(setting)
@@ -68,15 +71,16 @@ class UserCgroups:
         """Return one line that says how the limits of users are enforced, for the log and the status."""
         if not self.base:
             return f"limits of processes (setrlimit); no cgroups: {self.reason}"
-        lacking = [field for field in CONTROLLERS if field not in self.enforced]
-        words = ", ".join(field.replace("_", "-") for field in CONTROLLERS if field in self.enforced)
+        enforced = ", ".join(field.replace("_", "-") for field in CONTROLLERS if field in self.enforced)
         not_enforced = "".join(
-            f"; not {field.replace('_', '-')}: there is no controller {CONTROLLERS[field]}"
-            for field in lacking
+            f"; not {field.replace('_', '-')}: there is no controller {controller}"
+            for field, controller in CONTROLLERS.items()
+            if field not in self.enforced
         )
-        return f"cgroups below {self.base} ({words}){not_enforced}"
+        return f"cgroups below {self.base} ({enforced}){not_enforced}"
 
     def path(self, uid: int) -> str:
+        """Return the directory of a user's cgroup."""
         return os.path.join(self.base, f"user-{uid}")
 
     def prepare(self, uid: int, limits: UserLimits) -> str:
@@ -88,10 +92,10 @@ class UserCgroups:
             return ""
         with suppress(FileExistsError):
             os.mkdir(self.path(uid), 0o755)
-        self.write(uid, limits)
+        self.write_limits(uid, limits)
         return os.path.join(self.path(uid), "cgroup.procs")
 
-    def write(self, uid: int, limits: UserLimits) -> None:
+    def write_limits(self, uid: int, limits: UserLimits) -> None:
         """Set the limits of a user's cgroup. Raises OSError."""
         path = self.path(uid)
         if "memory" in self.enforced:
@@ -101,13 +105,13 @@ class UserCgroups:
         if "processes" in self.enforced:
             write_file(path, "pids.max", str(limits.processes or "max"))
         if "cpu_share" in self.enforced:
-            quota = limits.cpu_share * PERIOD_US // 100 if limits.cpu_share else "max"
+            quota = limits.cpu_share * PERIOD_US // 100 if limits.cpu_share else "max"  # microseconds
             write_file(path, "cpu.max", f"{quota} {PERIOD_US}")
 
-    def change(self, uid: int, limits: UserLimits) -> None:
+    def change_limits(self, uid: int, limits: UserLimits) -> None:
         """Set other limits, if the user has a cgroup. Raises OSError."""
         if self.base and os.path.isdir(self.path(uid)):
-            self.write(uid, limits)
+            self.write_limits(uid, limits)
 
     def oom_kill_count(self, uid: int) -> int:
         """Return how many processes of a user the kernel has killed for lack of memory."""
@@ -151,15 +155,16 @@ def find_base(setting: str, proc: str = "/proc") -> str:
     if setting != "auto":
         if not os.path.isfile(os.path.join(setting, "cgroup.controllers")):
             raise NoCgroup(f"{setting} is no directory of cgroups v2 (cgroup)")
-        if processes_in(setting):
+        if has_processes(setting):
             raise NoCgroup(f"{setting} has processes: name a cgroup without any (cgroup)")
         return setting
     mount, own_cgroup = mount_of(proc), cgroup_of(proc)
     if not mount:
         raise NoCgroup("no file system of type cgroup2 is mounted")
     own_path = os.path.join(mount, own_cgroup.lstrip("/"))
+    # The parent first: systemd puts X-Switch into a child of the delegated cgroup (DelegateSubgroup=)
     for path in (os.path.dirname(own_path), own_path):
-        if path.startswith(mount) and is_delegated(path) and not processes_in(path):
+        if path.startswith(mount) and is_delegated(path) and not has_processes(path):
             return path
     raise NoCgroup(f"{own_cgroup or '/'} is not delegated: {ADVICE}")
 
@@ -186,14 +191,14 @@ def enable_controllers(base: str) -> frozenset[str]:
 
 def is_delegated(path: str) -> bool:
     """Return whether systemd has delegated a cgroup."""
-    for name in DELEGATED:
+    for name in DELEGATION_ATTRIBUTES:
         with suppress(OSError):
             if os.getxattr(path, name) == b"1":
                 return True
     return False
 
 
-def processes_in(path: str) -> bool:
+def has_processes(path: str) -> bool:
     """Return whether processes are in a cgroup itself."""
     try:
         with open(os.path.join(path, "cgroup.procs"), encoding="utf-8") as file:

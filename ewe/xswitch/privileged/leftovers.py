@@ -53,7 +53,7 @@ class LeftoverProcesses:
         elif leftover_pids <= self.disabled_pids:
             # The last walk has already disabled all of them. None can fork any more, so no new one follows the kill
             for pid in leftover_pids:
-                send(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         self.disabled_pids = leftover_pids
 
     def find_and_disable(self) -> set[int]:
@@ -97,10 +97,10 @@ def disable_process(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_NPROC, (0, 0))
     except OSError:
         pass  # the process has ended
-    send(pid, signal.SIGSTOP)
+    send_signal(pid, signal.SIGSTOP)
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     """Send a signal to a process, if it still runs."""
     try:
         os.kill(pid, number)
@@ -132,6 +132,7 @@ def uid_of(pid: int) -> int:
     """Return the uid of a process, -1 if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
+            # Uid:    1000    1000    1000    1000  (the first is the real uid)
             return next(int(line.split()[1]) for line in file if line.startswith(b"Uid:"))
     except (OSError, StopIteration):
         return -1

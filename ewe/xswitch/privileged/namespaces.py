@@ -27,8 +27,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from ewe.xswitch.engine_kinds import ENGINES
-from ewe.xswitch.process import CLONE_NEWNS, Account, check, libc
-from ewe.xswitch.public import COPIES
+from ewe.xswitch.process import CLONE_NEWNS, Account, libc, raise_if_failed
+from ewe.xswitch.public import COPIES_PREFIX
 from ewe.xswitch.settings import Settings
 
 # <sys/mount.h>
@@ -36,6 +36,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4,
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 PRIVATE_TMP_SIZE = "size=64m,nr_inodes=32k"  # of each of them, for all engines of a user: tmpfs(5)
 MAX_REASON_BYTES = 4096
+MADE = b"+"  # the report of a child that has made a namespace; any other is an errno and a file
 
 
 class UserNamespaces:
@@ -44,15 +45,15 @@ class UserNamespaces:
     def __init__(self) -> None:
         self.descriptors: dict[int, int] = {}  # by uid
 
-    def prepare(self, account: Account, settings: Settings, works: str) -> str:
+    def prepare(self, account: Account, settings: Settings, work_base: str) -> str:
         """Return the file of an account's namespace; make it for the first engine. Raises OSError.
 
-        works: the directory with the directories for `{work}`.
+        work_base: the directory with the directories for `{work}`.
         """
         if account.uid not in self.descriptors:
-            hidden = [each for each in map(os.path.realpath, settings.private_homes) if os.path.isdir(each)]
-            kept = [account.home, works, *settings.roots, *programs_of(settings)]
-            self.descriptors[account.uid] = make(hidden, kept)
+            homes = [home for home in map(os.path.realpath, settings.private_homes) if os.path.isdir(home)]
+            visible = [account.home, work_base, *settings.roots, *programs_of(settings)]
+            self.descriptors[account.uid] = make_namespace(homes, visible)
         return f"/proc/{os.getpid()}/fd/{self.descriptors[account.uid]}"
 
     def remove(self, uid: int) -> None:
@@ -62,60 +63,76 @@ class UserNamespaces:
 
 
 def programs_of(settings: Settings) -> list[str]:
-    """Return the files of engine programs, and the directory of X-Switch's own ones."""
-    copies = os.path.join(tempfile.gettempdir(), COPIES)
-    paths = []
-    for word in {word for kind in settings.engines.values() for word in kind.command if word.startswith("/")}:
-        if word.startswith(ENGINES + "/"):
-            word = ENGINES
-        elif word.startswith(copies):
-            word = copies + word.removeprefix(copies).partition("/")[0]
-        paths.append(word)
-    return paths
+    """Return the files of the engines' programs.
+
+    Of X-Switch's own engine programs, return the whole directory: the installed one (ENGINES), or the copy
+    (public.py).
+    """
+    copies_prefix = os.path.join(tempfile.gettempdir(), COPIES_PREFIX)
+    programs = set()
+    for path in (word for kind in settings.engines.values() for word in kind.command if word.startswith("/")):
+        if path.startswith(ENGINES + "/"):
+            programs.add(ENGINES)
+        elif path.startswith(
+            copies_prefix
+        ):  # /tmp/xswitch-engines-abc123/python.py -> /tmp/xswitch-engines-abc123
+            random_end, _, _ = path.removeprefix(copies_prefix).partition("/")
+            programs.add(copies_prefix + random_end)
+        else:
+            programs.add(path)
+    return sorted(programs)
 
 
-def make(homes: Sequence[str], kept: Iterable[str]) -> int:
+def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
     """Return a descriptor of a new mount namespace. Raises OSError.
 
-    homes: directories to hide, beside TEMPORARY. kept: files and directories that stay visible.
+    homes: directories to hide, beside TEMPORARY. visible: files and directories that stay visible.
+
+    A child makes the namespace and reports by one pipe. It waits at the other until the parent has a descriptor: a
+    namespace ends with its last process or descriptor.
     """
-    origin, to = os.pipe2(os.O_CLOEXEC)
-    held, hold = os.pipe2(os.O_CLOEXEC)
+    report_reader, report_writer = os.pipe2(os.O_CLOEXEC)
+    end_reader, end_writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if not child:
         try:
-            os.close(hold)
-            arrange_mounts(homes, kept)
-            os.write(to, b"+")
-            os.read(held, 1)  # until the parent has opened the namespace, or has ended
+            os.close(end_writer)
+            arrange_mounts(homes, visible)
+            os.write(report_writer, MADE)
+            os.read(end_reader, 1)  # until the parent has opened the namespace, or has ended
         except OSError as reason:
             text = f"{reason.errno or 0} {reason.filename or ''}"
-            os.write(to, os.fsencode(text)[:MAX_REASON_BYTES])
+            os.write(report_writer, os.fsencode(text)[:MAX_REASON_BYTES])
         finally:
             os._exit(0)
-    os.close(to)
-    os.close(held)
+    os.close(report_writer)
+    os.close(end_reader)
     try:
-        said = os.read(origin, MAX_REASON_BYTES)
-        if said == b"+":
+        report = os.read(report_reader, MAX_REASON_BYTES)
+        if report == MADE:
             return os.open(f"/proc/{child}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        number, _, path = os.fsdecode(said or b"0 ").partition(" ")
+        # b"": the child has ended without a report
+        number, _, path = os.fsdecode(report or b"0 ").partition(" ")
         raise OSError(int(number), os.strerror(int(number)), path or None)
     finally:
-        os.close(origin)
-        os.close(hold)
+        os.close(report_reader)
+        os.close(end_writer)
         os.waitpid(child, 0)
 
 
-def arrange_mounts(homes: Sequence[str], kept: Iterable[str]) -> None:
-    """Leave the common mount namespace, and hide directories in the new one. Raises OSError."""
-    check(libc.unshare(CLONE_NEWNS), "unshare")
+def arrange_mounts(homes: Sequence[str], visible: Iterable[str]) -> None:
+    """Leave the common mount namespace, and hide directories in the new one. Raises OSError.
+
+    homes, visible: see make_namespace().
+    """
+    raise_if_failed(libc.unshare(CLONE_NEWNS), "unshare")
     mount("none", "/", "", MS_REC | MS_SLAVE)  # mounts here do not appear outside
-    temporary = [each for each in map(os.path.realpath, TEMPORARY) if os.path.isdir(each)]
+    temporary = [path for path in map(os.path.realpath, TEMPORARY) if os.path.isdir(path)]
     hidden = outermost([*temporary, *homes])
     opened: dict[str, int] = {}
-    names = {name for path in kept for name in names_of(path)}
-    below = [name for name in names if any(name.startswith(each + "/") for each in hidden)]
+    names = {name for path in visible for name in names_with_and_without_links(path)}
+    below = [name for name in names if any(name.startswith(directory + "/") for directory in hidden)]
+    # Open them before a mount hides them
     for path in outermost(below):
         with suppress(FileNotFoundError):
             opened[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -123,6 +140,7 @@ def arrange_mounts(homes: Sequence[str], kept: Iterable[str]) -> None:
         mode = 0o1777 if path in temporary else 0o755
         mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"{PRIVATE_TMP_SIZE},mode={mode:o}")
     os.umask(0o022)
+    # Mount each at its old name, for which the new file system needs a directory or a file
     for path, descriptor in opened.items():
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             os.makedirs(path, exist_ok=True)
@@ -130,12 +148,12 @@ def arrange_mounts(homes: Sequence[str], kept: Iterable[str]) -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         mount(f"/proc/self/fd/{descriptor}", path, "", MS_BIND | MS_REC)
-    for path in hidden:
+    for path in hidden:  # read-only only now: the directories above had to be made first
         if path not in temporary:
             mount("tmpfs", path, "tmpfs", MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def names_of(path: str) -> set[str]:
+def names_with_and_without_links(path: str) -> set[str]:
     """Return the given name of a file that stays visible, and its name after the links among its directories.
 
     If /home is a link to /srv/home, only the second name is below a hidden directory.
@@ -146,25 +164,25 @@ def names_of(path: str) -> set[str]:
 
 def outermost(paths: Iterable[str]) -> list[str]:
     """Return each path that is not below another one, once."""
-    found: list[str] = []
-    for path in sorted(set(paths)):
-        if not any(path.startswith(each.rstrip("/") + "/") for each in found):
-            found.append(path)
-    return found
+    highest: list[str] = []
+    for path in sorted(set(paths)):  # a directory comes before the paths below it
+        if not any(path.startswith(directory.rstrip("/") + "/") for directory in highest):
+            highest.append(path)
+    return highest
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Call mount(2). Raises OSError."""
+    """Call mount(2). Raises OSError. kind: of the file system. data: its options."""
     words = [os.fsencode(word) for word in (source, target, kind)]
-    check(libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None), target)
+    raise_if_failed(libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None), target)
 
 
-def why_not() -> str:
+def namespace_obstacle() -> str:
     """Return why this process cannot make mount namespaces, "" if it can."""
     if os.geteuid() != 0:
         return "only root may make a mount namespace"
     try:
-        os.close(make((), ()))
+        os.close(make_namespace(homes=(), visible=()))
     except OSError as reason:
         return f"the system allows no mount namespace ({reason.filename}: {reason.strerror})"
     return ""

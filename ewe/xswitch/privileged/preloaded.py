@@ -37,19 +37,21 @@ class PreloadedParent:
         """Start the parent. Raises OSError."""
         self.kind = kind
         # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
-        self.enters_namespaces = kind.command[-1].endswith(".py")
+        interpreter, *arguments = kind.command
+        engine_file = kind.command[-1]
+        self.enters_namespaces = engine_file.endswith(".py")
         self.channel, child_end = channel.pair()
         self.channel.settimeout(ANSWER_SECONDS)
-        program = PROGRAMS[os.path.splitext(kind.command[-1])[1]]
-        command = [kind.command[0], *program, *kind.command[1:], *(kind.preload or ())]
+        _, extension = os.path.splitext(engine_file)
+        command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
         # The parent keeps suexecme's uid: name and home are only for its environment.
-        ours = Account("nobody", os.geteuid(), os.getegid(), (), "/")
+        own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/")
         with child_end:
             self.pid = start(
                 command,
-                {**clean_environment(ours), **kind.variables},
-                {0: child_end.fileno(), 1: 2, 2: 2},
-                lambda: None,
+                {**clean_environment(own_account), **kind.variables},
+                {0: child_end.fileno(), 1: 2, 2: 2},  # orders come on 0; 1 and 2 are the log
+                lambda: None,  # it keeps its user
                 adopts=False,
             )
 
@@ -81,10 +83,16 @@ class PreloadedParent:
             # Too late, or the parent has ended. The engine may have answered after the timeout: last_answer()
             answer = self.last_answer()
             self.end()
-        return int(answer[0]["pid"]) if answer is not None else 0
+        if answer is None:
+            return 0
+        message, _ = answer
+        return int(message["pid"])
 
     def last_answer(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Close the channel for answers; return one that came late. A child without an answer yet ends instead."""
+        """Close the channel for answers; return one that came late, None without one.
+
+        A child that has not answered yet cannot answer any more, and ends.
+        """
         try:
             self.channel.shutdown(socket.SHUT_RD)
             return channel.receive(self.channel)

@@ -26,10 +26,10 @@ from ewe.config.defaults import WEB_INF
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
 
-MAX_FIRST_LINE_BYTES = 200  # bytes
+MAX_FIRST_LINE_BYTES = 200
 MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhile
 MAX_LINKS = 40  # on the way to a script: the kernel's own limit
-WRITABLE = 0o022  # by group or others
+WRITABLE_BY_OTHERS = 0o022  # by group or others
 
 
 class Refusal(Exception):
@@ -76,20 +76,21 @@ def examine_once(path: str, settings: Settings) -> ExaminedScript:
     if not path.startswith("/") or "\0" in path:
         raise Refusal("the path is not absolute")
     try:
-        real, links = resolve(path)
+        real, links = resolve_links(path)
         status = os.lstat(real)
     except OSError as reason:
         raise Refusal(f"no script: {reason.strerror}", 404) from None
     except UnicodeEncodeError:
         raise Refusal("no script: the path has characters that no file name has", 404) from None
-    application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF
-    if not stat.S_ISREG(status.st_mode) and not application:
+    is_application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF
+    if not stat.S_ISREG(status.st_mode) and not is_application:
         raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
-    root = next((root for root in map(os.path.realpath, settings.roots) if inside(real, root)), "")
-    account = for_site(real, root, settings) if root else for_owner(real, status.st_uid, settings)
-    script = ExaminedScript(
-        account, WEB_INF if application else interpreter_of(first_line(real, status)), real
+    root = next((root for root in map(os.path.realpath, settings.roots) if is_inside(real, root)), "")
+    account = (
+        account_for_site(real, root, settings) if root else account_for_owner(real, status.st_uid, settings)
     )
+    interpreter = WEB_INF if is_application else interpreter_of(first_line(real, examined=status))
+    script = ExaminedScript(account, interpreter, real)
     for link, uid in links.items():
         if uid not in (0, script.account.uid):
             name = account_of(uid).name
@@ -99,12 +100,12 @@ def examine_once(path: str, settings: Settings) -> ExaminedScript:
     return script
 
 
-def resolve(path: str) -> tuple[str, dict[str, int]]:
+def resolve_links(path: str) -> tuple[str, dict[str, int]]:
     """Return a path without links, and the links on the way: {link: uid of its owner}. Raises OSError."""
     links: dict[str, int] = {}
-    followed = 0
+    followed_count = 0
     real = "/"
-    remaining_parts = path.split("/")[::-1]
+    remaining_parts = path.split("/")[::-1]  # the next part comes last
     while remaining_parts:
         name = remaining_parts.pop()
         if name in ("", ".", ".."):
@@ -115,18 +116,21 @@ def resolve(path: str) -> tuple[str, dict[str, int]]:
         if not stat.S_ISLNK(status.st_mode):
             real = next_path
             continue
-        followed += 1
-        if followed > MAX_LINKS:
+        followed_count += 1
+        if followed_count > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         links[next_path] = status.st_uid
         target = os.readlink(next_path)
         real = "/" if target.startswith("/") else real
-        remaining_parts += target.split("/")[::-1]
+        remaining_parts += target.split("/")[::-1]  # the parts of the target come before the others
     return real, links
 
 
-def for_owner(real: str, uid: int, settings: Settings) -> Account:
-    """Return the account of a script that runs as its owner. Raises Refusal."""
+def account_for_owner(real: str, uid: int, settings: Settings) -> Account:
+    """Return the account of a script that runs as its owner. Raises Refusal.
+
+    real: the path without links. uid: of the owner.
+    """
     account = account_of(uid)
     if uid < settings.min_uid and uid != os.geteuid():
         raise Refusal(f"its owner {account.name} has uid {uid}, below min-uid {settings.min_uid}")
@@ -138,17 +142,20 @@ def for_owner(real: str, uid: int, settings: Settings) -> Account:
             f"its owner is {account.name}, and this X-Switch runs as {own_name}: only root can become another"
         )
     directory = os.path.realpath(os.path.join(account.home, settings.userdir))
-    if not inside(real, directory):
+    if not is_inside(real, directory):
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_path(real, directory, {uid})
     home = os.path.realpath(account.home)
-    if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE:
-        raise Refusal(writable(f"the home directory {home}", home))
+    if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE_BY_OTHERS:
+        raise Refusal(writable_reason(f"the home directory {home}", home))
     return account
 
 
-def for_site(real: str, root: str, settings: Settings) -> Account:
-    """Return the account that runs a script of the site: the configured one. Raises Refusal."""
+def account_for_site(real: str, root: str, settings: Settings) -> Account:
+    """Return the account that runs a script of the site: the configured one. Raises Refusal.
+
+    real: the path without links. root: the configured root above it.
+    """
     if os.geteuid() == 0:
         try:
             account = account_of(pwd.getpwnam(settings.runs_scripts).pw_uid)
@@ -158,6 +165,7 @@ def for_site(real: str, root: str, settings: Settings) -> Account:
     else:
         account = account_of(os.geteuid())
         owners = {0, account.uid}
+    # owners: the uids to which the script and its directories may belong
     if account.uid == 0:
         raise Refusal("scripts of the site would run as root: set script-user", 500)
     check_path(real, root, owners)
@@ -186,7 +194,7 @@ def account_for_log(path: str, settings: Settings) -> Account | None:
     return account if account.uid >= settings.min_uid else None
 
 
-def inside(path: str, directory: str) -> bool:
+def is_inside(path: str, directory: str) -> bool:
     """Return whether a path is below a directory. Both must be without links."""
     return path.startswith(directory.rstrip("/") + "/")
 
@@ -199,11 +207,11 @@ def check_path(real: str, top: str, owners: set[int]) -> None:
     path = real
     while True:
         status = os.lstat(path)
-        what = "the script" if path == real else f"the directory {path}"
+        description = "the script" if path == real else f"the directory {path}"
         if status.st_uid not in owners:
-            raise Refusal(f"{what} belongs to uid {status.st_uid}")
-        if status.st_mode & WRITABLE:
-            raise Refusal(writable(what, path))
+            raise Refusal(f"{description} belongs to uid {status.st_uid}")
+        if status.st_mode & WRITABLE_BY_OTHERS:
+            raise Refusal(writable_reason(description, path))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
             raise Refusal("the script is set-user-id or set-group-id")
         if path == top:
@@ -211,10 +219,13 @@ def check_path(real: str, top: str, owners: set[int]) -> None:
         path = os.path.dirname(path)
 
 
-def writable(what: str, path: str) -> str:
-    """Return the reason to refuse a path that others may write to, and the command that fixes it."""
+def writable_reason(description: str, path: str) -> str:
+    """Return the reason to refuse a path that others may write to, and the command that fixes it.
+
+    description: of the file or directory, for people.
+    """
     mode = stat.S_IMODE(os.stat(path).st_mode)
-    return f"{what} is writable by others (mode {mode:04o}): chmod go-w {path}"
+    return f"{description} is writable by others (mode {mode:04o}): chmod go-w {path}"
 
 
 def first_line(path: str, examined: os.stat_result) -> bytes:
@@ -232,7 +243,7 @@ def first_line(path: str, examined: os.stat_result) -> bytes:
     except OSError:
         return b""
     try:
-        if identity(os.fstat(path_descriptor)) != identity(examined):
+        if file_identity(os.fstat(path_descriptor)) != file_identity(examined):
             raise Replaced
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         with open(os.open(f"/proc/self/fd/{path_descriptor}", flags), "rb") as file:
@@ -243,14 +254,15 @@ def first_line(path: str, examined: os.stat_result) -> bytes:
         os.close(path_descriptor)
 
 
-def identity(status: os.stat_result) -> tuple[int, ...]:
+def file_identity(status: os.stat_result) -> tuple[int, ...]:
     """Return the values that identify a file. The inode alone does not: the kernel reuses it for new files."""
     return status.st_dev, status.st_ino, status.st_mode, status.st_uid
 
 
 def interpreter_of(line: bytes) -> str:
     """Return the program that a #! line names: "python3" for "#!/usr/bin/env python3"; "" if none."""
-    words = line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
-    if words and os.path.basename(words[0]) == "env":
+    command = line.removeprefix(b"#!").decode("utf-8", "replace") if line.startswith(b"#!") else ""
+    words = command.split()
+    if words and os.path.basename(words[0]) == "env":  # env(1) runs the program that its first argument names
         words = [word for word in words[1:] if not word.startswith("-")]
     return os.path.basename(words[0]) if words else ""

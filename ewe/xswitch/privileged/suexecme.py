@@ -65,11 +65,11 @@ from typing import Any
 
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
-from ewe.xswitch.engine_kinds import WORK, EngineKind
+from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns, settings_for
 from ewe.xswitch.privileged.leftovers import PAUSE_SECONDS, LeftoverProcesses
-from ewe.xswitch.privileged.namespaces import UserNamespaces, why_not
+from ewe.xswitch.privileged.namespaces import UserNamespaces, namespace_obstacle
 from ewe.xswitch.privileged.preloaded import PreloadedParent
 from ewe.xswitch.privileged.rules import Refusal, account_for_log, examine
 from ewe.xswitch.privileged.work import WorkDirectories
@@ -84,7 +84,7 @@ from ewe.xswitch.process import (
 )
 from ewe.xswitch.settings import Settings, read_copy
 from ewe.xswitch.user_limits import UserLimits
-from ewe.xswitch.user_logs import doubt, open_log
+from ewe.xswitch.user_logs import directory_fault, open_log
 
 # Seconds that leftover processes may take to end when suexecme ends. A running supervisor kills suexecme after
 # SUEXECME_ENDS_S (supervisor.py), and then kills them itself.
@@ -110,7 +110,7 @@ class Suexecme:
         self.self_ended: dict[int, int] = {}
         self.preloaded: dict[str, PreloadedParent] = {}
         self.work_directories = WorkDirectories()
-        self.cgroups = UserCgroups.found(settings.cgroup)
+        self.cgroups = UserCgroups.from_setting(settings.cgroup)
         self.namespaces = UserNamespaces()
         self.drop_ins = DropIns()
         self.oom_kills: dict[int, int] = {}  # uid -> kills for lack of memory that were reported
@@ -123,7 +123,10 @@ class Suexecme:
             signal.signal(number, signal.SIG_IGN)  # suexecme ends when the main process does
 
     def run(self) -> None:
-        """Carry out orders until the main process has ended. No engine outlives this method."""
+        """Carry out orders until the main process has ended. No engine outlives this method.
+
+        Between orders, reap children, and seek and kill leftover processes.
+        """
         become_subreaper()
         self.report_limits()
         self.start_preloaded()
@@ -133,8 +136,8 @@ class Suexecme:
         poller.register(self.supervisor, select.POLLIN)
         try:
             while True:
-                pause = PAUSE_SECONDS * 1000 if self.leftovers.is_seeking() else None
-                ready = {descriptor for descriptor, _ in poller.poll(pause)}
+                pause_ms = PAUSE_SECONDS * 1000 if self.leftovers.is_seeking() else None
+                ready = {descriptor for descriptor, _ in poller.poll(pause_ms)}
                 if self.wakeup_reader in ready:
                     os.read(self.wakeup_reader, WAKEUP_BYTES)
                     self.leftovers.seek(self.reap())
@@ -207,9 +210,9 @@ class Suexecme:
             pass
 
     def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
-        """Send a message about a user, with a descriptor of the user's log.
+        """Send the main process a message about a user, with a descriptor of the user's log.
 
-        The accounts of the settings `user` and `script-user` get no descriptor.
+        The accounts of the settings `user` and `script-user` have no log.
         """
         descriptors = []
         if account is not None:
@@ -260,12 +263,13 @@ class Suexecme:
         parent = self.preloaded.get(engine)
         if parent is not None and namespace and not parent.enters_namespaces:
             parent = None
+        # 0: there is no preloaded parent, or it cannot fork
         pid = 0 if parent is None else parent.start(account, limits, descriptors, cgroup, namespace)
-        pid = pid or self.start_cold(kind, account, limits, cgroup, namespace, descriptors)
+        pid = pid or self.start_by_command(kind, account, limits, cgroup, namespace, descriptors)
         self.engines[pid] = account
         return pid
 
-    def start_cold(
+    def start_by_command(
         self,
         kind: EngineKind,
         account: Account,
@@ -277,15 +281,18 @@ class Suexecme:
         """Start an engine by its command; return its pid. cgroup, namespace: see become(). Raises OSError."""
         # The first is the data socket, or the listening socket of a FastCGI engine
         socket_or_input, errors, *control = descriptors
+        # number in the engine's process -> descriptor here
         if kind.protocol == "engine":
-            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control[0]}
+            [control_socket] = control
+            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control_socket}
         else:
             numbers = {0: socket_or_input, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.variables}
         command = kind.command
-        work = self.work_directories.make(account) if any(WORK in word for word in command) else ""
-        if work:
-            command = tuple(word.replace(WORK, work) for word in command)
+        needs_work_directory = any(WORK_PLACEHOLDER in word for word in command)
+        work_directory = self.work_directories.make(account) if needs_work_directory else ""
+        if work_directory:
+            command = tuple(word.replace(WORK_PLACEHOLDER, work_directory) for word in command)
         # An engine of the engine protocol adopts, finds and reaps its script's leftover processes. php-cgi or a JVM
         # would never reap them, and its user could soon start no more processes.
         adopts = kind.protocol == "engine"
@@ -294,9 +301,9 @@ class Suexecme:
                 command, environment, numbers, lambda: become(account, limits, cgroup, namespace), adopts
             )
         except OSError:
-            self.work_directories.remove_unused(work)
+            self.work_directories.remove_unused(work_directory)
             raise
-        self.work_directories.assign(work, pid, account)
+        self.work_directories.note_engine(work_directory, pid, account)
         return pid
 
     def namespace_of(self, account: Account, user_limits: UserLimits) -> str:
@@ -306,9 +313,9 @@ class Suexecme:
         try:
             return self.namespaces.prepare(account, self.settings, self.work_directories.base)
         except OSError as reason:
-            where = f"{reason.filename}: " if reason.filename else ""
+            file = f"{reason.filename}: " if reason.filename else ""
             raise Refusal(
-                f"{account.name} has no private file system: {where}{reason.strerror}", 503
+                f"{account.name} has no private file system: {file}{reason.strerror}", 503
             ) from None
 
     # Limits of users
@@ -321,7 +328,7 @@ class Suexecme:
                 if grp.getgrnam(name).gr_gid in account.groups:
                     groups.append(name)
             except (KeyError, ValueError):
-                pass  # there is no such group: Settings.doubts() has said so
+                pass  # there is no such group: Settings.warnings() has said so
         return groups
 
     def own_limits(self, account: Account) -> UserLimits:
@@ -329,13 +336,17 @@ class Suexecme:
         return self.settings.own_limits(account.name, self.groups_of(account))
 
     def report_limits(self) -> None:
-        """Log whether cgroups or setrlimit(2) enforce the limits of users, if there are any limits."""
+        """Log whether cgroups or setrlimit(2) enforce the limits of users, if there are any limits.
+
+        Log also which settings have no effect on this system.
+        """
         tables = [*self.settings.users.values(), *self.settings.groups.values()]
         if tables:
             self.log.info(f"[users] and [groups] are kept by {self.cgroups.describe()}")
-        if (self.settings.private or any(each.private for each in tables)) and (reason := why_not()):
-            self.log.error(f"private: {reason}: engines of the users concerned do not start")
-        if "cpu_share" not in self.cgroups.enforced and any(each.cpu_share for each in tables):
+        is_needed = self.settings.private or any(table.private for table in tables)
+        if is_needed and (obstacle := namespace_obstacle()):
+            self.log.error(f"private: {obstacle}: engines of the users concerned do not start")
+        if "cpu_share" not in self.cgroups.enforced and any(table.cpu_share for table in tables):
             self.log.warning("cpu-share has no effect: it needs a cgroup with the controller cpu")
 
     def change_cgroups(self) -> None:
@@ -343,12 +354,15 @@ class Suexecme:
         self.report_limits()
         for account in {account.uid: account for account in self.engines.values()}.values():
             try:
-                self.cgroups.change(account.uid, self.own_limits(account))
+                self.cgroups.change_limits(account.uid, self.own_limits(account))
             except OSError as reason:
                 self.log.error(f"the limits of {account.name} do not change: {reason.strerror}")
 
     def memory_cause(self, uid: int) -> dict[str, str]:
-        """Return why the kernel has killed an engine of a user: {"cause"} if its cgroup was out of memory."""
+        """Return {"cause": text} if the kernel has killed an engine of a user because its cgroup had no memory.
+
+        Return {} otherwise. Note the number of such kills: each is reported once.
+        """
         if not self.cgroups.base or (kills := self.cgroups.oom_kill_count(uid)) <= self.oom_kills.get(uid, 0):
             return {}
         self.oom_kills[uid] = kills
@@ -380,15 +394,16 @@ class Suexecme:
                 return uids
             if not pid:
                 return uids
-            if os.WIFSTOPPED(status):
+            if os.WIFSTOPPED(status):  # waitpid(2) reports a stop only to a tracer
                 # A script has made suexecme its tracer (PTRACE_TRACEME), and would stay stopped without a limit.
                 os.kill(pid, signal.SIGKILL)
                 continue
-            self.work_directories.removed(pid)
-            if (installed := self.drop_ins.ended(pid, status)) is not None:
-                for line in installed[1]:
-                    self.send_about_user(installed[0], {"package": line})
-                self.send_to_main({"installed": installed[0].home})
+            self.work_directories.finish_removal(pid)
+            if (installation := self.drop_ins.ended(pid, status)) is not None:
+                account, lines = installation
+                for line in lines:
+                    self.send_about_user(account, {"package": line})
+                self.send_to_main({"installed": account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
             for name, parent in list(self.preloaded.items()):
@@ -451,16 +466,16 @@ class Suexecme:
 
     def start_preloaded(self) -> None:
         """Start a preloaded parent for each language that should have one; end the others."""
-        wanted = {
+        preloading_kinds = {
             name: kind
             for name, kind in self.settings.engines.items()
             if self.settings.preload and kind.preload is not None
         }
         for name, parent in list(self.preloaded.items()):
-            if wanted.get(name) != parent.kind:
+            if preloading_kinds.get(name) != parent.kind:
                 del self.preloaded[name]
                 parent.end()
-        for name, kind in wanted.items():
+        for name, kind in preloading_kinds.items():
             if name not in self.preloaded:
                 try:
                     self.preloaded[name] = PreloadedParent(kind)
@@ -494,7 +509,8 @@ def is_child(pid: int) -> bool:
 
 def log_directory_of(settings: Settings) -> str:
     """Return the directory of the users' logs, "" if there is none, or if others may write to it."""
-    return "" if settings.user_logs and doubt(settings.user_logs) else settings.user_logs
+    is_unfit = bool(settings.user_logs) and directory_fault(settings.user_logs) != ""
+    return "" if is_unfit else settings.user_logs
 
 
 def memory_of(pid: int) -> tuple[int, int]:
@@ -505,9 +521,12 @@ def memory_of(pid: int) -> tuple[int, int]:
     """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            lines = [line.split() for line in file.read().splitlines()[1:]]
-    except OSError:
+            _first_line, *lines = file.read().splitlines()  # the first has the range of addresses
+    except (OSError, ValueError):  # ValueError: an empty file
         return 0, 0
-    sizes = {line[0]: int(line[1]) * 1024 for line in lines}
+    sizes = {}  # "Rss:   1234 kB" -> {b"Rss:": bytes}
+    for line in lines:
+        name, kilobytes, *_ = line.split()
+        sizes[name] = int(kilobytes) * 1024
     private = sizes.get(b"Private_Clean:", 0) + sizes.get(b"Private_Dirty:", 0)
     return private, sizes.get(b"Rss:", 0) - private

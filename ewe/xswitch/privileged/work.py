@@ -25,7 +25,7 @@ class WorkDirectories:
     def __init__(self) -> None:
         # Named by the supervisor's pid, which is the same after a restart of suexecme. All directories are in this
         # one, so that private engines (namespaces.py) see it, and nothing else of the system's /tmp.
-        self.base = own_directory(base_of(os.getppid()))
+        self.base = own_directory(base_directory(os.getppid()))
         self.directories: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
         self.removers: dict[int, str] = {}  # pid of a process -> the directory that it empties
         for entry in list(os.scandir(self.base)):
@@ -38,10 +38,10 @@ class WorkDirectories:
         except OSError:
             return
         if stat.S_ISDIR(status.st_mode):
-            self.remove(directory, Account("", status.st_uid, status.st_gid, (), "/"))
+            self.start_removal(directory, Account("", status.st_uid, status.st_gid, groups=(), home="/"))
 
     def make(self, account: Account) -> str:
-        """Make a directory for an account. Raises OSError."""
+        """Make a work directory for an account; return its path. Raises OSError."""
         directory = tempfile.mkdtemp(dir=self.base)
         os.chown(directory, account.uid, account.gid)
         return directory
@@ -55,52 +55,56 @@ class WorkDirectories:
             with suppress(OSError):
                 os.rmdir(directory)
 
-    def assign(self, directory: str, pid: int, account: Account) -> None:
+    def note_engine(self, directory: str, pid: int, account: Account) -> None:
         """Note the engine that a directory belongs to; "": the engine has none."""
         if directory:
             self.directories[pid] = directory, account
 
     def remove_of_engine(self, pid: int) -> None:
-        """Remove the directory of an engine that has ended."""
+        """Start the removal of the directory of an engine that has ended."""
         if pid in self.directories:
-            self.remove(*self.directories.pop(pid))
+            directory, account = self.directories.pop(pid)
+            self.start_removal(directory, account)
 
-    def remove(self, directory: str, account: Account) -> None:
-        """Start the removal of what is in a directory, as its user; removed() then removes the directory."""
+    def start_removal(self, directory: str, account: Account) -> None:
+        """Start a process that empties a directory, as its user; finish_removal() then removes the directory."""
         command = ("rm", "-rf", "--", directory)
-        nothing = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         try:
             remover = start(
                 command,
                 clean_environment(account),
-                {0: nothing, 1: nothing, 2: nothing},
+                {0: null, 1: null, 2: null},
                 lambda: become(account, EngineLimits(cpu=REMOVAL_CPU_S)),
             )
             self.removers[remover] = directory
         except OSError:
             pass  # no process could be made: the directory stays
         finally:
-            os.close(nothing)
+            os.close(null)
 
-    def removed(self, remover: int) -> None:
-        """Remove a directory, which is empty, once the process that has emptied it has ended."""
+    def finish_removal(self, remover: int) -> None:
+        """Remove a directory, which is empty, once the process that has emptied it has ended.
+
+        remover: the pid of that process; the pids of others have no effect.
+        """
         if remover in self.removers:
             self.remove_unused(self.removers.pop(remover))
 
     def remove_all(self) -> None:
         """Remove the directories of killed engines, and wait for REMOVALS_TIMEOUT_S at most."""
         for pid in list(self.directories):
-            has_been_reaped(pid, os.WNOHANG)
+            reap_if_ended(pid)
             self.remove_of_engine(pid)
         end = time.monotonic() + REMOVALS_TIMEOUT_S
         while self.removers and time.monotonic() < end:
-            for pid in [pid for pid in self.removers if has_been_reaped(pid, os.WNOHANG)]:
-                self.removed(pid)
+            for pid in [pid for pid in self.removers if reap_if_ended(pid)]:
+                self.finish_removal(pid)
             time.sleep(REMOVAL_CHECK_S)
         self.remove_unused(self.base)  # if a removal still runs, it stays
 
 
-def base_of(supervisor: int) -> str:
+def base_directory(supervisor: int) -> str:
     """Return the directory for the work directories below a supervisor, by its pid."""
     return os.path.join(tempfile.gettempdir(), f"xswitch-work-{supervisor}")
 
@@ -134,9 +138,10 @@ def own_directory(path: str) -> str:
     return path
 
 
-def has_been_reaped(pid: int, options: int) -> bool:
-    """Reap a child, if it has ended; return whether it has."""
+def reap_if_ended(pid: int) -> bool:
+    """Reap a child, if it has ended; return whether it has. Do not wait for its end."""
     try:
-        return os.waitpid(pid, options)[0] != 0
+        reaped_pid, _ = os.waitpid(pid, os.WNOHANG)
+        return reaped_pid != 0
     except ChildProcessError:
         return True

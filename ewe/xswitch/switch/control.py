@@ -34,12 +34,14 @@ from typing import Any, NamedTuple
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.switch.scheduler import LANGUAGE, USER
 from ewe.xswitch.user_limits import UserLimits
 
 ACTIONS = ("list", "restart", "drain", "log")
-COUNTERS = {"restart": "restarted", "drain": "drained"}  # the reason of an engine's end: scheduler.ENDINGS
+END_CAUSES = {"restart": "restarted", "drain": "drained"}  # the reason of an engine's end: scheduler.ENDINGS
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-MAX_PIDS = 1000
+MAX_PIDS = 1000  # in one action
+MAX_PID_DIGITS = 9  # more than Linux's largest pid has
 MAX_NAME_BYTES = 256  # of an account, and of a language
 
 
@@ -48,9 +50,10 @@ class ActionRefused(Exception):
 
 
 class Action(NamedTuple):
-    """An action, and the engines that it names. user: "" means those of all users. pids, language: empty means any.
+    """An action, and the engines that it names.
 
-    by: the account that asks, for the log.
+    name: one of ACTIONS. user: "" means the engines of all users. pids, language: empty means any. by: the account
+    that asks, for the log.
     """
 
     name: str
@@ -59,8 +62,8 @@ class Action(NamedTuple):
     language: str = ""
     by: str = ""
 
-    def names(self, user: str, language: str, pid: int) -> bool:
-        """Return whether the action names an engine."""
+    def includes(self, user: str, language: str, pid: int) -> bool:
+        """Return whether an engine of this user, language and pid is one that the action names."""
         return (
             self.user in ("", user)
             and self.language in ("", language)
@@ -77,39 +80,46 @@ class Control:
         self.owner = owner
 
     def action_of(self, peer: socket.socket, params: dict[bytes, bytes]) -> Action:
-        """Return the action that a request asks for. peer: the connection. Raises ActionRefused."""
-        name = text_of(params, b"XSWITCH_ACTION")
+        """Return the action that a request asks for. Raises ActionRefused.
+
+        peer: the connection, by which the kernel knows the account. params: see the top of this file.
+        """
+        name = text_parameter(params, b"XSWITCH_ACTION")
         if name not in ACTIONS:
             raise ActionRefused(f"there is no action {name!r}: expected {', '.join(ACTIONS)}")
         account, reaches_all = rights_of(peer, self.owner, self.context.settings)
-        scope = text_of(params, b"XSWITCH_SCOPE")
-        user = "" if reaches_all else account
+        scope = text_parameter(params, b"XSWITCH_SCOPE")
+        user = "" if reaches_all else account  # "" is every user
         if scope.startswith("user:") and len(scope) > len("user:"):
-            asked = scope.removeprefix("user:")
-            if user not in ("", asked):
-                raise ActionRefused(f"{account} may not act for {asked!r}: only root and `managers` may")
-            user = asked
+            scope_user = scope.removeprefix("user:")
+            if user not in ("", scope_user):
+                raise ActionRefused(f"{account} may not act for {scope_user!r}: only root and `managers` may")
+            user = scope_user
         elif scope == "all":
             if not reaches_all:
                 raise ActionRefused(f"{account} may not act for all users: only root and `managers` may")
         elif b"XSWITCH_SCOPE" in params:
             raise ActionRefused("XSWITCH_SCOPE is neither all nor user:NAME")
-        chosen = text_of(params, b"XSWITCH_USER")
-        if chosen and user not in ("", chosen):
-            raise ActionRefused(f"{user} may not act for {chosen!r}: a user reaches only own engines")
-        by = text_of(params, b"XSWITCH_FOR")
+        named_user = text_parameter(params, b"XSWITCH_USER")
+        if named_user and user not in ("", named_user):
+            raise ActionRefused(f"{user} may not act for {named_user!r}: a user reaches only own engines")
+        visitor = text_parameter(params, b"XSWITCH_FOR")
         return Action(
             name,
-            chosen or user,
-            pids_of(params.get(b"XSWITCH_PIDS", b"")),
-            text_of(params, b"XSWITCH_LANGUAGE"),
-            f"{by} (by {account})" if by else account,
+            named_user or user,
+            pids=pids_parameter(params.get(b"XSWITCH_PIDS", b"")),
+            language=text_parameter(params, b"XSWITCH_LANGUAGE"),
+            by=f"{visitor} (by {account})" if visitor else account,
         )
 
-    def chosen(self, action: Action) -> list[Engine]:
+    def engines_named_by(self, action: Action) -> list[Engine]:
         """Return the engines that an action names, among those that it may reach."""
         engines = self.context.scheduler.engines
-        return [each for each in engines if action.names(each.key[0], each.key[1], each.pid)]
+        return [
+            engine
+            for engine in engines
+            if action.includes(engine.key[USER], engine.key[LANGUAGE], engine.pid)
+        ]
 
     def carry_out(self, action: Action) -> dict[str, Any]:
         """Carry out `log`, `restart` or `drain`; return the answer.
@@ -121,9 +131,9 @@ class Control:
             return {"log": self.context.recent_lines.lines_of(action.user)}
         ended: list[int] = []
         ending: list[int] = []
-        for engine in self.chosen(action):
+        for engine in self.engines_named_by(action):
             user, language = engine.key
-            has_ended = self.context.scheduler.drain(engine, COUNTERS[action.name])
+            has_ended = self.context.scheduler.drain(engine, END_CAUSES[action.name])
             (ended if has_ended else ending).append(engine.pid)
             self.context.log.info(f"{action.name} of {user}'s {language} engine {engine.pid}: {action.by}")
         return {
@@ -132,18 +142,18 @@ class Control:
             "unknown": sorted(action.pids - {*ended, *ending}),
         }
 
-    def visible(self, status: dict[str, Any], action: Action) -> dict[str, Any]:
-        """Return the part of a status (status.collect) that an action may see, with the limits of its users."""
+    def visible_part(self, status: dict[str, Any], action: Action) -> dict[str, Any]:
+        """Return the part of a status (collect_status()) that an action may see, with the limits of its users."""
         engines = [
-            each for each in status["engines"] if action.names(each["user"], each["language"], each["pid"])
+            row for row in status["engines"] if action.includes(row["user"], row["language"], row["pid"])
         ]
         waiting = {user: count for user, count in status["waiting"].items() if action.user in ("", user)}
-        users = {action.user} if action.user else {each["user"] for each in engines} | waiting.keys()
+        users = {action.user} if action.user else {row["user"] for row in engines} | waiting.keys()
         part = {
             "engines": engines,
             "waiting": waiting,
             "limits": {user: self.limits_of(user) for user in sorted(users)},
-            "kept": status["limits"],
+            "kept": status["limits"],  # how the system enforces the limits, in words
         }
         if not action.user:
             part |= {name: status[name] for name in ("uptime", "connections", "resources", "counters")}
@@ -152,7 +162,7 @@ class Control:
     def part_for(self, peer: socket.socket, status: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a status for the process at the other end: other users' engines are left out.
 
-        Over TCP the account is unknown: whoever may connect there may run any script, and sees all.
+        Over TCP the account is unknown: a process that may connect there may run any script, and sees all.
         """
         if peer.family != socket.AF_UNIX:
             return status
@@ -162,12 +172,12 @@ class Control:
             return {**status, "engines": [], "waiting": {}}
         if reaches_all:
             return status
-        engines = [each for each in status["engines"] if each["user"] == account]
+        engines = [row for row in status["engines"] if row["user"] == account]
         waiting = {user: count for user, count in status["waiting"].items() if user == account}
         return {**status, "engines": engines, "waiting": waiting}
 
     def limits_of(self, user: str) -> dict[str, float | None]:
-        """Return the limits of a user, and `private`, by their names in the settings.
+        """Return the limits of a user, and whether `private` holds, by their names in the settings.
 
         None: no limit, or none that X-Switch sets.
         """
@@ -196,7 +206,8 @@ def rights_of(peer: socket.socket, owner: int, settings: Settings) -> tuple[str,
             "over TCP X-Switch cannot tell who asks: use its Unix socket (listen = unix:PATH)"
         )
     try:
-        uid = CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[1]
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        _pid, uid, _gid = CREDENTIALS.unpack(credentials)
         account = pwd.getpwuid(uid).pw_name
     except OSError as reason:
         raise ActionRefused(f"the system does not tell who asks: {reason.strerror}") from None
@@ -205,7 +216,7 @@ def rights_of(peer: socket.socket, owner: int, settings: Settings) -> tuple[str,
     return account, uid in (0, owner) or account in settings.managers
 
 
-def text_of(params: dict[bytes, bytes], name: bytes) -> str:
+def text_parameter(params: dict[bytes, bytes], name: bytes) -> str:
     """Return a parameter as text, "" without one. Raises ActionRefused."""
     raw = params.get(name, b"")
     if len(raw) > MAX_NAME_BYTES:
@@ -213,10 +224,10 @@ def text_of(params: dict[bytes, bytes], name: bytes) -> str:
     return os.fsdecode(raw)
 
 
-def pids_of(raw: bytes) -> frozenset[int]:
+def pids_parameter(raw: bytes) -> frozenset[int]:
     """Return the pids in a parameter. Raises ActionRefused."""
     words = raw.split()
-    numbers = [int(word) for word in words if word.isdigit() and len(word) < 10]
+    numbers = [int(word) for word in words if word.isdigit() and len(word) <= MAX_PID_DIGITS]
     if raw and (not words or len(numbers) != len(words) or 0 in numbers or len(words) > MAX_PIDS):
         raise ActionRefused(f"XSWITCH_PIDS: expected numbers of processes, 1 to {MAX_PIDS} of them")
     return frozenset(numbers)

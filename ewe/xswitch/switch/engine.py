@@ -36,7 +36,7 @@ from ewe.xswitch.switch.error_lines import ErrorLines
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
-from ewe.xswitch.switch.scheduler import Key
+from ewe.xswitch.switch.scheduler import USER, Key
 
 MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
 CLEANUP_SECONDS = 2.0  # that an engine may use the CPU after a request, to clean up
@@ -97,7 +97,7 @@ class Engine:
         self.script = exchange.script
         self.used_at = time.monotonic()
         self.awaits_body = exchange.body_left > 0
-        self.deadline = self.used_at + self.seconds_allowed()
+        self.deadline = self.used_at + self.allowed_seconds()
         exchange.assigned(self)
         self.send_request(exchange)
 
@@ -130,13 +130,13 @@ class Engine:
         """Start a new deadline: the client's for more of the body, or the script's time limit."""
         self.awaits_body = awaits_body
         if self.state is PAUSED:
-            self.seconds_left = self.seconds_allowed()
+            self.seconds_left = self.allowed_seconds()
         else:
-            self.deadline = time.monotonic() + self.seconds_allowed()
+            self.deadline = time.monotonic() + self.allowed_seconds()
 
-    def seconds_allowed(self) -> float:
-        """Return the client's time for more of the body, or else the script's time limit."""
-        return STALLED_SECONDS if self.awaits_body else self.context.time_limit_of(self.key[0])
+    def allowed_seconds(self) -> float:
+        """Return the client's time for more of the body, or the script's time limit if the body has arrived."""
+        return STALLED_SECONDS if self.awaits_body else self.context.time_limit_of(self.key[USER])
 
     def expiry_cause(self) -> str:
         """Return, for the log, which deadline has passed."""
@@ -144,7 +144,7 @@ class Engine:
             return f"the web server did not take the waiting response within {STALLED_SECONDS:g} s"
         if self.awaits_body:
             return f"the web server sent no more of the body for {STALLED_SECONDS:g} s"
-        return f"ended after {self.context.time_limit_of(self.key[0]):g} s (time-limit)"
+        return f"ended after {self.context.time_limit_of(self.key[USER]):g} s (time-limit)"
 
     # The response
 
@@ -179,18 +179,21 @@ class Engine:
     def stop_reading(self) -> None:
         """Stop reading for good; the deadline stays."""
         if self.state is not CLOSED:
-            self.resume_output()
+            self.resume_output()  # restores the script's deadline, if the output was paused
             self.state = OVER
             self.loop.remove_reader(self.data)
 
     def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
-        """Pass the rest of the response to the exchange. last: the engine cannot run another request."""
+        """End the request: pass the rest of the response to the exchange. The engine becomes idle, or is closed.
+
+        status: the script's exit status. last: the engine cannot run another request.
+        """
         exchange = self.take_exchange()
         if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
             last = True  # the engine would read the rest of the body as the next request
         self.ended_requests += 1
         self.used_at = time.monotonic()
-        self.resume_output()
+        self.resume_output()  # an idle engine is read, so that its end is noticed
         self.deadline = float("inf")
         try:
             if exchange is not None:
@@ -260,7 +263,7 @@ class Engine:
             exchange.engine_failed(cause)
 
     def discard(self) -> None:
-        """Close an engine whose exchange has already had its response."""
+        """Close an engine whose exchange has had its response: it would read the rest of the body as a request."""
         self.take_exchange()
         self.end_cause = "killed: a body without its end would be read as the next request"
         self.close()
@@ -296,10 +299,12 @@ class Engine:
 
     def log_error_line(self, line: str) -> None:
         """Log a line of standard error."""
-        self.context.log_error_line(self.key[0], line)
+        self.context.log_error_line(self.key[USER], line)
 
     def check_spinning(self) -> bool:
-        """Return whether an idle engine has used the CPU since the last call. Called once a second.
+        """Return whether an idle engine has used the CPU since the last call, and log it then.
+
+        Called once a second.
 
         A script can write its engine's end mark itself and continue to run: no time limit applies to it then.
         """
@@ -308,10 +313,11 @@ class Engine:
         cpu_s = cpu_seconds(self.pid)
         self.last_cpu_reading = now, cpu_s
         allowed_s = (now - last_at) * MAX_IDLE_CPU_SHARE
+        # Just after a request, the engine may still clean up.
         if last_at < self.used_at + CLEANUP_SECONDS or cpu_s - last_cpu_s < allowed_s:
             return False
         self.context.log_for_user(
-            self.key[0], f"{self.script}: it goes on after the end of its answer; its engine is ended"
+            self.key[USER], f"{self.script}: it goes on after the end of its answer; its engine is ended"
         )
         return True
 
@@ -319,7 +325,8 @@ class Engine:
         """Return the bytes that the process has in memory, shared ones included; 0 if the system does not say."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:
-                return int(file.read().split()[1]) * PAGE_BYTES
+                _size, resident, *_ = file.read().split()  # in pages: proc(5)
+                return int(resident) * PAGE_BYTES
         except (OSError, ValueError):
             return 0
 
@@ -328,12 +335,14 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds that a process has used, 0 if the system does not say."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            # The name of the process, in parentheses, may contain anything: read the fields after it.
+            _, _, after_name = file.read().rpartition(b")")
+            fields = after_name.split()
         return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_SECOND
     except (OSError, ValueError, IndexError):
         return 0.0
 
 
-def how_it_ended(status: int) -> str:
-    """Return how an engine's process ended, in words for the log."""
+def exit_text(status: int) -> str:
+    """Return how an engine's process ended, in words for the log. status: negative: the signal that ended it."""
     return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -20,7 +20,7 @@ from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
-from ewe.xswitch.switch.scheduler import Key
+from ewe.xswitch.switch.scheduler import LANGUAGE, USER, Key
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]
@@ -41,18 +41,18 @@ class EngineStarter:
 
         Return None if no engine could be begun: the exchange has failed then.
         """
-        kind = self.context.settings.engines.get(exchange.key[1])
+        kind = self.context.settings.engines.get(exchange.key[LANGUAGE])
         if kind is None:
-            exchange.fail(500, f"there is no engine {exchange.key[1]} any more")
+            exchange.fail(500, f"there is no engine {exchange.key[LANGUAGE]} any more")
             return None
         try:
-            engine, engine_descriptors = self.make(exchange.key, kind)
+            engine, engine_descriptors = self.open_engine(exchange.key, kind)
         except OSError as reason:
             exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
             return None
         # Assign first: once the order is sent, the listening socket belongs to the new process.
         engine.assign(exchange)
-        self.order(engine, engine_descriptors, exchange.script, exchange.uid)
+        self.order_process(engine, engine_descriptors, exchange.script, exchange.uid)
         # CLOSED: the first connection failed, and the exchange knows that already.
         return None if engine.state is EngineState.CLOSED else engine
 
@@ -62,22 +62,25 @@ class EngineStarter:
         script: one that the engine's user may run. suexecme examines it.
         """
         try:
-            engine, engine_descriptors = self.make(key, kind)
+            engine, engine_descriptors = self.open_engine(key, kind)
         except OSError:
             return None
         engine.script = script
-        self.order(engine, engine_descriptors, script, uid)
+        self.order_process(engine, engine_descriptors, script, uid)
         return engine
 
-    def make(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
-        """Return the main process's end of an engine, and the engine's descriptors. Raises OSError."""
-        make = self.protocol_engine if kind.protocol == "engine" else self.fastcgi_engine
-        engine, engine_descriptors = make(key, kind)
+    def open_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
+        """Open the main process's end of an engine; return it with the descriptors for the engine's process.
+
+        Raises OSError.
+        """
+        open_sockets = self.protocol_engine if kind.protocol == "engine" else self.fastcgi_engine
+        engine, engine_descriptors = open_sockets(key, kind)
         if self.context.trace is not None:
             self.context.trace.engine_begins(engine)
         return engine, engine_descriptors
 
-    def order(self, engine: Engine, engine_descriptors: Descriptors, script: str, uid: int) -> None:
+    def order_process(self, engine: Engine, engine_descriptors: Descriptors, script: str, uid: int) -> None:
         """Make suexecme start the process of an engine. script, uid: a script that it may run, and its owner."""
         trace = self.context.trace
 
@@ -88,18 +91,18 @@ class EngineStarter:
                 self.running[engine.pid] = engine
                 if trace is not None:
                     trace.process_runs(engine)
-                if engine.state is EngineState.CLOSED:
+                if engine.state is EngineState.CLOSED:  # it was closed while suexecme started its process
                     self.kill(engine.pid)
             elif engine.state is not EngineState.CLOSED:
                 engine.start_refused(answer["status"], answer["refused"])
 
-        order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[1]}
+        order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[LANGUAGE]}
         self.orders.ask(
             self.user_of(script),
             order,
-            started,
-            engine_descriptors,
-            lambda: engine.state is not EngineState.CLOSED,
+            on_answer=started,
+            descriptors_to_pass=engine_descriptors,
+            is_wanted=lambda: engine.state is not EngineState.CLOSED,
         )
 
     def protocol_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
@@ -148,5 +151,5 @@ class EngineStarter:
         """Tell an engine that its process has ended. cause: why the kernel has killed it, if it has."""
         if (engine := self.running.pop(pid, None)) is not None:
             if cause:
-                self.context.log_for_user(engine.key[0], f"{engine.script}: {cause}")
+                self.context.log_for_user(engine.key[USER], f"{engine.script}: {cause}")
             engine.process_ended(status)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ewe.xswitch.webapp import WebApplication
 
 # Names that a script's environment may have. No web server has a reason to set the excluded ones.
-NAME = re.compile(
+ALLOWED_NAME = re.compile(
     rb"(?!(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_|HTTP_PROXY\Z|IFS\Z|ENV\Z|SHELL\Z))"
     rb"[A-Za-z_][A-Za-z0-9_]*"
 )
@@ -35,12 +35,12 @@ def arguments_of(params: dict[bytes, bytes]) -> list[bytes]:
 
 
 def environment_of(
-    params: dict[bytes, bytes], own: dict[bytes, bytes], application: WebApplication | None
+    params: dict[bytes, bytes], own_variables: dict[bytes, bytes], application: WebApplication | None
 ) -> dict[bytes, bytes]:
     """Return a script's environment.
 
-    params: the web server's parameters. own: the variables that X-Switch sets itself; they replace those of the web
-    server. application: the Java web application that the request belongs to, if any.
+    params: the web server's parameters. own_variables: those that X-Switch sets itself; they replace those of the
+    web server. application: the Java web application that the request belongs to, if any.
     """
     variables = params.copy()
     if not variables.keys() <= allowed_names:
@@ -50,7 +50,7 @@ def environment_of(
     if b"PATH_TRANSLATED" in variables:
         # After a rewrite Apache sends both. php-cgi would then run PATH_TRANSLATED, which suexecme has not checked.
         variables.pop(b"REDIRECT_URL", None)
-    variables.update(own)
+    variables.update(own_variables)
     return variables if application is None else application.variables(variables)
 
 
@@ -58,7 +58,7 @@ def is_allowed(name: bytes) -> bool:
     """Return whether a script may have a variable of this name; remember the allowed names."""
     if name in allowed_names:
         return True
-    if NAME.fullmatch(name) is None:
+    if ALLOWED_NAME.fullmatch(name) is None:
         return False
     if len(allowed_names) < MAX_NAMES:
         allowed_names.add(name)

@@ -33,54 +33,60 @@ class ErrorLines:
             loop.add_reader(descriptor, self.read)
 
     def begin(self, script: str) -> None:
-        """Expect the lines of another request. Bytes in the pipe belong to the script before."""
+        """Expect the lines of another request. First log the bytes in the pipe, which are of the script before."""
         if script != self.script:
-            self.read(line_is_complete=True)
-        self.count_omitted()
+            self.read(flush=True)
+        self.end_count()
         self.script = script
 
-    def read(self, line_is_complete: bool = False) -> None:
-        """Log the lines in the pipe. line_is_complete: also log an incomplete line."""
+    def read(self, flush: bool = False) -> None:
+        """Log the lines in the pipe. flush: log the incomplete last line, too."""
         if self.descriptor < 0:
             return
-        ended = False
+        has_ended = False
         try:
             data = os.read(self.descriptor, RECEIVE_BYTES)
-            ended = not data
+            has_ended = not data
         except BlockingIOError:
-            data = b""
+            data = b""  # the pipe is empty
         except OSError:
-            data, ended = b"", True
-        if ended:
+            data, has_ended = b"", True
+        if has_ended:
             self.close_pipe()
-        self.log_data(data, ended or line_is_complete)
+        self.log_data(data, flush=has_ended or flush)
 
-    def log_data(self, data: bytes, line_is_complete: bool) -> None:
-        """Log the lines of `data`, up to MAX_ERROR_LINES for a request. line_is_complete: see read()."""
+    def log_data(self, data: bytes, flush: bool) -> None:
+        """Log the lines of `data`, up to MAX_ERROR_LINES for a request.
+
+        flush: log the incomplete last line, too.
+        """
         if self.line_count >= MAX_ERROR_LINES:
             self.line_count += data.count(b"\n")
             return
+        # Split no more lines than may be logged.
         *lines, incomplete_line = (self.incomplete_line + data).split(
             b"\n", MAX_ERROR_LINES - self.line_count
         )
         self.line_count += len(lines)
         for line in lines:
-            self.log_text(line)
+            self.log_line_of_script(line)
         self.incomplete_line = b""
         if self.line_count >= MAX_ERROR_LINES:
+            # The limit is reached within `data`: the rest, which was not split, is only counted.
             self.line_count += incomplete_line.count(b"\n")
-        elif incomplete_line and (line_is_complete or len(incomplete_line) > MAX_LINE_BYTES):
+        elif incomplete_line and (flush or len(incomplete_line) > MAX_LINE_BYTES):
             self.line_count += 1
-            self.log_text(incomplete_line)
+            self.log_line_of_script(incomplete_line)
         else:
             self.incomplete_line = incomplete_line
 
-    def log_text(self, line: bytes) -> None:
+    def log_line_of_script(self, line: bytes) -> None:
+        """Log a line, shortened to MAX_LINE_BYTES, with the script that wrote it."""
         text = line[:MAX_LINE_BYTES].decode("utf-8", "surrogateescape")
         self.log_line(f"{self.script}: {text}")
 
-    def count_omitted(self) -> None:
-        """Log how many lines of the request were omitted."""
+    def end_count(self) -> None:
+        """Log how many lines of the request were omitted, and begin the count of the next request."""
         if self.line_count > MAX_ERROR_LINES:
             self.log_line(f"{self.script}: {self.line_count - MAX_ERROR_LINES} more lines of standard error")
         self.line_count = 0
@@ -88,7 +94,7 @@ class ErrorLines:
     def close(self) -> None:
         """Log the rest of the pipe, and close it."""
         self.read()
-        self.count_omitted()
+        self.end_count()
         self.close_pipe()
 
     def close_pipe(self) -> None:

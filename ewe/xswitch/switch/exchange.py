@@ -7,8 +7,8 @@
 The state of an exchange is its position in this process. exchange_table.py defines the effect of each event in each
 state. Read that file first. This file has the methods, in three groups:
 
-- The neighbours call the first group: identified(), body_arrived(), output(), engine_failed(), ... Each method
-  turns a call into one event, and handle() looks the event up in the table.
+- The neighbours call the first group: identified(), body_arrived(), output_arrived(), engine_failed(), ... Each
+  method turns a call into one event, and handle() looks the event up in the table.
 - The table calls the second group, the actions: send(), send_error(), let_engine_end(), ...
 - Two methods decide cases that the table cannot express: may_repeat(), reject_body().
 
@@ -51,7 +51,7 @@ from ewe.xswitch.switch.exchange_table import (
     IllegalEvent,
     State,
 )
-from ewe.xswitch.switch.response_head import KIND_REFUSED, NO_ENGINE, error_page, finished_head
+from ewe.xswitch.switch.response_head import NO_ENGINE, REFUSED, error_page, without_own_field
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
@@ -144,6 +144,7 @@ class Exchange:
         self.params = params
         self.script = script
         self.application: WebApplication | None = None  # of Java; `script` is then the path of its WEB-INF
+        self.is_far = False  # it goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
         # Variables of the script that X-Switch sets: see identify.own_variables()
@@ -153,7 +154,7 @@ class Exchange:
         self.state = IDENTIFYING
         self.engine: ScriptRunner | None = None  # the engine that was assigned last
         self.attempts = 0  # engines that were assigned
-        self.held_head = b""  # the beginning of the response, until its head is complete
+        self.withheld_head = b""  # the beginning of the response, until its head is complete
         self.output_bytes = 0  # that the engine has written
         self.engine_request = b""  # the request, for an engine that speaks the engine protocol
         self.body = COMING
@@ -179,9 +180,12 @@ class Exchange:
         """Respond without an engine."""
         self.handle(Event.ANSWERED, response, 0)
 
-    def fail(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
-        """End with an error. status: of the error page, if it can still be sent. cause: for the log."""
-        self.handle(Event.FAILED, status, cause, kind)
+    def fail(self, status: int, cause: str, field_value: str = REFUSED) -> None:
+        """End with an error. status: of the error page, if it can still be sent. cause: for the log.
+
+        field_value: of the page's field X-Switch, REFUSED or NO_ENGINE (response_head.py).
+        """
+        self.handle(Event.FAILED, status, cause, field_value)
 
     def environment(self) -> dict[bytes, bytes]:
         """Return the script's environment."""
@@ -222,12 +226,12 @@ class Exchange:
 
     def reject_body(self) -> None:
         """Refuse a body whose length is not CONTENT_LENGTH: the engine would read the rest as the next body."""
-        runs = self.state in HAS_ENGINE
+        has_engine = self.state in HAS_ENGINE  # asked before fail(), which changes the state
         if self.params.get(b"CONTENT_LENGTH"):
             self.fail(400, "its body is not as long as CONTENT_LENGTH says")
         else:
             self.fail(411, "the body has no CONTENT_LENGTH: let the web server buffer chunked bodies")
-        if runs and self.engine is not None:
+        if has_engine and self.engine is not None:
             self.engine.discard()
 
     def client_left(self) -> None:
@@ -270,23 +274,23 @@ class Exchange:
         if self.state in HAS_CLIENT:
             self.client.resume_reading()
 
-    def output(self, data: bytes) -> None:
-        """Take part of the response."""
+    def output_arrived(self, data: bytes) -> None:
+        """Send part of the response to the web server, but withhold the head until it is complete."""
         self.output_bytes += len(data)
         if self.state in HEAD_NOT_SENT:
-            ready = finished_head(self.held_head, data)
-            if not ready:
+            sendable = without_own_field(self.withheld_head, data, is_far=self.is_far)
+            if not sendable:
                 # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
-                self.held_head = self.held_head + data if ready is None else b""
+                self.withheld_head = self.withheld_head + data if sendable is None else b""
                 self.handle(Event.HELD)
                 return
-            data = ready
+            data = sendable
         self.handle(Event.OUTPUT, data)
 
     def complete(self, data: bytes, status: int) -> None:
-        """Take the rest of the response. status: the script's exit status."""
+        """Send the rest of the response, and end the exchange. status: the script's exit status."""
         if self.state in HEAD_NOT_SENT:
-            data = finished_head(self.held_head, data, last=True) or b""
+            data = without_own_field(self.withheld_head, data, last=True, is_far=self.is_far) or b""
             if not data:
                 self.fail(502, f"it wrote nothing (exit status {status})")
                 return
@@ -338,19 +342,19 @@ class Exchange:
         """Give the exchange to the scheduler a second time; reset it, except for `attempts`."""
         self.services.counters["retried"] += 1
         self.services.log_for_user(self.user, f"{self.script}: {cause}; trying once more on another engine")
-        self.held_head = b""
+        self.withheld_head = b""
         self.output_bytes = 0
         # Pieces that no engine has taken are still there. If there are none, the request had no body (may_repeat).
         if not self.body_pieces and self.body is COMPLETE:
-            self.body_pieces = [b""]
+            self.body_pieces = [b""]  # the end of the body, for the second engine
         self.services.scheduler.submit(self)
 
     def leave_queue(self) -> None:
         self.services.scheduler.withdraw(self)
 
-    def leave_queue_with_error(self, status: int, cause: str, kind: str) -> None:
+    def leave_queue_with_error(self, status: int, cause: str, field_value: str) -> None:
         self.services.scheduler.withdraw(self)
-        self.send_error(status, cause, kind)
+        self.send_error(status, cause, field_value)
 
     def note_engine(self, engine: ScriptRunner) -> None:
         self.engine = engine
@@ -362,20 +366,20 @@ class Exchange:
     def send_last(self, data: bytes, status: int) -> None:
         self.client.end_response(data, status)
 
-    def send_error(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
+    def send_error(self, status: int, cause: str, field_value: str = REFUSED) -> None:
         """Send an error page: no byte was sent yet."""
-        self.log_failure(status, cause, kind)
-        self.client.end_response(error_page(status, kind), 0)
+        self.log_failure(status, cause, field_value)
+        self.client.end_response(error_page(status, field_value), 0)
 
-    def break_off(self, status: int, cause: str, kind: str) -> None:
+    def break_off(self, status: int, cause: str, field_value: str) -> None:
         """Close the connection within the response. It is too late for an error page with this status."""
         self.services.counters["cut"] += 1
         self.services.log_for_user(self.user, f"{self.script}: cut within its response, {cause}")
         self.client.break_off()
 
-    def log_failure(self, status: int, cause: str, kind: str) -> None:
+    def log_failure(self, status: int, cause: str, field_value: str) -> None:
         """Log and count an exchange that ends with an error page."""
-        if kind == NO_ENGINE:
+        if field_value == NO_ENGINE:
             self.services.counters["no_engine"] += 1
             self.services.log_for_user(
                 self.user, f"{self.script}: {cause}; the web server may run it itself", "info"
@@ -384,7 +388,7 @@ class Exchange:
             self.services.counters[f"status_{status}"] += 1
             self.services.log_for_user(self.user, f"{self.script}: {status}, {cause}")
 
-    def log_unseen_failure(self, status: int, cause: str, kind: str) -> None:
+    def log_unseen_failure(self, status: int, cause: str, field_value: str) -> None:
         """Log a failure after the client has left: no one can receive `status`."""
         self.services.counters["abandoned"] += 1
         self.services.log_for_user(self.user, f"{self.script}: its client had left; {cause}", "info")
@@ -407,6 +411,7 @@ class Exchange:
             self.engine.fail("the client left before its body was complete")
 
 
+# TABLE, with the methods in place of their names: handle() takes a step by one look-up.
 STEPS: dict[tuple[State, Event], tuple[State, Callable[..., None]]] = {
     pair: (state, getattr(Exchange, action)) for pair, (state, action) in TABLE.items()
 }

@@ -74,13 +74,13 @@ class Event(Enum):
 
     __hash__ = object.__hash__
 
-    IDENTIFIED = "the script may run, and its owner is known"
+    IDENTIFIED = "the script may run, and suexecme has named its owner"
     ANSWERED = "X-Switch has the response itself: its status page"
     ASSIGNED = "an engine takes the request"
     REFUSED = (
         "no room in the queue, or no engine within `queue-timeout`; the scheduler has forgotten the exchange"
     )
-    HELD = "the engine has written, and the head is not complete"
+    HELD = "the engine has written part of the head, which is withheld until it is complete"
     OUTPUT = "the engine has written, and there is something to send"
     COMPLETED = "the engine has ended the response"
     RETRIED = "the engine has crashed, and the request may be repeated"
@@ -121,6 +121,7 @@ TABLE: dict[tuple[State, Event], tuple[State, str]] = {
     (ABANDONED, Event.OVERDUE): (DONE, "log_overdue"),
 }
 
+# Answers to questions about an exchange, as sets of its states
 HEAD_NOT_SENT = (RUNNING, HEAD)
 HAS_ENGINE = (RUNNING, HEAD, RESPONDING, ABANDONED)
 HAS_CLIENT = tuple(state for state in State if state not in (ABANDONED, DONE))

@@ -6,7 +6,7 @@ import socket
 
 from ewe.gateway import records
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import MAX_DRAINED_PIECES, Engine, EngineState, how_it_ended
+from ewe.xswitch.switch.engine import MAX_DRAINED_PIECES, Engine, EngineState, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.scheduler import Key
 
@@ -23,7 +23,7 @@ class FastCGIEngine(Engine):
         self.outbox.send(head + b"".join(map(self.requester.input, exchange.take_body())))
 
     def send_body(self, data: bytes) -> None:
-        if self.requester.running:
+        if self.requester.running:  # else the engine has answered before the end of the body
             self.outbox.send(self.requester.input(data))
 
     def on_data(self) -> None:
@@ -32,10 +32,13 @@ class FastCGIEngine(Engine):
             self.handle_records(piece)
 
     def handle_records(self, piece: bytes) -> None:
-        """Read records; b"" is the end of the connection."""
+        """Handle the FastCGI records in `piece`: output, errors, or the end of the request.
+
+        b"" is the end of the connection.
+        """
         if not piece or self.exchange is None:
             status = self.exit_status
-            self.fail("it closed its connection" if status is None else how_it_ended(status))
+            self.fail("it closed its connection" if status is None else exit_text(status))
             return
         output = []
         try:
@@ -43,7 +46,7 @@ class FastCGIEngine(Engine):
                 if isinstance(event, records.Output):
                     output.append(event.data)
                 elif isinstance(event, records.Errors):
-                    self.errors.log_data(event.data, line_is_complete=True)
+                    self.errors.log_data(event.data, flush=True)
                 elif event.protocol_status != records.REQUEST_COMPLETE:
                     self.fail(f"it refused the request (protocol status {event.protocol_status})")
                     return
@@ -56,7 +59,7 @@ class FastCGIEngine(Engine):
             self.fail(str(error))
             return
         if output:
-            self.exchange.output(b"".join(output))
+            self.exchange.output_arrived(b"".join(output))
 
     def process_ended(self, status: int) -> None:
         """Read all that the process has written, then close.
@@ -69,4 +72,4 @@ class FastCGIEngine(Engine):
                 break
             self.handle_records(piece)
         if self.state is not EngineState.CLOSED:
-            self.fail(how_it_ended(status))
+            self.fail(exit_text(status))

@@ -88,7 +88,7 @@ class Identifier:
 
         def answered(message: dict[str, Any]) -> None:
             """Cache suexecme's answer, and pass it to all requests that wait for it."""
-            answer = self.remember(path, signature, message)
+            answer = self.cache_answer(path, signature, message)
             for callback in self.waiting_callbacks.pop(key):
                 try:
                     callback(answer)
@@ -97,8 +97,8 @@ class Identifier:
 
         self.orders.ask(self.user_of(path), {"order": "identify", "path": path}, answered)
 
-    def remember(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
-        """Return suexecme's answer, and cache it except for a temporary failure."""
+    def cache_answer(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
+        """Return suexecme's answer for a path, and cache it. A temporary failure (503) is not cached."""
         expires_at = time.monotonic() + CACHE_SECONDS
         if "refused" in message:
             refused = RefusedScript(
@@ -144,41 +144,44 @@ def script_file(params: dict[bytes, bytes]) -> str:
     """Return the file that the web server names. Apache sends proxy:fcgi://localhost/path."""
     raw = params.get(b"SCRIPT_FILENAME", b"")
     if raw.startswith(b"proxy:"):
-        raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
+        _, _, host_and_path = raw.partition(b"://")
+        _, _, path = host_and_path.partition(b"/")
+        raw = b"/" + path
     return os.fsdecode(raw)
 
 
-def signature_of(path: str) -> Signature:
+def file_signature(path: str) -> Signature:
     """Return the signature of a file or directory; () if there is none."""
     try:
-        return signature_from(os.stat(path))
+        return signature_from_status(os.stat(path))
     except (OSError, ValueError):
         return ()
 
 
-def signature_from(status: os.stat_result) -> Signature:
+def signature_from_status(status: os.stat_result) -> Signature:
+    """Return the values that differ once the file was changed or replaced."""
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]:
     """Return the script's path, and its signature.
 
-    Some web servers leave PATH_INFO in SCRIPT_FILENAME: this function then moves it to `params`,
-    and takes it off SCRIPT_NAME. The signature is () if there is no regular file.
+    whole: the file that the web server names. Some web servers leave PATH_INFO at its end: this function then moves
+    it to `params`, and takes it off SCRIPT_NAME. The signature is () if there is no regular file.
     """
     path = whole
     signature: Signature = ()
     for _ in range(MAX_PATH_INFO_PARTS):
         try:
             status = os.stat(path)
-        except NotADirectoryError:
+        except NotADirectoryError:  # a part of the path is a file: what follows it is PATH_INFO
             path = os.path.dirname(path)
             continue
         except (OSError, ValueError):
             return whole, ()
         if not stat.S_ISREG(status.st_mode):
             return whole, ()
-        signature = signature_from(status)
+        signature = signature_from_status(status)
         break
     if path is not whole:
         path_info = os.fsencode(whole[len(path) :])

@@ -28,6 +28,7 @@ class Listeners:
         self.watch(listener)
 
     def watch(self, listener: socket.socket) -> None:
+        """Accept from now on, unless stop() was called in the meantime."""
         if listener in self.listeners:
             self.loop.add_reader(listener, lambda: self.accept(listener))
 

@@ -74,13 +74,13 @@ class EventLoop:
         """Remove a callback, if it is there, and tell epoll."""
         if callbacks.pop(number, None) is None:
             return
-        if events_of := self.events_of(number):
-            self.epoll.modify(number, events_of)
+        if events := self.events_of(number):
+            self.epoll.modify(number, events)
         else:
             self.epoll.unregister(number)
 
     def events_of(self, number: int) -> int:
-        """Return the events of a descriptor that have a callback."""
+        """Return the events of a descriptor that have a callback, as epoll's bits."""
         reads = select.EPOLLIN if number in self.readers else 0
         return reads | (select.EPOLLOUT if number in self.writers else 0)
 
@@ -98,9 +98,9 @@ class EventLoop:
     def add_signal_handler(self, number: int, callback: Callback) -> None:
         """Call back for each signal of this number, in the loop; only in the main thread."""
         if self.wakeup_pipe is None:
-            self.wakeup_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            signal.set_wakeup_fd(self.wakeup_pipe[1], warn_on_full_buffer=False)
-            self.add_reader(self.wakeup_pipe[0], self.on_signals)
+            self.wakeup_pipe = read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+            self.add_reader(read_end, self.on_signals)
         self.handlers[number] = callback
         # An empty handler: Python writes the signal's number to the pipe.
         signal.signal(number, lambda *_: None)
@@ -108,7 +108,8 @@ class EventLoop:
     def on_signals(self) -> None:
         """Call the handlers of the signals in the pipe."""
         assert self.wakeup_pipe is not None
-        for number in os.read(self.wakeup_pipe[0], WAKEUP_BYTES):
+        read_end, _ = self.wakeup_pipe
+        for number in os.read(read_end, WAKEUP_BYTES):  # each byte is the number of a signal
             if number in self.handlers:
                 self.handlers[number]()
 
@@ -128,17 +129,18 @@ class EventLoop:
                 except Exception as fault:
                     self.on_fault(fault)
             if self.timers:
-                self.call_due(time.monotonic())
+                self.call_due_timers(time.monotonic())
 
     def seconds_to_next_timer(self) -> float | None:
         """Return the seconds until the next timer, None without any."""
         if not self.timers:
             return None
-        return max(0.0, self.timers[0][0] - time.monotonic())
+        due_at, *_ = self.timers[0]  # a heap's first element is the smallest
+        return max(0.0, due_at - time.monotonic())
 
-    def call_due(self, now: float) -> None:
+    def call_due_timers(self, now: float) -> None:
         """Call back all timers that are due."""
-        while self.timers and self.timers[0][0] <= now:
+        while self.timers and self.timers[0][0] <= now:  # [0]: the moment at which the timer is due
             _, _, callback, arguments = heapq.heappop(self.timers)
             try:
                 callback(*arguments)

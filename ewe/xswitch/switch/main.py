@@ -44,9 +44,9 @@ from ewe.xswitch.switch.identify import (
     Identifier,
     RefusedScript,
     Signature,
+    file_signature,
     script_file,
     script_path,
-    signature_of,
 )
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.listening import Listeners
@@ -56,8 +56,8 @@ from ewe.xswitch.switch.peers import Peers
 from ewe.xswitch.switch.primer import Primer
 from ewe.xswitch.switch.resources import MachineReader
 from ewe.xswitch.switch.response_head import NO_ENGINE
-from ewe.xswitch.switch.scheduler import Key, Scheduler
-from ewe.xswitch.switch.status import collect, counts, may_see_status, render
+from ewe.xswitch.switch.scheduler import LANGUAGE, USER, Key, Scheduler
+from ewe.xswitch.switch.status import collect_metrics, collect_status, may_see_status, status_response
 from ewe.xswitch.switch.trace import SwitchTrace, traced
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
@@ -68,7 +68,7 @@ CLOSE_CHECK_SECONDS = 0.02  # at a stop: between two checks whether all connecti
 LAST_WRITE_SECONDS = 0.05  # to write the last responses after suexecme has ended
 MAX_MEASURED = 1000  # engines whose memory the status shows: a message has no room for more
 STATUS_URL = XSWITCH_STATUS_PATH.encode()
-AS_JSON = {b"QUERY_STRING": b"json"}
+AS_JSON = {b"QUERY_STRING": b"json"}  # parameters with which status_response() returns JSON
 MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
@@ -83,7 +83,11 @@ class Switch:
         trace: Trace | None = None,
         owner: int = 0,
     ) -> None:
-        """orders: the channel to suexecme. trace: None: no events are written. owner: the uid of the supervisor."""
+        """Connect the parts.
+
+        orders: the channel to suexecme. trace: where events are written; None: nowhere. owner: the uid of the
+        supervisor.
+        """
         self.log = log
         self.loop = EventLoop(self.on_fault)
         self.orders = Orders(orders, settings, self.loop)
@@ -98,7 +102,7 @@ class Switch:
         self.starter = EngineStarter(self.context, self.orders, self.identifier.user_of)
         self.applications = Applications()
         self.primer = Primer(settings.prime, self.scheduler, self.prime, log)
-        self.scheduler.replace = self.replace
+        self.scheduler.replace = self.start_replacement
         self.installations = Installations(self.loop)
         self.control = Control(self.context, owner)
         self.listeners = Listeners(self.loop, log)
@@ -123,6 +127,7 @@ class Switch:
 
         body: the pieces received so far; b"" marks the end.
         """
+        # One web server sends the URL's path in the first two, another in the third
         if STATUS_URL in (
             params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b""),
             params.get(b"DOCUMENT_URI"),
@@ -171,7 +176,7 @@ class Switch:
         if application is None:
             return None, *script_path(file, params)
         path = f"{application.directory}/{WEB_INF}"
-        return application, path, signature_of(path)
+        return application, path, file_signature(path)
 
     def find_script_again(self, exchange: Exchange) -> None:
         """Find the script of a request that has waited for a package, and its owner."""
@@ -190,8 +195,8 @@ class Switch:
 
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
-        exchange.key = self.peers.engines[kind.name].key
-        exchange.user = exchange.key[0]
+        exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
+        exchange.user = exchange.key[USER]
         exchange.identified()
 
     def identified(self, exchange: Exchange, answer: Answer, has_waited: bool = False) -> None:
@@ -212,9 +217,11 @@ class Switch:
             exchange.fail(answer.status, answer.reason)
             return
         exchange.user, exchange.uid = answer.user, answer.uid
+        # The limits of the groups must be known before the scheduler gets the exchange.
         self.scheduler.limits.note_groups(answer.user, answer.groups)
-        kind = self.kind_for(exchange, answer)
+        kind = self.engine_kind_for(exchange, answer)
         if kind is None:
+            # NO_ENGINE: the web server may run the script itself
             cause = "no engine for it: neither its directory, its extension nor its first line names one"
             exchange.fail(500, cause, NO_ENGINE)
             return
@@ -223,9 +230,10 @@ class Switch:
             return
         exchange.script, exchange.own_variables = answer.path, answer.variables
         if exchange.application is not None:
-            exchange.application = exchange.application.at(os.path.dirname(answer.path))
+            # answer.path is that of the application's WEB-INF
+            exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
-        self.primer.note(exchange.key, answer.path)
+        self.primer.note_request(exchange.key, answer.path)
         try:
             if kind.protocol == "engine":
                 exchange.make_engine_request()
@@ -234,11 +242,14 @@ class Switch:
             return
         exchange.identified()
 
-    def kind_for(self, exchange: Exchange, answer: IdentifiedScript) -> EngineKind | None:
-        """Return the engine for a script. The web server may name it, as the paper's mod_x does."""
-        named = exchange.params.get(b"XSWITCH_ENGINE")
-        if named:
-            return self.context.settings.engines.get(named.decode("latin-1"))
+    def engine_kind_for(self, exchange: Exchange, answer: IdentifiedScript) -> EngineKind | None:
+        """Return the kind of engine for a script, None if there is none.
+
+        The web server may name it by XSWITCH_ENGINE, as the paper's mod_x does.
+        """
+        language = exchange.params.get(b"XSWITCH_ENGINE")
+        if language:
+            return self.context.settings.engines.get(language.decode("latin-1"))
         return answer.kind
 
     def prime(
@@ -246,13 +257,14 @@ class Switch:
     ) -> None:
         """Start an idle engine for a key (user, language), if suexecme says that the script still belongs to it.
 
-        on_decided: see primer.Start. for_visitors: the engine counts as primed.
+        on_decided: called with False if the script must not run any more, else with True (primer.Start).
+        for_visitors: count the engine as primed; False: it replaces one that was restarted.
         """
 
         def identified(answer: Answer) -> None:
             """Start the engine if the script's owner and language are still those of the key."""
             if isinstance(answer, RefusedScript):
-                # 503: suexecme has not answered in time. The script may still run
+                # 503: suexecme has not answered in time. The script may still be allowed to run
                 on_decided(answer.status == 503)
                 return
             self.scheduler.limits.note_groups(answer.user, answer.groups)
@@ -266,46 +278,55 @@ class Switch:
                     self.context.counters["primed"] += for_visitors
             on_decided(True)
 
-        self.identifier.identify(script, signature_of(script), identified)
+        self.identifier.identify(script, file_signature(script), identified)
 
-    def replace(self, engine: Engine) -> None:
+    def start_replacement(self, engine: Engine) -> None:
         """Start an engine in place of one that was restarted; none if its script must not run any more."""
         if engine.script and not self.context.is_stopping:
             self.prime(engine.key, engine.script, lambda may_still_run: None, for_visitors=False)
 
     def begin_action(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a request that lists engines, ends them or shows messages (control.py)."""
+        """Start a request that lists engines, ends them or shows messages (control.py).
+
+        The action `list` is answered once suexecme has measured the engines, all others at once.
+        """
         exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
         try:
             action = self.control.action_of(client.socket, params)
         except ActionRefused as reason:
             self.log.warning(f"an action was refused: {reason}")
-            exchange.answer(render({"error": str(reason)}, AS_JSON))
+            exchange.answer(status_response({"error": str(reason)}, AS_JSON))
             return exchange
         if action.name != "list":
-            exchange.answer(render(self.control.carry_out(action), AS_JSON))
+            exchange.answer(status_response(self.control.carry_out(action), AS_JSON))
             return exchange
 
-        def measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:
-                status = self.collect(answer)
-                exchange.answer(render(self.control.visible(status, action), AS_JSON))
+        def on_measured(answer: dict[str, Any]) -> None:
+            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
+                status = self.collect_status(answer)
+                exchange.answer(status_response(self.control.visible_part(status, action), AS_JSON))
 
-        self.measure([engine.pid for engine in self.control.chosen(action)], measured)
+        self.measure([engine.pid for engine in self.control.engines_named_by(action)], on_measured)
         return exchange
 
-    def collect(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the status. answer: of suexecme, to `measure`."""
-        status = collect(self.scheduler, len(self.connections), self.started_at, answer)
+    def collect_status(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the status of this machine, and of engines on other machines.
+
+        answer: of suexecme, to `measure`.
+        """
+        status = collect_status(self.scheduler, len(self.connections), self.started_at, answer)
         return {**status, "far": self.peers.describe(time.monotonic())}
 
-    def measure(self, pids: Sequence[int], measured: Callable[[dict[str, Any]], None]) -> None:
-        """Make suexecme measure the memory of engines: only root may read every engine's memory."""
+    def measure(self, pids: Sequence[int], on_measured: Callable[[dict[str, Any]], None]) -> None:
+        """Make suexecme measure the memory of engines, and call `on_measured` with its answer.
+
+        Only root may read every engine's memory. A pid of 0 belongs to an engine that suexecme has not started yet.
+        """
         order = {"order": "measure", "pids": [pid for pid in pids if pid][:MAX_MEASURED]}
-        self.orders.ask("", order, measured)
+        self.orders.ask("", order, on_measured)
 
     def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a status request, or an action. suexecme completes a status."""
+        """Start a request for the status, or for an action. suexecme measures the engines for the status."""
         if b"XSWITCH_ACTION" in params:
             return self.begin_action(client, params)
         exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
@@ -317,25 +338,24 @@ class Switch:
             return exchange
 
         if params.get(b"XSWITCH_STATUS") == b"counts":
-            exchange.answer(render(counts(self.scheduler, len(self.connections)), AS_JSON))
+            exchange.answer(status_response(collect_metrics(self.scheduler, len(self.connections)), AS_JSON))
             return exchange
 
-        def measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:
-                status = self.collect(answer)
-                if (
-                    b"XSWITCH_STATUS" in params
-                ):  # not of a web server, which shows its own page to loopback alone
+        def on_measured(answer: dict[str, Any]) -> None:
+            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
+                status = self.collect_status(answer)
+                # XSWITCH_STATUS: not of a web server, which shows its own page to loopback alone
+                if b"XSWITCH_STATUS" in params:
                     status = self.control.part_for(client.socket, status)
-                exchange.answer(render(status, params))
+                exchange.answer(status_response(status, params))
 
-        self.measure(list(self.starter.running), measured)
+        self.measure(list(self.starter.running), on_measured)
         return exchange
 
     # suexecme
 
     def on_orders(self) -> None:
-        """Read suexecme's messages."""
+        """Read suexecme's messages until none is left; end this process if suexecme has ended."""
         while True:
             try:
                 received = channel.receive(self.orders.socket)
@@ -349,17 +369,17 @@ class Switch:
             self.handle_message(*received)
 
     def handle_message(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Handle one message."""
+        """Handle one message of suexecme: other settings, another log, a process that ended, or an answer."""
         if "settings" in message or "log" in message:
             [descriptor] = descriptors
             if "log" in message:
-                os.dup2(descriptor, 2)
+                os.dup2(descriptor, 2)  # standard error is the log
             else:
                 self.change_settings(read_copy(descriptor))
             os.close(descriptor)
             return
         for descriptor in descriptors:
-            self.context.user_logs.use_descriptor(message["user"], descriptor)
+            self.context.user_logs.use_descriptor(message["user"], descriptor)  # of the user's log
         if "ended" in message:
             self.starter.process_ended(message["ended"], message["status"], message.get("cause", ""))
         elif "installed" in message:
@@ -377,9 +397,9 @@ class Switch:
         self.peers.change_settings(settings)
         self.identifier.clear()
         for engine in [engine for engines in self.scheduler.idle.values() for engine in engines]:
-            language = engine.key[1]
+            language = engine.key[LANGUAGE]
             if settings.engines.get(language) != old_settings.engines.get(language):
-                self.scheduler.end(engine, "changed")
+                self.scheduler.end_idle(engine, "changed")
 
     def end_all(self, cause: str, status: int) -> None:
         """End, because suexecme has ended or hangs: all exchanges get an error, and all engines end.
@@ -397,7 +417,7 @@ class Switch:
             exchange = connection.exchange
             if exchange is not None and exchange.state not in HAS_ENGINE:
                 exchange.fail(status, cause)
-        self.orders.give_up()
+        self.orders.refuse_all()
         for engine in list(self.scheduler.engines):
             engine.fail(cause)
         self.peers.fail(cause)

@@ -45,12 +45,13 @@ class Order(NamedTuple):
     is_wanted: Callable[[], bool]
     expires_at: float
 
-    def descriptors(self) -> list[int]:
-        return [each if isinstance(each, int) else each.fileno() for each in self.descriptors_to_pass]
+    def descriptor_numbers(self) -> list[int]:
+        return [file if isinstance(file, int) else file.fileno() for file in self.descriptors_to_pass]
 
-    def close(self) -> None:
-        for each in self.descriptors_to_pass:
-            os.close(each) if isinstance(each, int) else each.close()
+    def close_descriptors(self) -> None:
+        """Close the descriptors that were to be passed: suexecme has them, or does not need them."""
+        for file in self.descriptors_to_pass:
+            os.close(file) if isinstance(file, int) else file.close()
 
     def refuse(self, cause: str) -> None:
         """Answer the order without suexecme."""
@@ -58,7 +59,7 @@ class Order(NamedTuple):
             self.on_answer({"refused": cause, "status": 503})
 
 
-def always() -> bool:
+def always_wanted() -> bool:
     return True
 
 
@@ -84,7 +85,7 @@ class Orders:
         message: dict[str, Any],
         on_answer: Answered,
         descriptors_to_pass: Sequence[socket.socket | int] = (),
-        is_wanted: Callable[[], bool] = always,
+        is_wanted: Callable[[], bool] = always_wanted,
     ) -> None:
         """Send an order in its user's turn, or refuse it if too many orders of the user wait.
 
@@ -95,7 +96,8 @@ class Orders:
             message, descriptors_to_pass, on_answer, is_wanted, time.monotonic() + self.settings.queue_timeout
         )
         if len(queue) >= self.settings.max_queue:
-            order.close()
+            order.close_descriptors()
+            # Later: the caller does not expect the answer before ask() returns.
             self.loop.call_soon(order.refuse, f"suexecme has {len(queue)} orders of this user to carry out")
             return
         queue.append(order)
@@ -114,22 +116,22 @@ class Orders:
             user, queue = next(iter(self.queues.items()))
             del self.queues[user]
             while queue and not queue[0].is_wanted():
-                queue.popleft().close()
+                queue.popleft().close_descriptors()
             if not queue:
                 continue
             if not self.send_order(queue[0]):
-                self.queues = {user: queue, **self.queues}
+                self.queues = {user: queue, **self.queues}  # the user keeps the turn
                 return
             queue.popleft()
             if queue:
-                self.queues[user] = queue
+                self.queues[user] = queue  # behind all other users
 
     def send_order(self, order: Order) -> bool:
         """Send an order and close its descriptors, which suexecme has then; return whether the channel had room."""
         self.last_id += 1
-        if not self.send({**order.message, "id": self.last_id}, order.descriptors()):
+        if not self.send({**order.message, "id": self.last_id}, order.descriptor_numbers()):
             return False
-        order.close()
+        order.close_descriptors()
         self.in_flight[self.last_id] = order, time.monotonic()
         return True
 
@@ -150,30 +152,31 @@ class Orders:
         self.dispatch()
 
     def tick(self, now: float) -> bool:
-        """Refuse orders that have waited too long; return whether suexecme still answers.
+        """Refuse orders that have waited for `queue-timeout`; return whether suexecme still answers.
 
         Called a few times a second.
         """
         late: list[Order] = []
         for user, queue in list(self.queues.items()):
-            while queue and queue[0].expires_at < now:
+            while queue and queue[0].expires_at < now:  # the oldest order comes first
                 late.append(queue.popleft())
             if not queue:
                 del self.queues[user]
         for order in late:
-            order.close()
+            order.close_descriptors()
             order.refuse(f"{NO_ANSWER}: {self.settings.queue_timeout:g} s (queue-timeout)")
         self.dispatch()
+        # The first order in flight is the oldest. Without one, suexecme owes no answer
         oldest_sent_at = next((sent_at for _, sent_at in self.in_flight.values()), now)
         return now - oldest_sent_at < max(self.settings.queue_timeout, SILENT_SECONDS)
 
-    def give_up(self) -> None:
+    def refuse_all(self) -> None:
         """Refuse all orders: suexecme has ended, or is being replaced."""
         in_flight = [order for order, _ in self.in_flight.values()]
         waiting = [order for queue in self.queues.values() for order in queue]
         self.in_flight.clear()
         self.queues.clear()
-        for order in waiting:
-            order.close()
+        for order in waiting:  # those in flight were closed when they were sent
+            order.close_descriptors()
         for order in (*in_flight, *waiting):
             order.refuse(NO_ANSWER)

@@ -43,7 +43,7 @@ class Outbox:
             sent = self.write(data)
             if sent == len(data):
                 if self.failed:
-                    self.loop.call_soon(self.on_room)
+                    self.loop.call_soon(self.on_room)  # later: the caller may be in a critical step
                 return
             data = data[sent:]
             self.last_write_at = time.monotonic()

@@ -1,13 +1,13 @@
 """Priming: engines are there before the visitors of a usual day come (X-Switch paper, section 6; setting `prime`).
 
-    request ──▶ note() ──▶ UseProfile ──▶ wanted() now, and LEAD_SECONDS later
-                              │  ▲                │ too few engines of a key
-            end of a slot     ▼  │ start          ▼
-                             FILE            identify a script of the key, then start an idle engine
+    request ──▶ note_request() ──▶ UseProfile ──▶ expected_engines() now, and LEAD_SECONDS later
+                                      │  ▲                │ too few engines of a key
+                    end of a slot     ▼  │ start          ▼
+                                     FILE            identify a script of the key, then start an idle engine
 
 A primed engine has its preloaded modules, as each engine that forks from a preloaded parent. It counts towards the
 limits of its user, and never starts while requests wait or memory is short: it must not take what a visitor needs.
-The scheduler keeps as many idle engines as are wanted, and ends the others after `idle`.
+The scheduler keeps as many idle engines as are expected to be busy, and ends the others after `idle`.
 
 The file belongs to the account of the main process, which replaces it as a whole (rename(2)). A file that cannot
 be used costs one line of the log, and stays beside the new one as FILE.damaged. Nothing in the file is trusted:
@@ -32,7 +32,7 @@ from ewe.xswitch.switch.use_profile import SLOT_SECONDS, SLOTS, Damaged, UseProf
 LEAD_SECONDS = 120.0  # before a slot begins, its engines start
 MAX_FILE_BYTES = 16 << 20  # more than a profile with the most keys, scripts and slots
 MAX_STARTING = 2  # engines that are being started at once
-# Starts for a key in a slot beyond the wanted engines: an engine may end at once, again and again
+# Starts for a key in a slot beyond the expected engines: an engine may end at once, again and again
 MAX_EXTRA_STARTS = 5
 
 # Starts an idle engine of a key (user, language) for a script. Calls the function once that is decided: with
@@ -48,7 +48,7 @@ def local_seconds() -> float:
 
 
 def slot_of(seconds: float) -> int:
-    """Return the slot of the day."""
+    """Return the slot of the day, 0 to SLOTS - 1. seconds: see local_seconds()."""
     return int(seconds // SLOT_SECONDS) % SLOTS
 
 
@@ -73,22 +73,23 @@ class Primer:
         self.starting: dict[Key, int] = {}  # engines that suexecme has not decided about
         self.starts: dict[Key, int] = {}  # engines that were primed in the present slot
         self.last_second = 0  # the second of the clock in which engines were primed last
-        self.current_slots: tuple[int, ...] = ()  # the present slot, and the slot in LEAD_SECONDS
+        self.current_slots = (0, 0)  # the present slot, and the slot in LEAD_SECONDS
         if file:
             self.current_slots = self.slots_now()
             self.load()
             self.save()  # so that a wrong directory is known at the start
-            scheduler.wanted_engines = lambda key: self.profile.wanted_engines(key, self.current_slots)
+            scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
 
-    def slots_now(self) -> tuple[int, ...]:
+    def slots_now(self) -> tuple[int, int]:
+        """Return the present slot, and the slot in LEAD_SECONDS: usually the same one."""
         now = self.clock()
         return slot_of(now), slot_of(now + LEAD_SECONDS)
 
-    def note(self, key: Key, script: str) -> None:
-        """Note a request."""
+    def note_request(self, key: Key, script: str) -> None:
+        """Note a request in the profile, before it has an engine."""
         if self.file:
             busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
-            self.profile.note(key, script, busy + 1)
+            self.profile.note_request(key, script, busy + 1)
 
     def tick(self) -> None:
         """At the end of a slot, change the profile and save it; once a second, start missing engines.
@@ -97,9 +98,10 @@ class Primer:
         """
         if not self.file:
             return
-        last_slots, self.current_slots = self.current_slots, self.slots_now()
-        if last_slots[0] != self.current_slots[0]:
-            self.profile.end_slot(last_slots[0])
+        last_slot, _ = self.current_slots
+        self.current_slots = slot, _ = self.slots_now()
+        if last_slot != slot:
+            self.profile.end_slot(last_slot)
             self.starts.clear()
             self.save()
         second = int(self.clock())
@@ -113,13 +115,13 @@ class Primer:
             if sum(self.starting.values()) >= MAX_STARTING:
                 return
             running = self.scheduler.engines_of_key[key] + self.starting.get(key, 0)
-            wanted = self.profile.wanted_engines(key, self.current_slots)
+            expected = self.profile.expected_engines(key, self.current_slots)
             starts = self.starts.get(key, 0)
-            if running < wanted and starts < wanted + MAX_EXTRA_STARTS and self.scheduler.may_prime(key):
+            if running < expected and starts < expected + MAX_EXTRA_STARTS and self.scheduler.may_prime(key):
                 self.starts[key] = starts + 1
-                self.start_one(key, use.scripts[0])
+                self.start_engine(key, use.scripts[0])  # the script used last
 
-    def start_one(self, key: Key, script: str) -> None:
+    def start_engine(self, key: Key, script: str) -> None:
         """Start an engine of a key (user, language) for one of its scripts. Forget a script that must not run."""
         self.starting[key] = self.starting.get(key, 0) + 1
 
@@ -149,18 +151,19 @@ class Primer:
 
     def keep_damaged_file(self, reason: str) -> None:
         """Keep a file that cannot be used under another name, since save() replaces it; log the reason."""
-        kept = f"{self.file}.damaged"
+        new_name = f"{self.file}.damaged"
         try:
-            os.replace(self.file, kept)
-            remains = f"it is kept as {kept}"
+            os.replace(self.file, new_name)
+            result = f"it is kept as {new_name}"
         except OSError as error:
-            remains = f"it cannot be kept as {kept}: {error.strerror}"
+            result = f"it cannot be kept as {new_name}: {error.strerror}"
         self.log.warning(
-            f"{self.file}: {reason}; the profile of use begins without history (prime), and {remains}"
+            f"{self.file}: {reason}; the profile of use begins without history (prime), and {result}"
         )
 
     def read(self) -> bytes:
         """Return the content of the file. Raises OSError; Damaged if it is not a file of this account."""
+        # O_NONBLOCK: to open a FIFO would wait for its writer
         descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)

@@ -25,7 +25,7 @@ import socket
 
 from ewe.xswitch.protocol import MarkReader, ProtocolError
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, OVER, Engine, how_it_ended
+from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, OVER, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
@@ -76,9 +76,10 @@ class ProtocolEngine(Engine):
         if piece is None or self.state is CLOSED:
             return
         if self.exchange is None:
-            self.fail("")  # the engine has ended while it was idle, or has written without a request
+            # "": no message. The engine has ended while it was idle, or has written without a request
+            self.fail("")
         elif piece:
-            self.exchange.output(piece)
+            self.exchange.output_arrived(piece)
         else:
             self.output_ended()
 
@@ -123,7 +124,8 @@ class ProtocolEngine(Engine):
     def finish(self, status: int) -> None:
         """End the response: the mark has come, and all output is in the socket."""
         piece = self.receive()
-        # A piece that does not fill the buffer is the last one in the socket: the usual case, in one call
+        # A piece that does not fill the buffer is the last one in the socket: the usual case, in one call of
+        # recv(2)
         if piece and len(piece) < RECEIVE_BYTES:
             self.response_complete(piece, status)
             return
@@ -166,7 +168,7 @@ class ProtocolEngine(Engine):
         for _ in range(MAX_DRAINED_PIECES):  # a leftover process may write without an end
             if not (piece := self.receive()):
                 break
-            exchange.output(piece)
+            exchange.output_arrived(piece)
         if self.exit_status is None:
             self.fail("it closed its output without its mark")
         elif self.exit_status >= 0 and exchange.output_bytes:
@@ -174,7 +176,7 @@ class ProtocolEngine(Engine):
             self.close()
             exchange.complete(b"", self.exit_status)
         else:
-            self.fail(how_it_ended(self.exit_status))
+            self.fail(exit_text(self.exit_status))
 
     def close_sockets(self) -> None:
         """Close the control socket and the data socket."""

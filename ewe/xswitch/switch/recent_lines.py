@@ -21,13 +21,13 @@ class RecentLines:
         self.of_user: dict[str, deque[tuple[float, str]]] = {}
 
     def add(self, user: str, message: str) -> None:
-        """Keep a message. user: "" is not a user, and nothing is kept."""
+        """Keep a message. user: "" if the message belongs to no user; it is then not kept."""
         if not user:
             return
         lines = self.of_user.pop(user, None) or deque(maxlen=MAX_LINES)
         self.of_user[user] = lines
         if len(self.of_user) > MAX_USERS:
-            del self.of_user[next(iter(self.of_user))]
+            del self.of_user[next(iter(self.of_user))]  # the user whose latest message is the oldest
         if len(message) > MAX_LINE_CHARS:
             message = message[: MAX_LINE_CHARS - 1] + "…"
         lines.append((time.time(), message))
@@ -35,5 +35,5 @@ class RecentLines:
     def lines_of(self, user: str) -> list[tuple[float, str, str]]:
         """Return (seconds, user, message) of a user, or of all users if `user` is "", the oldest first."""
         users = [user] if user else list(self.of_user)
-        lines = [(at, each, line) for each in users for at, line in self.of_user.get(each, ())]
-        return sorted(lines, key=lambda line: line[0])[-MAX_LINES:]
+        lines = [(at, name, text) for name in users for at, text in self.of_user.get(name, ())]
+        return sorted(lines, key=lambda line: line[0])[-MAX_LINES:]  # by time; only the latest

@@ -35,7 +35,10 @@ MB = 1 << 20
 
 
 class MachineReading(NamedTuple):
-    """One reading. memory: bytes that are available; None if the system does not say. Pressures in percent."""
+    """One reading.
+
+    memory: bytes that are available; None if the system does not say. Pressures in percent of time.
+    """
 
     memory: int | None = None
     memory_pressure: float = 0.0
@@ -52,15 +55,15 @@ class MachineReader:
 
     def read(self) -> MachineReading:
         """Return the available memory and the pressures of this moment."""
-        bounds = [self.meminfo(), *(cgroup_available_bytes(*each) for each in self.cgroups)]
-        known_bounds = [bound for bound in bounds if bound is not None]
-        memory = min(known_bounds) if known_bounds else None
+        sizes = [self.meminfo(), *(cgroup_available_bytes(*cgroup) for cgroup in self.cgroups)]
+        memory = min((size for size in sizes if size is not None), default=None)
         return MachineReading(memory, self.pressure("memory"), self.pressure("cpu"))
 
     def meminfo(self) -> int | None:
         """Return the bytes of memory that are available without swapping (MemAvailable), None if unknown."""
         try:
             with open(f"{self.proc}/meminfo", encoding="utf-8") as file:
+                # MemAvailable:   12345 kB
                 return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
         except (OSError, ValueError, IndexError, StopIteration):
             return None
@@ -69,23 +72,24 @@ class MachineReader:
         """Return the percentage of the last ten seconds in which a process waited for this resource."""
         try:
             with open(f"{self.proc}/pressure/{name}", encoding="utf-8") as file:
-                words = file.readline().split()
-            return float(words[1].removeprefix("avg10="))
+                _some, avg10, *_ = file.readline().split()  # some avg10=0.12 avg60=0.05 ...
+            return float(avg10.removeprefix("avg10="))
         except (OSError, ValueError, IndexError):
             return 0.0
 
     def limited_cgroups(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield the directories of cgroups that may limit this process, with the names of limit, use and cache.
 
-        An ancestor's limit holds as well.
+        An ancestor's limit holds as well. First those of cgroups version 2, then those of version 1.
         """
         for controller, names in (
             ("", ("memory.max", "memory.current", "inactive_file")),
             ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
         ):
-            for at in cgroups_above(self.proc, controller):
-                if os.path.exists(f"{at}/{names[0]}"):
-                    yield (at, *names)
+            for directory in cgroups_above(self.proc, controller):
+                limit_file, _, _ = names
+                if os.path.exists(f"{directory}/{limit_file}"):
+                    yield (directory, *names)
 
 
 def cgroup_available_bytes(directory: str, limit: str, use: str, cache: str) -> int | None:
@@ -95,7 +99,7 @@ def cgroup_available_bytes(directory: str, limit: str, use: str, cache: str) -> 
     """
     try:
         with open(f"{directory}/{limit}", encoding="utf-8") as file:
-            limit_bytes = int(file.read())  # ValueError: "max"
+            limit_bytes = int(file.read())  # "max", without a limit: ValueError
         with open(f"{directory}/{use}", encoding="utf-8") as file:
             used_bytes = int(file.read())
         with open(f"{directory}/memory.stat", encoding="utf-8") as file:
@@ -119,17 +123,18 @@ class Resources:
         self.read = read
         self.log_message = log_message
         self.engine_bytes: dict[str, int] = {}  # language -> bytes of its largest idle engine so far
-        self.promised = self.promised_before = 0  # bytes: see the top of this file
-        self.logged_reason = ""  # the reason that was logged
+        # Bytes that engines started in this second, and in the second before, are about to take
+        self.promised = self.promised_before = 0
+        self.logged_reason = ""  # why memory was short at the last update()
         self.reading = read()
 
     def update(self) -> None:
-        """Read the resources again, and log a change."""
+        """Read the resources again, and log when memory becomes short, or is no longer short."""
         self.reading = self.read()
         self.promised, self.promised_before = 0, self.promised
         for language, size in self.engine_bytes.items():
             self.engine_bytes[language] = max(int(size * DECAY_PER_SECOND), min(size, EXPECTED_BYTES))
-        reason = self.memory_is_short()
+        reason = self.memory_shortage()
         if bool(reason) != bool(self.logged_reason):
             if reason:
                 self.log_message(
@@ -153,20 +158,21 @@ class Resources:
         memory = self.reading.memory
         return None if memory is None else memory - self.promised - self.promised_before
 
-    def memory_is_short(self, language: str = "") -> str:
-        """Return why no memory is left for another engine of this language, "" if there is.
+    def memory_shortage(self, language: str = "") -> str:
+        """Return why no memory is left for another engine of this language, "" if there is enough.
 
         Without a language: for the engines that run already, by the reading alone.
         """
-        settings, available_bytes = self.settings, self.available_bytes() if language else self.reading.memory
-        needed = self.engine_bytes.get(language, EXPECTED_BYTES) if language else 0
+        settings = self.settings
+        available_bytes = self.available_bytes() if language else self.reading.memory
+        needed_bytes = self.engine_bytes.get(language, EXPECTED_BYTES) if language else 0
         if (
             settings.reserve_memory
             and available_bytes is not None
-            and available_bytes - needed < settings.reserve_memory
+            and available_bytes - needed_bytes < settings.reserve_memory
         ):
-            wanted = f"reserve-memory is {settings.reserve_memory // MB} MB"
-            return f"{max(available_bytes, 0) // MB} MB of memory are available, and {wanted}"
+            reserve = f"reserve-memory is {settings.reserve_memory // MB} MB"
+            return f"{max(available_bytes, 0) // MB} MB of memory are available, and {reserve}"
         limit = settings.max_memory_pressure
         if limit and self.reading.memory_pressure > limit:
             return f"processes wait for memory {self.reading.memory_pressure:g} % of the time (max-memory-pressure)"
@@ -184,5 +190,5 @@ class Resources:
             "reserve_memory": self.settings.reserve_memory,
             "memory_pressure": self.reading.memory_pressure,
             "cpu_pressure": self.reading.cpu_pressure,
-            "scarce": self.memory_is_short(),
+            "scarce": self.memory_shortage(),
         }

@@ -35,6 +35,7 @@ from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
 from ewe.xswitch.switch.resources import MachineReading, Resources
 
 Key = tuple[str, str]  # (user, language)
+USER, LANGUAGE = 0, 1  # the positions in a Key
 # Why an idle engine ends, by the name of the counter
 ENDINGS = {
     "idle_ended": "idle: it had no request for too long (idle)",
@@ -90,59 +91,62 @@ class ScheduledEngine(Protocol):
         """Return whether the idle engine has used the CPU since the last call."""
 
 
-X = TypeVar("X", bound=ScheduledExchange)
-E = TypeVar("E", bound=ScheduledEngine)
+ExchangeType = TypeVar("ExchangeType", bound=ScheduledExchange)
+EngineType = TypeVar("EngineType", bound=ScheduledEngine)
 
 
-class Scheduler(Generic[X, E]):
+class Scheduler(Generic[ExchangeType, EngineType]):
     """All engines, and all exchanges that wait for one."""
 
     def __init__(
         self,
         settings: Settings,
-        start: Callable[[X], E | None],
-        read: Callable[[], MachineReading] = MachineReading,
+        start: Callable[[ExchangeType], EngineType | None],
+        read_machine: Callable[[], MachineReading] = MachineReading,
         log_message: Callable[[str, str], object] = lambda level, message: None,
     ) -> None:
         """start: starts an engine and assigns the exchange; returns None if it has refused the exchange.
 
-        read, log_message: see Resources.
+        read_machine: returns the memory and the pressures of the machine. log_message: logs a level and a message.
         """
         self.settings = settings
         self.limits = LimitsOfUsers(settings)
-        self.resources = Resources(settings, read, log_message)
+        self.resources = Resources(settings, read_machine, log_message)
         self.start = start
-        self.engines: set[E] = set()
-        self.idle: dict[Key, list[E]] = {}  # the engine used last comes last
+        self.engines: set[EngineType] = set()
+        self.idle: dict[Key, list[EngineType]] = {}  # the engine used last comes last
         self.engines_of_user: Counter[str] = Counter()
         self.engines_of_key: Counter[Key] = Counter()
-        self.queues: dict[str, dict[Key, deque[X]]] = {}  # user -> key -> exchanges, the oldest first
+        self.queues: dict[
+            str, dict[Key, deque[ExchangeType]]
+        ] = {}  # user -> key -> exchanges, the oldest first
         self.user_turns: deque[str] = deque()  # users with a queue; the user whose turn is next comes first
         self.waiting = 0  # exchanges in all queues
         self.is_dispatching = False
-        self.measured_at = 0.0  # when the idle engines were measured
+        self.measured_at = 0.0  # when the memory and CPU time of the idle engines were measured last
         self.counters: Counter[str] = Counter()
-        # Returns how many engines of a key stay although they are idle (primer.py).
-        self.wanted_engines: Callable[[Key], int] = lambda key: 0
+        # Returns how many engines of a key stay although they are idle, since visitors are expected (primer.py).
+        self.expected_engines: Callable[[Key], int] = lambda key: 0
         self.languages: set[str] = set()  # of all engines so far
         # Engines that end after their running exchanges -> the counter of that end. engines_of_key omits them.
-        self.draining: dict[E, str] = {}
+        self.draining: dict[EngineType, str] = {}
         # Engines on other machines, by their language: far_engine.py. They count towards no limit of this machine.
-        self.far_engines: dict[str, E] = {}
+        self.far_engines: dict[str, EngineType] = {}
         # Starts an engine in place of one that was restarted (main.py).
-        self.replace: Callable[[E], None] = lambda engine: None
+        self.replace: Callable[[EngineType], None] = lambda engine: None
 
     # Exchanges
 
-    def submit(self, exchange: X) -> None:
+    def submit(self, exchange: ExchangeType) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
-        user = exchange.key[0]
-        limit = self.limits.limits_of(user).requests
+        user = exchange.key[USER]
+        limit = self.limits.limits_of(user).requests  # None: no limit
         if limit is not None and self.requests_of(user) >= limit:
             self.counters["refused"] += 1
             exchange.refuse(503, f"{user} has {limit} requests at once: no more are allowed (requests)")
             return
-        if exchange.key not in self.queues.get(user, ()) and self.assign(exchange):
+        # If others of this key wait already, this one waits behind them
+        if exchange.key not in self.queues.get(user, ()) and self.try_assign(exchange):
             return
         waiting_of_user = sum(map(len, self.queues.get(user, {}).values()))
         if self.waiting >= self.settings.max_queue or waiting_of_user >= self.settings.max_queue_per_user:
@@ -160,13 +164,14 @@ class Scheduler(Generic[X, E]):
 
     def requests_of(self, user: str) -> int:
         """Return how many requests of a user run or wait."""
-        running = sum(engine.running() for engine in self.engines if engine.key[0] == user)
+        running = sum(engine.running() for engine in self.engines if engine.key[USER] == user)
         return running + sum(map(len, self.queues.get(user, {}).values()))
 
-    def assign(self, exchange: X) -> bool:
+    def try_assign(self, exchange: ExchangeType) -> bool:
         """Give an exchange to an idle engine, or to a new one.
 
-        Return whether the exchange is settled: an engine runs it, or the start of an engine has refused it.
+        Return whether the exchange is settled: an engine runs it, or the start of an engine has refused it. False:
+        it must wait.
         """
         engine = self.take_idle(exchange.key)
         if engine is not None:
@@ -180,14 +185,14 @@ class Scheduler(Generic[X, E]):
         self.add(engine)
         return True
 
-    def add(self, engine: E) -> None:
-        """Count a new engine."""
+    def add(self, engine: EngineType) -> None:
+        """Count a new engine: towards the limits, and as a promise of memory."""
         self.engines.add(engine)
-        self.engines_of_user[engine.key[0]] += 1
+        self.engines_of_user[engine.key[USER]] += 1
         self.engines_of_key[engine.key] += 1
-        self.languages.add(engine.key[1])
+        self.languages.add(engine.key[LANGUAGE])
         self.counters["started"] += 1
-        self.resources.note_start(engine.key[1])
+        self.resources.note_start(engine.key[LANGUAGE])
 
     def max_engines_of(self, user: str) -> int:
         """Return how many engines of a user may run."""
@@ -202,24 +207,27 @@ class Scheduler(Generic[X, E]):
             or (kind.per_user and self.engines_of_key[key] >= kind.per_user)
             or self.engines_of_user[user] >= self.max_engines_of(user)
             or len(self.engines) >= self.settings.max_engines
-            or self.resources.memory_is_short(language)
+            or self.resources.memory_shortage(language)
             or self.resources.cpu_is_short()
         )
 
-    def add_idle(self, engine: E) -> None:
-        """Take an engine for which no request waits."""
+    def add_idle(self, engine: EngineType) -> None:
+        """Count a new engine that was started although no request waits for one; it is idle."""
         self.add(engine)
         self.idle.setdefault(engine.key, []).append(engine)
 
-    def take_idle(self, key: Key) -> E | None:
-        """Return an engine that can run an exchange now: an idle one, or one with room for several."""
-        far = self.far_engines.get(key[1])
+    def take_idle(self, key: Key) -> EngineType | None:
+        """Return an engine that can run an exchange now: an idle one, or one with room for several.
+
+        An idle one is no longer idle then: the caller must assign an exchange to it. Return None if there is none.
+        """
+        far = self.far_engines.get(key[LANGUAGE])
         if far is not None:
             return far if far.has_room() else None
         idle = self.idle.get(key)
         if idle:
             return idle.pop()
-        kind = self.settings.engines.get(key[1])
+        kind = self.settings.engines.get(key[LANGUAGE])
         if kind is None or kind.connections == 1:
             return None
         return next(
@@ -235,23 +243,23 @@ class Scheduler(Generic[X, E]):
         """Return whether another engine of this key may be started; end an idle one for it if necessary."""
         user, language = key
         if language in self.far_engines:
-            return False
+            return False  # the other machine's X-Switch starts these engines
         kind = self.settings.engines.get(language)
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
         if self.engines_of_user[user] >= self.max_engines_of(user):
-            return self.evict(lambda engine: engine.key[0] == user)
+            return self.evict(lambda engine: engine.key[USER] == user)
         if len(self.engines) >= self.settings.max_engines:
             return self.evict(lambda engine: True)
         if self.engines_of_key[key] and self.resources.cpu_is_short():
             return False
         # A single engine may always run: X-Switch would serve nothing while other programs use the memory.
-        if self.engines and self.resources.memory_is_short(language):
-            least_recent = self.least_recent_key()
+        if self.engines and self.resources.memory_shortage(language):
+            least_recent = self.least_recently_used_key()
             return self.evict(lambda engine: engine.key == least_recent)
         return True
 
-    def least_recent_key(self) -> Key | None:
+    def least_recently_used_key(self) -> Key | None:
         """Return the key with an idle engine whose engines have not been used for the longest time."""
         used_at: dict[Key, float] = {}
         for engine in self.engines:
@@ -260,52 +268,52 @@ class Scheduler(Generic[X, E]):
 
     def shrink(self) -> None:
         """End the idle engines of the key that has not been used for the longest time: memory is short."""
-        for engine in list(self.idle.get(self.least_recent_key() or ("", ""), ())):
-            self.end(engine, "shrunk")
+        for engine in list(self.idle.get(self.least_recently_used_key() or ("", ""), ())):
+            self.end_idle(engine, "shrunk")
 
-    def evict(self, candidate: Callable[[E], bool]) -> bool:
+    def evict(self, candidate: Callable[[EngineType], bool]) -> bool:
         """End the least recently used idle engine among the candidates; return whether there was one."""
         idle = [engine for engines in self.idle.values() for engine in engines if candidate(engine)]
         if not idle:
             return False
-        self.end(min(idle, key=lambda engine: engine.used_at), "evicted")
+        self.end_idle(min(idle, key=lambda engine: engine.used_at), "evicted")
         return True
 
-    def withdraw(self, exchange: X) -> None:
+    def withdraw(self, exchange: ExchangeType) -> None:
         """Remove an exchange from its queue, if it waits."""
-        queues = self.queues.get(exchange.key[0], {})
+        queues = self.queues.get(exchange.key[USER], {})
         queue = queues.get(exchange.key)
         if queue is not None and exchange in queue:
             queue.remove(exchange)
             self.waiting -= 1
-            self.drop_if_empty(exchange.key)
+            self.drop_queue_if_empty(exchange.key)
 
-    def drop_if_empty(self, key: Key) -> None:
+    def drop_queue_if_empty(self, key: Key) -> None:
         """Drop a queue that is empty, and the user's turn with the user's last queue."""
-        queues = self.queues[key[0]]
+        queues = self.queues[key[USER]]
         if not queues[key]:
             del queues[key]
         if not queues:
-            del self.queues[key[0]]
-            self.user_turns.remove(key[0])
+            del self.queues[key[USER]]
+            self.user_turns.remove(key[USER])
 
     # Engines
 
-    def release(self, engine: E) -> None:
+    def release(self, engine: EngineType) -> None:
         """Take back an engine after its exchange; then give engines to waiting exchanges.
 
         The engine becomes idle, or ends if it drains or has served enough requests.
         """
         if engine in self.draining:
-            self.end(engine, self.draining[engine])
-        elif engine.ended_requests >= self.settings.max_requests_of(engine.key[1]):
-            self.end(engine, "recycled")
+            self.end_idle(engine, self.draining[engine])
+        elif engine.ended_requests >= self.settings.max_requests_of(engine.key[LANGUAGE]):
+            self.end_idle(engine, "recycled")
         else:
             self.idle.setdefault(engine.key, []).append(engine)
         if self.user_turns:
             self.dispatch()
 
-    def end(self, engine: E, end_cause: str) -> None:
+    def end_idle(self, engine: EngineType, end_cause: str) -> None:
         """End and count an idle engine; replace a restarted one.
 
         end_cause: the counter of such ends, a name of ENDINGS.
@@ -317,23 +325,23 @@ class Scheduler(Generic[X, E]):
         if end_cause == "restarted":
             self.replace(engine)
 
-    def drain(self, engine: E, why: str) -> bool:
+    def drain(self, engine: EngineType, end_cause: str) -> bool:
         """End an engine once it runs no exchange, and give it no other; return whether it has ended now.
 
-        why: "drained"; "restarted" if another engine starts in its place. No running exchange is lost.
+        end_cause: "drained"; "restarted" if another engine starts in its place. No running exchange is lost.
         """
         is_idle = engine in self.idle.get(engine.key, ())
         if is_idle:
-            self.end(engine, why)
+            self.end_idle(engine, end_cause)
         elif engine in self.engines:
             if engine not in self.draining:
-                self.uncount_key(engine.key)
-            self.draining[engine] = why
+                self.uncount_key(engine.key)  # so that a Java application can start again at once
+            self.draining[engine] = end_cause
         if self.user_turns:
             self.dispatch()
         return is_idle
 
-    def engine_lost(self, engine: E) -> None:
+    def engine_lost(self, engine: EngineType) -> None:
         """Forget an engine that has ended, or cannot be used any more. Replace it if it drained for a restart."""
         if engine not in self.engines:
             return
@@ -344,12 +352,12 @@ class Scheduler(Generic[X, E]):
         if self.user_turns:
             self.dispatch()
 
-    def forget(self, engine: E) -> None:
+    def forget(self, engine: EngineType) -> None:
         """Remove an engine from all sets and counts."""
         if engine not in self.engines:
             return
         self.engines.discard(engine)
-        user, key = engine.key[0], engine.key
+        user, key = engine.key[USER], engine.key
         idle = self.idle.get(key, [])
         if engine in idle:
             idle.remove(engine)
@@ -373,30 +381,34 @@ class Scheduler(Generic[X, E]):
             return  # an engine has failed while it got an exchange: the outer call continues
         self.is_dispatching = True
         try:
-            placed = True
-            while placed:
-                placed = False
+            has_assigned = True
+            while has_assigned:
+                has_assigned = False
                 for user in list(self.user_turns):
-                    exchange = self.assign_one(user)
+                    exchange = self.assign_first_possible(user)
                     if exchange is not None:
-                        placed = True
+                        has_assigned = True
                         self.user_turns.remove(user)
                         self.user_turns.append(user)
-                        self.drop_if_empty(exchange.key)
+                        self.drop_queue_if_empty(exchange.key)
         finally:
             self.is_dispatching = False
 
-    def assign_one(self, user: str) -> X | None:
-        """Place the first exchange of a user for which this is possible, and return it; None if there is none."""
+    def assign_first_possible(self, user: str) -> ExchangeType | None:
+        """Assign, or refuse, the first exchange of a user for which this is possible.
+
+        Return it; the caller drops its queue if that is empty. Return None if all exchanges must go on waiting.
+        """
         for queue in list(self.queues.get(user, {}).values()):
             exchange = queue.popleft()
             try:
-                settled = self.assign(exchange)
+                is_settled = self.try_assign(exchange)
             except Exception:
+                # The caller will not learn of the exchange: do its work here.
                 self.waiting -= 1
-                self.drop_if_empty(exchange.key)
+                self.drop_queue_if_empty(exchange.key)
                 raise
-            if settled:
+            if is_settled:
                 self.waiting -= 1
                 return exchange
             queue.appendleft(exchange)
@@ -410,44 +422,48 @@ class Scheduler(Generic[X, E]):
         Called a few times a second.
         """
         for key in [key for queues in self.queues.values() for key in queues]:
-            self.refuse_late(key, now)
+            self.refuse_timed_out(key, now)
         must_measure = now - self.measured_at >= MEASURE_SECONDS
         if must_measure:
             self.measured_at = now
             self.resources.update()
-            if self.resources.memory_is_short():
+            if self.resources.memory_shortage():
                 self.shrink()
         for engine in list(self.engines):
             idle = engine in self.idle.get(engine.key, ())
             if not idle and now > engine.deadline:
                 engine.expire()
             elif idle and self.is_unused(engine, now):
-                self.end(engine, "idle_ended")
-            elif idle and must_measure and self.measure(engine) > self.settings.max_memory_of(engine.key[1]):
-                self.end(engine, "recycled")
+                self.end_idle(engine, "idle_ended")
+            elif idle and must_measure and self.is_too_large(engine):
+                self.end_idle(engine, "recycled")
             elif idle and must_measure and engine.check_spinning():
-                self.end(engine, "spun")
+                self.end_idle(engine, "spun")
         if self.user_turns:
             self.dispatch()
 
-    def is_unused(self, engine: E, now: float) -> bool:
+    def is_unused(self, engine: EngineType, now: float) -> bool:
         """Return whether an engine has been idle for too long, and is not kept for expected visitors."""
         return now - engine.used_at > self.settings.idle and self.engines_of_key[
             engine.key
-        ] > self.wanted_engines(engine.key)
+        ] > self.expected_engines(engine.key)
 
-    def measure(self, engine: E) -> int:
-        """Return the bytes that an idle engine has in memory, and tell the Resources."""
+    def is_too_large(self, engine: EngineType) -> bool:
+        """Return whether an idle engine has more bytes in memory than `max-memory`."""
+        return self.measure_memory(engine) > self.settings.max_memory_of(engine.key[LANGUAGE])
+
+    def measure_memory(self, engine: EngineType) -> int:
+        """Return the bytes that an idle engine has in memory, and note them in the Resources."""
         size = engine.memory_bytes()
-        self.resources.note_size(engine.key[1], size)
+        self.resources.note_size(engine.key[LANGUAGE], size)
         return size
 
-    def refuse_late(self, key: Key, now: float) -> None:
+    def refuse_timed_out(self, key: Key, now: float) -> None:
         """Refuse the exchanges of a queue that have waited for longer than `queue-timeout`."""
-        queue = self.queues[key[0]][key]
+        queue = self.queues[key[USER]][key]
         while queue and now - queue[0].started_at > self.settings.queue_timeout:
             self.waiting -= 1
             self.counters["refused"] += 1
             self.counters["late"] += 1
             queue.popleft().refuse(503, f"no engine was free for {self.settings.queue_timeout:g} s")
-        self.drop_if_empty(key)
+        self.drop_queue_if_empty(key)

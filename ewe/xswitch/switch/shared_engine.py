@@ -22,11 +22,11 @@ import socket
 import time
 
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import Engine, EngineState, how_it_ended
+from ewe.xswitch.switch.engine import Engine, EngineState, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
-from ewe.xswitch.switch.scheduler import Key
+from ewe.xswitch.switch.scheduler import LANGUAGE, Key
 
 SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
@@ -118,7 +118,7 @@ class EngineConnection(FastCGIEngine):
         if self.state is EngineState.CLOSED:
             return
         poller = select.poll()
-        poller.register(self.data, 0)
+        poller.register(self.data, 0)  # no events but POLLHUP and POLLERR, which always count
         if poller.poll(0):
             exchange = self.take_exchange()
             if exchange is not None:
@@ -161,7 +161,7 @@ class SharedEngine(Engine):
 
     def has_room(self) -> bool:
         """Return whether another request may be assigned: the limits for requests allow it."""
-        max_requests = self.context.settings.max_requests_of(self.key[1])
+        max_requests = self.context.settings.max_requests_of(self.key[LANGUAGE])
         return (
             self.state is not EngineState.CLOSED
             and self.running() < self.limit
@@ -198,12 +198,12 @@ class SharedEngine(Engine):
         return connection
 
     def connection_free(self, connection: EngineConnection) -> None:
-        """Keep a connection whose request has ended."""
+        """Keep a connection for the next request: its own has ended."""
         self.unused_connections.append(connection)
         self.request_ended()
 
     def connection_closed(self, connection: EngineConnection) -> None:
-        """Forget a connection."""
+        """Forget a connection; if a request ran on it, that has ended."""
         self.connections.discard(connection)
         if connection in self.unused_connections:
             self.unused_connections.remove(connection)
@@ -216,7 +216,7 @@ class SharedEngine(Engine):
         self.used_at = time.monotonic()
         self.set_deadline()
         if self.running():
-            self.context.scheduler.dispatch()
+            self.context.scheduler.dispatch()  # a waiting exchange may take the connection
         else:
             self.context.scheduler.release(self)
 
@@ -234,27 +234,31 @@ class SharedEngine(Engine):
             retry_reading_soon(self)
         elif self.receive() is not None:
             status = self.exit_status
-            self.fail("the engine has ended" if status is None else how_it_ended(status))
+            self.fail("the engine has ended" if status is None else exit_text(status))
 
     # The end
 
     def take_exchanges(self) -> list[tuple[Exchange, str]]:
         """Forget the running exchanges. Return each with its expiry_cause(), or "" if it has time left."""
         now = time.monotonic()
-        causes = [each.expiry_cause() if each.deadline < now else "" for each in self.connections]
-        exchanges = [each.take_exchange() for each in self.connections]
+        causes = [
+            connection.expiry_cause() if connection.deadline < now else "" for connection in self.connections
+        ]
+        exchanges = [connection.take_exchange() for connection in self.connections]
         return [
             (exchange, cause)
             for exchange, cause in zip(exchanges, causes, strict=True)
-            if exchange is not None
+            if exchange is not None  # an unused connection has none
         ]
 
     def expire(self) -> None:
         """Close the engine: a request has passed its deadline. The other requests fail, too."""
-        taken = self.take_exchanges()
-        self.end_cause = "killed: " + next((cause for _, cause in taken if cause), "a request took too long")
+        taken_exchanges = self.take_exchanges()
+        self.end_cause = "killed: " + next(
+            (cause for _, cause in taken_exchanges if cause), "a request took too long"
+        )
         self.close()
-        for exchange, cause in taken:
+        for exchange, cause in taken_exchanges:
             if cause:
                 exchange.timed_out(cause)
             else:
@@ -262,18 +266,18 @@ class SharedEngine(Engine):
 
     def start_refused(self, status: int, cause: str) -> None:
         """Close the engine: suexecme does not start its process. All its requests fail."""
-        taken = self.take_exchanges()
+        taken_exchanges = self.take_exchanges()
         self.end_cause = cause
         self.close()
-        for exchange, _ in taken:
+        for exchange, _ in taken_exchanges:
             exchange.fail(status, cause)
 
     def fail(self, cause: str) -> None:
         """Close the engine: it breaks the protocol, or has ended. All its requests fail."""
-        taken = self.take_exchanges()
+        taken_exchanges = self.take_exchanges()
         self.end_cause = cause
         self.close()
-        for exchange, _ in taken:
+        for exchange, _ in taken_exchanges:
             exchange.engine_failed(cause)
 
     def close_sockets(self) -> None:
@@ -287,4 +291,4 @@ class SharedEngine(Engine):
         """Note the exit status, and fail the running requests."""
         super().process_ended(status)
         if self.state is not EngineState.CLOSED:
-            self.fail(how_it_ended(status))
+            self.fail(exit_text(status))

@@ -80,17 +80,18 @@ class SpoolingOutbox(Outbox):
             self.pending += data[:room_bytes]
             data = data[room_bytes:]
         if data:
-            self.store(data)
+            self.spool(data)
         if self.unspooled or (self.file_end and not self.space.allows(self.user, self.file_end)):
             self.on_full()
 
-    def store(self, data: bytes) -> None:
+    def spool(self, data: bytes) -> None:
         """Append data to the waiting bytes: to the file, or to `unspooled` if the file must not grow, or cannot."""
         if self.unspooled or not self.space.allows(self.user, self.file_end):
             self.unspooled += data
             return
         try:
             if self.spool_file < 0:
+                # dup(2): the descriptor stays open without the Python file, whose methods are not needed
                 with tempfile.TemporaryFile(buffering=0) as file:
                     self.spool_file = os.dup(file.fileno())
             written = os.pwrite(self.spool_file, data, self.file_end)
@@ -108,14 +109,14 @@ class SpoolingOutbox(Outbox):
             )
             self.file_begin += len(self.pending)
             if self.file_begin == self.file_end:
-                self.empty()
+                self.close_file()
         if not self.pending:
             self.pending, self.unspooled = self.unspooled, b""
 
     def is_full(self) -> bool:
         return bool(self.file_end or self.unspooled) or super().is_full()
 
-    def empty(self) -> None:
+    def close_file(self) -> None:
         """Close the file, and count its bytes as free."""
         if self.spool_file >= 0:
             os.close(self.spool_file)
@@ -125,5 +126,5 @@ class SpoolingOutbox(Outbox):
 
     def close(self) -> None:
         super().close()
-        self.empty()
+        self.close_file()
         self.unspooled = b""

@@ -14,15 +14,18 @@ from typing import Any
 from ewe.trace import escaped
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine
-from ewe.xswitch.switch.scheduler import ENDINGS, Scheduler
+from ewe.xswitch.switch.scheduler import ENDINGS, LANGUAGE, USER, Scheduler
 
 COLUMNS = ("user", "language", "pid", "state", "requests", "age", "idle", "private", "shared", "script")
 
 Memory = dict[str, list[int]]  # pid -> private and shared bytes
 
 
-def render(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
-    """Return the response to a request for the status: JSON if the query says so, else a table of text."""
+def status_response(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
+    """Return the response to a request for the status: JSON if the query says so, else a table of text.
+
+    params: the web server's parameters of the request.
+    """
     if b"json" in params.get(b"QUERY_STRING", b""):
         return b"Content-Type: application/json\r\n\r\n" + json.dumps(status).encode() + b"\n"
     return b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + as_text(status).encode(
@@ -43,19 +46,19 @@ def is_loopback(address: bytes) -> bool:
     return address.startswith(b"127.") or address == b"::1"
 
 
-def collect(
-    scheduler: Scheduler[Any, Engine], connections: int, since: float, answer: dict[str, Any]
+def collect_status(
+    scheduler: Scheduler[Any, Engine], connections: int, started_at: float, answer: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the engines, the queue and the counters. Times in seconds, memory in bytes.
 
-    connections: open ones of web servers. since: when the main process started. answer: suexecme's to `measure`;
-    without its parts if suexecme has refused the order.
+    connections: the number of web servers' open connections. started_at: when the main process started. answer:
+    suexecme's to the order `measure`, with `memory` and `limits`; it has neither if suexecme has refused the order.
     """
     now = time.monotonic()
     memory: Memory = answer.get("memory", {})
     engines = sorted(scheduler.engines, key=lambda engine: engine.key)
     return {
-        "uptime": round(now - since, 1),
+        "uptime": round(now - started_at, 1),
         "engines": [
             {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
             for engine in engines
@@ -68,14 +71,14 @@ def collect(
     }
 
 
-def counts(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any]:
+def collect_metrics(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any]:
     """Return the numbers for a web server's metrics: no user, no script, and nothing that suexecme must measure.
 
-    connections: open ones of web servers.
+    connections: the number of web servers' open connections.
     """
     engines = {language: {"busy": 0, "idle": 0} for language in scheduler.languages}
     for engine in scheduler.engines:
-        engines[engine.key[1]]["busy" if engine.is_busy() else "idle"] += 1
+        engines[engine.key[LANGUAGE]]["busy" if engine.is_busy() else "idle"] += 1
     counters = scheduler.counters
     return {
         "engines": engines,
@@ -91,12 +94,12 @@ def counts(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any
 
 
 def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
-    """Return the row of one engine."""
+    """Return the row of one engine for the status. now: the monotonic time."""
     private, shared = memory.get(str(engine.pid), (0, 0))
     busy = engine.is_busy()
     return {
-        "user": engine.key[0],
-        "language": engine.key[1],
+        "user": engine.key[USER],
+        "language": engine.key[LANGUAGE],
         "pid": engine.pid,
         "state": "busy" if busy else "idle",
         "requests": engine.ended_requests,
@@ -108,12 +111,13 @@ def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
     }
 
 
-def far_line(far: dict[str, Any]) -> str:
+def remote_engines_line(remote: dict[str, Any]) -> str:
     """Return a line about engines on another machine (FarEngine.describe)."""
-    why = f" ({far['reason']})" if far["reason"] else ""
+    reason = f" ({remote['reason']})" if remote["reason"] else ""
     return (
-        f"engines {far['engines']} on {far['address']}: {far['state']} for {far['seconds']:g} s{why};"
-        f" {far['running']} requests run, {far['requests']} have ended, {far['connections']} connections"
+        f"engines {remote['engines']} on {remote['address']}: {remote['state']} for {remote['seconds']:g} s"
+        f"{reason}; {remote['running']} requests run, {remote['requests']} have ended,"
+        f" {remote['connections']} connections"
     )
 
 
@@ -122,9 +126,9 @@ def as_text(status: dict[str, Any]) -> str:
     rows = [list(COLUMNS)]
     for engine in status["engines"]:
         shown = {**engine, "private": f"{engine['private'] >> 10}K", "shared": f"{engine['shared'] >> 10}K"}
-        if engine["ends"]:
-            shown["state"] = f"busy, then {engine['ends']}"
-        # A name of a file may contain a line break, and then a false row
+        if end_cause := engine["ends"]:
+            shown["state"] = f"busy, then {end_cause}"
+        # escaped(): a script's name may contain a line break, which would begin a false row
         rows.append([escaped(str(shown[column])) for column in COLUMNS])
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = [
@@ -135,9 +139,10 @@ def as_text(status: dict[str, Any]) -> str:
     resources = status["resources"]
     if resources["memory_available"] is not None:
         available_mb, reserve_mb = resources["memory_available"] >> 20, resources["reserve_memory"] >> 20
-        scarce = f"; {resources['scarce']}" if resources["scarce"] else ""
-        lines.append(f"memory: {available_mb}M available, {reserve_mb}M in reserve{scarce}")
-    lines += [escaped(far_line(far)) for far in status["far"]]
+        scarcity = f"; {resources['scarce']}" if resources["scarce"] else ""
+        lines.append(f"memory: {available_mb}M available, {reserve_mb}M in reserve{scarcity}")
+    # "far": engines on other machines
+    lines += [escaped(remote_engines_line(remote)) for remote in status["far"]]
     if status["limits"]:
         lines.append(f"limits of users: {status['limits']}")
     lines.append(", ".join(f"{name} {count}" for name, count in status["counters"].items()))

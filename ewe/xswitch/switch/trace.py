@@ -45,7 +45,7 @@ class SwitchTrace:
         self.engines = itertools.count(1)
 
     def engine_begins(self, engine: NamedEngine) -> None:
-        """Name an engine, and write that it is begun."""
+        """Give an engine its name in the trace (pid.number), and write that it is begun."""
         engine.name = f"{os.getpid()}.{next(self.engines)}"
         user, language = engine.key
         self.trace.write("x-engine", NONE, f"{engine.name} {word(user)} {word(language)}")
@@ -67,22 +67,23 @@ class TracedExchange(Exchange):
     name = NONE
 
     def handle(self, event: Event, *details: Any) -> None:
-        """Write the event, and take the step."""
-        state, _ = TABLE.get((self.state, event), (self.state, ""))
+        """Write the event, and take the step. details: those of the action in the table."""
+        next_state, _ = TABLE.get((self.state, event), (self.state, ""))
         if event is Event.IDENTIFIED:
             self.begin()
         elif event is Event.ASSIGNED:
-            self.trace.write("x-runs", self.name, details[0].name)
-        elif state is ABANDONED and event is Event.LEFT:
+            [engine] = details
+            self.trace.write("x-runs", self.name, engine.name)
+        elif next_state is ABANDONED and event is Event.LEFT:
             self.trace.write("x-left", self.name)
-        elif state is DONE and self.state is not DONE and event is not Event.ANSWERED:
+        elif next_state is DONE and self.state is not DONE and event is not Event.ANSWERED:
             self.trace.write("x-answered", self.name, self.outcome(event, details))
         super().handle(event, *details)
         if self.state is WAITING and event in (Event.IDENTIFIED, Event.RETRIED):
             self.trace.write("x-queued", self.name, self.services.scheduler.waiting)
 
     def begin(self) -> None:
-        """Write that the request has arrived: its script, and the script's owner, are known."""
+        """Name the request in the trace, and write that it has arrived. Its script's owner is known now."""
         self.name = self.trace.new_connection()
         asked_by = self.params.get(ASKED_BY, b"")
         server = asked_by.decode() if CONNECTION.fullmatch(asked_by) else NONE
@@ -95,7 +96,7 @@ class TracedExchange(Exchange):
             return "ok" if self.state is not ABANDONED else "left"
         if event in (Event.LEFT, Event.OVERDUE):
             return "left"
-        status, cause = details[:2]
+        status, cause, *_ = details
         # Before the owner is known, the cause may quote a path that a visitor has chosen.
         return f"{status} {cause}" if self.state is not IDENTIFYING else str(status)
 

@@ -6,7 +6,7 @@ engines were busy at once. At the end of a slot the peak of today changes that o
     usual = usual + (today − usual) / 4           the first use in a slot counts in full
 
 A habit is thus known after one day, survives a weekend without use (1.0, 0.75, 0.56), and no engine is primed after
-the third day. The peak is rounded to the number of engines that are wanted.
+the third day. The peak is rounded to the number of engines that are expected to be busy.
 
 No I/O and no clock: the caller names the slot. primer.py has both.
 """
@@ -36,14 +36,14 @@ class Damaged(ValueError):
 
 
 class KeyUse:
-    """The use of one key. peaks: slot -> peak of a usual day. today: the peak in the present slot.
+    """The use of one key. peaks: slot -> peak of a usual day. todays_peak: that of the present slot, so far.
 
     scripts: paths, the one used last first.
     """
 
     def __init__(self) -> None:
         self.peaks: dict[int, float] = {}
-        self.today = 0
+        self.todays_peak = 0
         self.scripts: list[str] = []
 
 
@@ -53,7 +53,7 @@ class UseProfile:
     def __init__(self) -> None:
         self.keys: dict[Key, KeyUse] = {}
 
-    def note(self, key: Key, script: str, busy: int) -> None:
+    def note_request(self, key: Key, script: str, busy: int) -> None:
         """Note a request in the present slot. busy: engines of the key that run a request, with this one.
 
         If there are MAX_KEYS keys, a new one replaces the key with the smallest peaks.
@@ -63,11 +63,12 @@ class UseProfile:
         use = self.keys.get(key)
         if use is None:
             if len(self.keys) >= MAX_KEYS:
-                del self.keys[min(self.keys, key=lambda each: sum(self.keys[each].peaks.values()))]
+                del self.keys[min(self.keys, key=lambda old_key: sum(self.keys[old_key].peaks.values()))]
             use = self.keys[key] = KeyUse()
-        use.today = max(use.today, busy)
+        use.todays_peak = max(use.todays_peak, busy)
         if not use.scripts or use.scripts[0] != script:
-            use.scripts = [script, *(each for each in use.scripts if each != script)][:MAX_SCRIPTS]
+            other_scripts = [path for path in use.scripts if path != script]
+            use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
     def end_slot(self, slot: int) -> None:
         """Mix the peaks of today into those of the usual day, and begin another slot.
@@ -76,14 +77,15 @@ class UseProfile:
         """
         for key, use in list(self.keys.items()):
             usual = use.peaks.pop(slot, 0.0)
-            peak = usual + (use.today - usual) * TODAYS_WEIGHT if usual else float(use.today)
+            # Without a usual peak, this is the first use in the slot: it counts in full.
+            peak = usual + (use.todays_peak - usual) * TODAYS_WEIGHT if usual else float(use.todays_peak)
             if peak >= MIN_PEAK:
                 use.peaks[slot] = min(peak, MAX_PEAK)
-            use.today = 0
+            use.todays_peak = 0
             if not use.peaks:
                 del self.keys[key]
 
-    def wanted_engines(self, key: Key, slots: tuple[int, ...]) -> int:
+    def expected_engines(self, key: Key, slots: tuple[int, ...]) -> int:
         """Return how many engines of a key are usually busy in one of these slots."""
         use = self.keys.get(key)
         # int(x + 0.5) rounds to the nearest number
@@ -137,7 +139,7 @@ def use_of(row: object) -> tuple[Key, KeyUse]:
         raise Damaged("a row has no user or no language")
     if not isinstance(scripts, list) or not 0 < len(scripts) <= MAX_SCRIPTS:
         raise Damaged(f"{user}, {language}: scripts is no list of 1 to {MAX_SCRIPTS}")
-    if not all(isinstance(each, str) and is_path(each) for each in scripts):
+    if not all(isinstance(script, str) and is_path(script) for script in scripts):
         raise Damaged(
             f"{user}, {language}: a script is no absolute path of at most {MAX_SCRIPT_CHARS} characters"
         )
@@ -158,11 +160,11 @@ def is_path(text: str) -> bool:
     return text.startswith("/") and "\0" not in text and len(text) <= MAX_SCRIPT_CHARS
 
 
-def peaks_of(peaks: Mapping[Any, object], where: str) -> Iterator[tuple[int, float]]:
-    """Yield the slots and peaks of a row. Raises Damaged."""
+def peaks_of(peaks: Mapping[Any, object], row_name: str) -> Iterator[tuple[int, float]]:
+    """Yield the slots and peaks of a row. row_name: for the errors. Raises Damaged."""
     for slot, peak in peaks.items():
         if not re.fullmatch(r"[0-9]{1,2}", slot) or int(slot) >= SLOTS:
-            raise Damaged(f"{where}: there is no slot {slot}")
+            raise Damaged(f"{row_name}: there is no slot {slot}")
         if isinstance(peak, bool) or not isinstance(peak, int | float) or not 0 <= peak <= MAX_PEAK:
-            raise Damaged(f"{where}: the peak of slot {slot} is no number from 0 to {MAX_PEAK:g}")
+            raise Damaged(f"{row_name}: the peak of slot {slot} is no number from 0 to {MAX_PEAK:g}")
         yield int(slot), float(peak)

@@ -49,14 +49,17 @@ class WebServerConnection:
         self,
         context: Context,
         sock: socket.socket,
-        begin: Callable[[WebServerConnection, dict[bytes, bytes], Sequence[bytes]], Exchange],
+        begin_exchange: Callable[[WebServerConnection, dict[bytes, bytes], Sequence[bytes]], Exchange],
         on_close: Callable[[WebServerConnection], None],
     ) -> None:
-        """begin: returns the exchange of a new request, with the part of its body that has arrived."""
+        """begin_exchange: makes the exchange of a new request.
+
+        It is called with this connection, the request's parameters, and the part of the body that has arrived.
+        """
         self.context = context
         self.loop = context.loop
         self.socket = sock
-        self.file_begin = begin
+        self.begin_exchange = begin_exchange
         self.on_close = on_close
         self.outbox = SpoolingOutbox(
             self.loop, sock, self.pause_writing, self.resume_writing, context.spool_space
@@ -115,11 +118,11 @@ class WebServerConnection:
             self.outbox.send(self.responder.take_reply())
         if began is not None:
             try:
-                exchange = self.file_begin(self, began.params, body)
+                exchange = self.begin_exchange(self, began.params, body)
             except Exception:
                 self.close()  # no response will follow
                 raise
-            if exchange.state is not DONE:
+            if exchange.state is not DONE:  # else it has been refused, and has sent its response
                 self.exchange = exchange
 
     def client_left(self) -> None:
@@ -170,13 +173,16 @@ class WebServerConnection:
             self.leave()
 
     def leave(self) -> None:
-        """Accept no more requests, and close once the web server has closed its side."""
+        """Accept no more requests.
+
+        Close the connection once the last response is sent and the web server has closed.
+        """
         if self.state is OPEN:
             self.state = LEAVING
             self.shut_if_written()
 
     def shut_if_written(self) -> None:
-        """Once all is written, shut down the sending direction; close soon afterwards."""
+        """In the state LEAVING, once all is written, shut down the sending direction; close soon afterwards."""
         if self.state is not LEAVING or self.outbox.pending:
             return
         self.state = SHUT
@@ -201,12 +207,12 @@ class WebServerConnection:
 
     def is_overdue(self, now: float) -> bool:
         """Return whether to close now: the web server does not close, or accepts nothing of a spooled response."""
-        stalled = (
+        is_stalled = (
             self.exchange is None
             and self.outbox.pending
             and now > self.outbox.last_write_at + STALLED_SECONDS
         )
-        return bool(stalled) or now > self.closes_at
+        return bool(is_stalled) or now > self.closes_at
 
     # Called by the outbox
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ewe.config.setting_types import parse_address
-from ewe.gateway.records import Ended, Errors, Output, Requester
+from ewe.gateway.records import REQUEST_COMPLETE, Ended, Errors, Output, Requester
 
 RECEIVE_BYTES = 64 * 1024  # of one recv(2)
 
@@ -69,7 +69,7 @@ class FastCGIClient:
         """Return the response, an incomplete one if the connection ends early. Raises OSError, FastCGIError."""
         output: list[bytes] = []
         errors = b""
-        complete = False
+        is_complete = False
         while self.requester.running:
             try:
                 piece = self.sock.recv(RECEIVE_BYTES)
@@ -84,8 +84,8 @@ class FastCGIClient:
                     errors += event.data
                 else:
                     assert isinstance(event, Ended)
-                    complete = event.protocol_status == 0
-        return Response(b"".join(output), errors, complete)
+                    is_complete = event.protocol_status == REQUEST_COMPLETE
+        return Response(b"".join(output), errors, is_complete)
 
     def ask(self, params: Mapping[bytes, bytes], body: bytes = b"") -> bytes:
         """Send a request and return the response's output, without standard error. Raises OSError, FastCGIError.

@@ -36,6 +36,12 @@ def receive_bytes(sock: socket.socket) -> bytes:
         return b""
 
 
+def is_readable(file: socket.socket | int, seconds: float) -> bool:
+    """Wait for at most `seconds`; return whether a file can be read."""
+    ready, _, _ = select.select([file], [], [], seconds)
+    return bool(ready)
+
+
 class Driver:
     """One engine process and its sockets. `with Driver(command) as engine: engine.ask("/x.py")`."""
 
@@ -88,20 +94,25 @@ class Driver:
         self.control.sendall(request_lines(os.fsencode(file), map(os.fsencode, arguments), pairs))
         output, status = self.converse(body, time.monotonic() + seconds)
         self.is_ending = status is None
-        return ScriptResult(output, os.pread(self.errors.fileno(), MAX_ERROR_BYTES, 0).lstrip(b"\0"), status)
+        # After truncate() the engine goes on writing at its former position: NULs fill the bytes before it
+        errors = os.pread(self.errors.fileno(), MAX_ERROR_BYTES, 0).lstrip(b"\0")
+        return ScriptResult(output, errors, status)
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
-        """Send the body and read the output, until the mark or the engine's end."""
-        exchange = ScriptRun(self, body)
-        while not exchange.has_ended:
-            if not exchange.transfer(max(0, deadline - time.monotonic())):
+        """Send the body and read the output, until the mark or the engine's end.
+
+        Return the output and the exit status, None without a mark. deadline: a monotonic time. Raises TimeoutError.
+        """
+        run = ScriptRun(self, body)
+        while not run.has_ended:
+            if not run.transfer(max(0, deadline - time.monotonic())):
                 raise TimeoutError("it does not answer")
-        return bytes(exchange.output), exchange.status
+        return bytes(run.output), run.status
 
     def drain(self) -> bytes:
-        """Return the output that was in the socket when the mark came."""
+        """Read and return the output that was in the socket when the mark came."""
         output = b""
-        while select.select([self.data], [], [], 0)[0] and (piece := self.data.recv(PIECE_BYTES)):
+        while is_readable(self.data, 0) and (piece := self.data.recv(PIECE_BYTES)):
             output += piece
         return output
 
@@ -109,7 +120,7 @@ class Driver:
         """Close the sockets; return whether the engine then ends by itself."""
         self.control.close()
         self.data.close()
-        return bool(select.select([self.pidfd], [], [], seconds)[0])
+        return is_readable(self.pidfd, seconds)  # a pidfd can be read once the process has ended
 
     def close(self) -> None:
         """Close the sockets, and kill the engine if it does not end."""
@@ -117,7 +128,7 @@ class Driver:
         self.data.close()
         self.errors.close()
         if self.pid:
-            select.select([self.pidfd], [], [], CLEANUP_TIMEOUT_S)
+            is_readable(self.pidfd, CLEANUP_TIMEOUT_S)  # waits for the end of the process
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ewe.config.messages import Failure
 from ewe.gateway import records
-from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA, WORK
+from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA_DIRECTORY, WORK_PLACEHOLDER
 from ewe.xswitch.tools.client import FastCGIClient
 from ewe.xswitch.webapp import WebApplication
 
@@ -50,14 +50,14 @@ def build() -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time
         shutil.rmtree(SOURCE / "target", ignore_errors=True)
         run(["mvn", "--quiet", "--batch-mode", "package"], SOURCE)
-        archive_classes(Path(JAVA))
-    return JAVA
+        archive_classes(Path(JAVA_DIRECTORY))
+    return JAVA_DIRECTORY
 
 
 def run(command: list[str], directory: Path, timeout_s: float = MAVEN_TIMEOUT_S) -> None:
     """Run a program. Raises BuildError with the first line of its output if it fails."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=directory,
             stdin=subprocess.DEVNULL,
@@ -68,15 +68,16 @@ def run(command: list[str], directory: Path, timeout_s: float = MAVEN_TIMEOUT_S)
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} has not ended within {timeout_s:g} s") from None
-    if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or [
-            "it says nothing"
-        ]
-        raise BuildError(f"{command[0]} failed: {lines[0]}")
+    if completed.returncode:
+        lines = [line for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
+        raise BuildError(f"{command[0]} failed: {lines[0] if lines else 'it says nothing'}")
 
 
 def archive_classes(engine: Path) -> None:
-    """Run the engine with the sample application, and archive the classes that it loads. Raises BuildError."""
+    """Run the engine with the sample application, and archive the classes that it loads. Raises BuildError.
+
+    engine: the directory of the engine that was built.
+    """
     with tempfile.TemporaryDirectory(prefix="xswitch-java-") as name:
         directory = Path(name)
         sample = directory / "sample"
@@ -84,6 +85,7 @@ def archive_classes(engine: Path) -> None:
         library = next((engine / "lib").glob("jakarta.servlet-api-*.jar"))
         source = sample / "WEB-INF/src/Hello.java"
         run([*JAVAC, "-cp", str(library), "-d", str(sample / "WEB-INF/classes"), str(source)], directory)
+        # The engine's command, but Java writes the archive instead of reading it
         command = [
             "-XX:ArchiveClassesAtExit=" + word.removeprefix(ARCHIVE_OPTION)
             if word.startswith(ARCHIVE_OPTION)
@@ -91,7 +93,7 @@ def archive_classes(engine: Path) -> None:
             for word in BUILT_IN["java"].command
             if word != "-Xshare:auto"
         ]
-        command = [word.replace(WORK, name) for word in command]
+        command = [word.replace(WORK_PLACEHOLDER, name) for word in command]
         path = directory / "socket"
         with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w+") as log:
             listener.bind(str(path))
@@ -104,15 +106,18 @@ def archive_classes(engine: Path) -> None:
                 process.wait(ANSWER_TIMEOUT_S)
             except (OSError, ValueError, subprocess.TimeoutExpired, records.FastCGIError) as reason:
                 log.seek(0)
-                said = log.readline().strip()
-                raise BuildError(f"the engine does not answer: {reason} {said}") from None
+                log_line = log.readline().strip()
+                raise BuildError(f"the engine does not answer: {reason} {log_line}") from None
             finally:
                 process.kill()
                 process.wait()
 
 
 def ask(path: str, application: WebApplication) -> bytes:
-    """Return the engine's answer to a GET. Raises OSError, ValueError, FastCGIError."""
+    """Return the engine's answer to a GET. Raises OSError, FastCGIError; ValueError if it is no CGI response.
+
+    path: of the engine's socket. application: the page that is asked for.
+    """
     with FastCGIClient(f"unix:{path}", ANSWER_TIMEOUT_S) as client:
         answer = client.ask(application.variables({b"REQUEST_METHOD": b"GET"}))
     if not answer.startswith(b"Status: "):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ewe.config.linux import needs_linux
 from ewe.config.messages import Failure
-from ewe.libcgi.build import DIRECTORY, SOURCES, TARGET, BuildError, compile_c, shim
+from ewe.libcgi.build import DIRECTORY, HASH_DIGITS, SOURCES, TARGET, BuildError, compile_c, shim
 from ewe.libcgi.build import build as build_shim
-from ewe.xswitch.engine_kinds import LIBCGI
+from ewe.xswitch.engine_kinds import LIBCGI_PROGRAM
 
 HOST = DIRECTORY / "host.c"
 
@@ -30,27 +30,28 @@ def build_all() -> str:
 
 def build() -> str:
     """Build the host unless it exists; return its path. Raises BuildError."""
-    built = Path(LIBCGI)
-    made_from = stamp()
-    if built.exists() and made_from.exists():
-        return LIBCGI
+    program = Path(LIBCGI_PROGRAM)
+    version_file = file_of_version()
+    if program.exists() and version_file.exists():
+        return LIBCGI_PROGRAM
     try:
-        for directory in (built.parent, TARGET):
+        for directory in (program.parent, TARGET):
             directory.mkdir(parents=True, exist_ok=True)
-        for directory in (built.parent, built.parent.parent):
+        for directory in (program.parent, program.parent.parent):
             directory.chmod(0o755)  # every user of an engine must be able to enter it
     except OSError as reason:
         raise BuildError(
             f"cannot write {reason.filename}: {reason.strerror}; run this command as its owner"
         ) from None
-    compile_c(built, (HOST, *(DIRECTORY / name for name in SOURCES)), ("-rdynamic",))
-    for old in TARGET.glob("host-*"):
-        old.unlink(missing_ok=True)
-    made_from.touch()
-    return LIBCGI
+    # -rdynamic: the libraries find the shim's functions in the host
+    compile_c(program, (HOST, *(DIRECTORY / name for name in SOURCES)), ("-rdynamic",))
+    for old_version_file in TARGET.glob("host-*"):
+        old_version_file.unlink(missing_ok=True)
+    version_file.touch()
+    return LIBCGI_PROGRAM
 
 
-def stamp() -> Path:
-    """Return the file that exists if the host was built from the current source."""
+def file_of_version() -> Path:
+    """Return the path of an empty file that exists if the host was built from the current source."""
     digest = hashlib.sha256(shim().name.encode() + HOST.read_bytes())
-    return TARGET / f"host-{digest.hexdigest()[:16]}"
+    return TARGET / f"host-{digest.hexdigest()[:HASH_DIGITS]}"

@@ -25,4 +25,4 @@ def run_grader(
 
     Tests of the command itself, and of what it imports, start GRADER.
     """
-    return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "grader")
+    return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "ewe_classroom.grader.cli")

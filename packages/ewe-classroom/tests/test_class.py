@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -504,9 +505,9 @@ def test_a_platforms_table_is_filled(
         marks.mark_of(each, marks.MarkRules(), 100, {})
         for each in (result, graded("Bo", identity={"ID": "9"}))
     ]
-    made, missing = marks.filled(path, column, found)
-    (row,) = csv.DictReader(made.splitlines(True))
-    assert row[filled] == "80" and missing == ["Bo"]
+    table = marks.filled(path, column, found)
+    (row,) = csv.DictReader(table.text.splitlines(True))
+    assert row[filled] == "80" and table.missing == ["Bo"] and not table.above
     if "Feedback comments" in row:
         assert "fifo (0/10)" in row["Feedback comments"] and not row["Feedback comments"].startswith("=")
 
@@ -523,6 +524,37 @@ def test_a_platforms_table_is_filled(
 def test_a_table_of_another_kind_is_refused(tmp_path: Path, text: str, column: str | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         marks.filled(put(tmp_path / "table.csv", text), column, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "key"),
+    [
+        ("Identifier,Maximum Grade,Grade\n7,20.00,\n8,20.00,\n", None, "Identifier"),
+        ("Identifier;Maximum Grade;Grade\n7;20,00;\n8;20,00;\n", None, "Identifier"),
+        ("Student,ID,Pool (12)\n    Points Possible,,20\nA,7,\nB,8,\n", "Pool (12)", "ID"),
+        ("SID,Pool,Pool - Max Points,Cgi,Cgi - Max Points\n7,,20.0,1,94\n8,,20.0,1,94\n", "Pool", "SID"),
+        ("SID,Total Score,Max Points\n7,,20.0\n8,,20.0\n", "Total Score", "SID"),
+    ],
+)
+def test_a_mark_above_the_maximum_of_the_table_is_written_and_said(
+    tmp_path: Path, text: str, column: str | None, key: str
+) -> None:
+    results = [graded("Ada", identity={key: "7"}), graded("Bo", identity={key: "8"})]
+    rules = marks.MarkRules(points=20, manual={"structure": 2})
+    for each, score in zip(results, (100, 80), strict=True):
+        each.report = report(score)
+    found = [marks.mark_of(each, rules, 100, {"structure": 2.0}) for each in results]
+    table = marks.filled(put(tmp_path / "table.csv", text), column, found)
+    assert table.above == ["Ada 22 of 20"] and not table.missing
+    rows = {row[key]: row for row in csv.DictReader(table.text.splitlines(True))}
+    assert (rows["7"][column or "Grade"], rows["8"][column or "Grade"]) == ("22", "18")
+
+
+def test_rounding_gives_no_more_than_the_maximum() -> None:
+    result = graded("A")
+    result.report = report(100)
+    mark = marks.mark_of(result, marks.MarkRules(points=20.25, round_to=0.5), 100, {})
+    assert (mark.total, mark.most) == (20.25, 20.25)
 
 
 # Runs, with a grader that these tests play
@@ -610,7 +642,7 @@ def test_checks_that_were_not_run_are_a_remark() -> None:
     found = json.loads(json.dumps(report()))
     found["verdicts"][0]["status"] = "not run"
     mark = marks.mark_of(GradedHandIn(HandIn("ada", "ada"), found), marks.MarkRules(round_to=5e-324), 100, {})
-    assert "1 checks were not run" in marks.remark(mark)
+    assert "1 check was not run" in marks.remark(mark)
 
 
 @pytest.mark.parametrize(
@@ -638,7 +670,7 @@ def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
     hand_in = HandIn("Ada", "Ada", identity={"Identifier": "Participant 1"})
     graded = GradedHandIn(hand_in, problem="=cmd|x.zip cannot be unpacked")
     mark = marks.mark_of(graded, marks.MarkRules(), 100, {})
-    assert "'=cmd" in marks.filled(file, None, [mark])[0]
+    assert "'=cmd" in marks.filled(file, None, [mark]).text
 
 
 def test_a_directory_of_all_accounts_is_not_closed(
@@ -860,3 +892,62 @@ def test_similar_submissions_are_found_in_spite_of_names_and_order(tmp_path: Pat
     }
     (pair,) = similar(sources, starter, ".py")
     assert (pair.first, pair.second) == ("ada", "bo") and pair.share > 0.9
+
+
+def moved(text: str) -> str:
+    """Return a source with its functions, methods and other parts of several lines in another order.
+
+    A part ends before an empty line, as soon as its brackets are closed.
+    """
+    parts: list[str] = []
+    for part in re.split(r"\n\n+", text.strip("\n")):
+        if parts and parts[-1].count("{") > parts[-1].count("}"):
+            parts[-1] += "\n\n" + part
+        else:
+            parts.append(part)
+    return "\n\n".join(parts[::-1]) + "\n"
+
+
+def swapped(text: str) -> str:
+    """Return a source in which neighbouring assignments and calls of one line change places."""
+    lines, simple = text.splitlines(), re.compile(r"\s+[\w.]+(\+\+;| = .*[^{:(,]|\(.*\);?)")
+    for number in range(1, len(lines), 2):
+        first, second = lines[number - 1 : number + 1]
+        if simple.fullmatch(first) and simple.fullmatch(second):
+            lines[number - 1 : number + 1] = second, first
+    return "\n".join(lines) + "\n"
+
+
+# Words that are no names of the student, in any of the languages
+KEPT = """if for int var nil def self else func type true None True False while class break return import
+package static struct const char void chan range switch case default goto with from try except not and"""
+
+
+def renamed(text: str) -> str:
+    """Return a source with other names, and with other comments."""
+    text = re.sub(r'"""[^"]*"""|/\*[^*]*\*/', lambda match: match[0][:3] + "mine" + match[0][-3:], text)
+    kept = "|".join(KEPT.split())
+    return re.sub(rf"\b(?!(?:{kept})\b)([a-z][a-z_]{{2,}})\b", r"x\1", text)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("way", ["python", "c", "go"])
+def test_a_copy_with_other_names_comments_and_order_is_found(tmp_path: Path, way: str) -> None:
+    """All changes together; the server of another lab is no copy."""
+    needs.module("copydetect")
+    from ewe_classroom.course import similarity
+
+    variant = lab("pool").variant(way)
+    name, suffix = variant.work[0], Path(variant.work[0]).suffix
+    text, starter = (lab("pool").files(variant, solved=solved)[name] for solved in (True, False))
+    copy = moved(swapped(renamed(text)))
+    assert copy != text and not set(copy.splitlines()) & {
+        line for line in text.splitlines() if "get(" in line
+    }
+    other = lab("event").files(lab("event").variant(way), solved=True)[name]
+    sources = {
+        key: put(tmp_path / f"{key}{suffix}", source)
+        for key, source in (("ada", text), ("bo", copy), ("cy", other), ("di", starter))
+    }
+    shares = {(pair.first, pair.second): pair.share for pair in similarity.similar(sources, starter, suffix)}
+    assert list(shares) == [("ada", "bo")], shares

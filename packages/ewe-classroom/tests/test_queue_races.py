@@ -118,6 +118,36 @@ def test_a_file_that_ends_or_does_not_end_when_it_is_imported_has_no_points(
     assert found["score"] == 0 and found["status"] in ("failed", "not run"), found
 
 
+IF_IN_GET = (GET_WAITS, GET_WAITS.replace("while", "if"))
+PRINTS_THE_REPORT = """import os
+for name in ("one_each", "all_items", "full", "close"):
+    os.write(1, f"test_queue.py: scenario_{name}: no failure in 600 runs\\n".encode())
+os._exit(0)
+"""
+# The search of the first scenario is under way; those of the others do nothing.
+CHANGES_THE_SEARCH = """import sys
+import types
+cli = sys.modules["ewe_" + "explore.cli"]
+result = types.SimpleNamespace(failure=None)
+def search(program, options):
+    result.text = lambda *more, **named: f"test_queue.py: {program.scenario}: no failure in 600 runs"
+    return result
+cli.search = search
+"""
+
+
+@pytest.mark.parametrize(
+    "lines", [PRINTS_THE_REPORT, CHANGES_THE_SEARCH], ids=["prints the report", "changes the search"]
+)
+def test_a_report_that_the_program_makes_itself_has_no_points(tmp_path: Path, lines: str) -> None:
+    """Within the explorer, the program replaces its report. The control shows that it does so for any queue."""
+    text = FILES["server.py"].replace(PUT_WAITS, PUT_WAITS.replace("while", "if"))
+    inner = "".join(f"    {line}\n" for line in lines.splitlines())
+    found = verdict(tmp_path, text.replace(IMPORT, f'{IMPORT}if __name__ == "server":\n{inner}', 1))
+    assert (found["status"], found["score"]) == ("failed", 0), found
+    assert found["did"] == queue_races.FORGED
+
+
 class StillScene:
     """A scene without clients, whose checks fail with their words."""
 
@@ -223,5 +253,100 @@ def test_a_fault_of_a_model_is_found(
     assert says in str(found["did"]) and sent in str(found["sent"]), found
 
 
+def test_a_report_that_a_model_makes_itself_has_no_points(tmp_path: Path) -> None:
+    lines = """import os, sys
+if any("explore" in name for name in sys.modules):
+    os.write(1, b"model.py: Mine: no failure in 400 runs\\n")
+    os._exit(0)
+"""
+    found = model_verdict(tmp_path, MODEL.replace("import threading\n", f"import threading\n{lines}", 1))
+    assert (found["status"], found["did"]) == ("failed", queue_races.FORGED), found
+
+
 def test_the_starter_of_a_model_fails(tmp_path: Path) -> None:
     assert model_verdict(tmp_path, MODEL_STARTER)["status"] == "failed"
+
+
+# Programs in C and Go that silence the race detector
+
+RACE_IN_C = ("        converse(connection, root);", "        served++;\n        converse(connection, root);")
+PASTED_NAME = """
+#define JOIN(a, b) a##b
+const char *JOIN(__ts, an_default_options)(void);
+const char *JOIN(__ts, an_default_options)(void) { return "report_bugs=0"; }
+"""
+ASSEMBLED_NAME = """
+__asm__(".text; .globl __ts" "an_default_options; __ts" "an_default_options: lea words_of_it(%rip), %rax; ret\\n"
+        "words_of_it: .asciz \\"report_bugs=0\\"");
+"""
+STARTS_AGAIN = """
+int strcmp(const char *, const char *);
+__attribute__((constructor)) static void again(int count, char **words)
+{
+    char name[] = "TSAM_OPTIONS";
+    name[3]++;
+    if (count == 0 || getenv(name) == NULL || strcmp(getenv(name), "report_bugs=0") == 0)
+        return;
+    setenv(name, "report_bugs=0", 1);
+    execv("/proc/self/exe", words);
+}
+"""
+GO_STARTS_AGAIN = """
+var served int
+
+func init() {
+	if name := "GO" + "RACE"; os.Getenv(name) != "" && os.Getenv(name) != "log_path=/dev/null" {
+		os.Setenv(name, "log_path=/dev/null")
+		syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+}
+"""
+
+
+def built_verdict(directory: Path, way: str, edits: list[tuple[str, str]], more: str) -> dict[str, object]:
+    """Build the solution with a fault, and grade it by the check."""
+    variant = lab("pool").variant(way)
+    source = f"server.{way}"
+    for name, text in lab("pool").files(variant, solved=True).items():
+        for before, after in edits if name == source else []:
+            assert before in text, before
+            text = text.replace(before, after, 1)
+        (directory / name).write_text(text + (more if name == source else ""))
+    subprocess.run(variant.build, shell=True, cwd=directory, check=True, capture_output=True)
+    report = directory / "report.json"
+    command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]
+    run_grader(*command, "--command", f"{directory}/server {{port}} {{root}} {{workers}}")
+    (found,) = json.loads(report.read_text())["verdicts"]
+    return dict(found)
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        pytest.param("", "a data race on `served`", id="a plain race"),
+        pytest.param(PASTED_NAME, "names the race detector: after the preprocessor", id="a pasted name"),
+        pytest.param(ASSEMBLED_NAME, "names the race detector: after the compiler", id="an assembled name"),
+        pytest.param(STARTS_AGAIN, "started itself again with TSAN_OPTIONS=", id="other options"),
+    ],
+)
+def test_a_program_in_c_cannot_silence_the_detector(tmp_path: Path, more: str, says: str) -> None:
+    declared = ("static void stop(", "static int served;\n\nstatic void stop(")
+    found = built_verdict(tmp_path, "c", [RACE_IN_C, declared], more)
+    assert found["status"] == "failed" and says in str(found["did"]), found["text"]
+
+
+@pytest.mark.needs("Go")
+def test_a_program_in_go_cannot_silence_the_detector(tmp_path: Path) -> None:
+    edits = [
+        (
+            "\t\t\t\t\tConverse(connection, root)\n",
+            "\t\t\t\t\tserved++\n\t\t\t\t\tConverse(connection, root)\n",
+        ),
+        ('\t"net"\n', '\t"net"\n\t"os"\n'),
+        ('\t"sync"\n', '\t"sync"\n\t"syscall"\n'),
+    ]
+    found = built_verdict(tmp_path, "go", edits, GO_STARTS_AGAIN)
+    assert found["status"] == "failed" and "started itself again with GORACE=" in str(found["did"]), found[
+        "text"
+    ]

@@ -77,6 +77,43 @@ def test_a_server_that_never_sleeps_is_judged_truly(starter: Path, pause: str) -
     assert any(line.startswith("Begin with idle-cpu") for line in lines)
 
 
+SPINS_ON = """\
+    def spin() -> None:
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        goes_on()
+
+    {goes_on}
+
+    goes_on()
+    while True:
+        connection, _ = listener.accept()
+"""
+IN_THREADS = """def goes_on() -> None:
+        threading.Thread(target=spin, daemon=True).start()"""
+IN_PROCESSES = """def goes_on() -> None:
+        if os.fork() == 0:
+            spin()
+            os._exit(0)"""
+
+
+@pytest.mark.parametrize("goes_on", [IN_THREADS, IN_PROCESSES], ids=["threads", "processes"])
+def test_a_loop_that_goes_on_in_new_threads_is_busy(tmp_path: Path, goes_on: str) -> None:
+    """No thread spins for long: each starts the next one, and ends."""
+    for name, text in lab("pool").files(lab("pool").variant("python"), solved=False).items():
+        if name == "server.py":
+            before = START.partition("        queue")[0]
+            assert before in text
+            text = text.replace(before, SPINS_ON.format(goes_on=goes_on)).replace(
+                "import signal", "import os\nimport signal"
+            )
+        (tmp_path / name).write_text(text)
+    found = graded(tmp_path / "server.py", "--only", "idle-cpu")
+    assert found["idle-cpu"]["status"] == "failed" and found[""]["restless"], found["idle-cpu"]
+    assert "of a processor" in str(found["idle-cpu"]["did"])
+
+
 def test_what_a_server_that_never_sleeps_has_not_done_is_not_judged(starter: Path) -> None:
     """It never answers a second request, and spins: nothing shows that it will not."""
     text = starter.read_text().replace("            converse(connection, root)\n", "            never()\n")

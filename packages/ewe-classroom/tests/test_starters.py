@@ -187,3 +187,35 @@ def test_a_server_finds_no_solution(tmp_path: Path) -> None:
     assert not report["notes"]
     (answers,) = report["verdicts"]
     assert "[]" in answers["output"] and "cannot be directly executed" in answers["output"], answers["output"]
+
+
+# It computes the name of the module, so the source alone does not show it.
+TAKES_POOL = """import importlib
+from ewe.processors.base import Processor
+
+Pool = getattr(importlib.import_module("ewe.proces" + "sors.pool"), "Po" + "ol")
+
+
+class Mine(Processor):
+    pass
+
+
+Mine = type("Mine", (Pool,), {"name": "mine"})
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("a mount namespace")
+def test_a_model_finds_no_model_of_ewe(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(TAKES_POOL)
+    report = grade("pool", tmp_path, "--only", "answers", "model.py")
+    (answers,) = report["verdicts"]
+    assert not report["score"] and "No module named 'ewe.processors.pool'" in answers["output"], answers
+
+
+@pytest.mark.starts_processes
+def test_a_model_needs_no_hidden_module(tmp_path: Path) -> None:
+    """A module that ewe needs under any model is hidden from none."""
+    assert cli.main(["solution", "pool", str(tmp_path), "--language", "model"]) == 0
+    report = grade("pool", tmp_path, "--only", "answers", "--only", "stop", "model.py")
+    assert [each["status"] for each in report["verdicts"]] == ["passed", "passed"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ewe_classroom.grader import site_programs
 from ewe_classroom.grader.scene import Scene
 
 HALF, REST = "GET /1.txt HTTP/1.1\r\nHost: localhost\r\n", "\r\n"
@@ -50,3 +53,22 @@ def test_a_response_that_nobody_read_and_the_server_ended_met_a_time_limit() -> 
 def test_a_response_that_is_read_in_time_met_none() -> None:
     assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).gave_up()
     assert not unread((3.0, "closed-by-server", "")).gave_up()
+
+
+def test_a_program_may_end_at_the_moment_in_which_its_gate_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server ends the program of a client that has left: after the gate's open(), or before it."""
+    (tmp_path / "gates").mkdir()
+    os.mkfifo(tmp_path / "gates" / "gate-1")
+    assert not site_programs.open_gate(tmp_path / "site", "gate-1")
+    readers = [os.open(tmp_path / "gates" / "gate-1", os.O_RDONLY | os.O_NONBLOCK)]
+    real = os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        if readers:
+            os.close(readers.pop())
+        return real(descriptor, data)
+
+    monkeypatch.setattr(site_programs.os, "write", write)
+    assert not site_programs.open_gate(tmp_path / "site", "gate-1") and not readers

@@ -211,7 +211,11 @@ CORRECT = {
 # Checks that do not apply, each with the reason.
 SIGTERM = "SIGTERM ends Apache at once, as documented; SIGWINCH is its graceful stop"
 EXCEPTIONS = {
+    "ewe, caching": {
+        "fresh-file": 'ewe compares a file with the disk once a second, as `within = "second"` allows'
+    },
     "ewe, pool": {"bound": "ewe accepts up to its limit of connections, 4,000, and answers 503 beyond it"},
+    "http.server": {"pause": "socketserver calls accept() again at once while no descriptor is free"},
     "Apache, prefork": {"drain": SIGTERM},
     "Apache, worker": {"drain": SIGTERM},
     "Apache, event": {

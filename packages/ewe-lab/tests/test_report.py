@@ -332,14 +332,29 @@ def test_the_reason_names_what_was_measured_beside_the_greatest_difference() -> 
     )
     dear = counted_cell("fork", (0.4, 0.41), 2500, 9)
     said = summary.cpu_time_sentence([middle, dear, cheap])
-    assert "that of fork and asyncio" in said and "context switches for a reply 2.5 against 0.1" in said
-    assert "processes at the peak 9 against 1" in said and "memory" not in said
+    assert (
+        "that of fork and asyncio" in said
+        and "has more context switches for a reply (2.5 against 0.1" in said
+    )
+    assert "processes at the peak (9 against 1)" in said and "memory" not in said
     assert (
         summary.cpu_time_sentence([cheap])
         == summary.cpu_time_sentence([cheap, counted_cell("x", (0.019, 0.03), 9000, 9)])
         == ""
     )
     assert summary.cpu_time_sentence([cheap, middle]) == ""  # nothing else differs
+
+
+def test_a_figure_of_which_the_dearer_server_has_less_is_no_reason() -> None:
+    dear, cheap = counted_cell("pool", (0.08, 0.081), 5000, 1), counted_cell("fork", (0.02, 0.021), 200, 9)
+    said = summary.cpu_time_sentence([dear, cheap])
+    more, _, less = said.partition("; lower are its ")
+    assert "has more context switches for a reply" in more and "processes" not in more
+    assert "processes at the peak (1 against 9)" in less and less.endswith("cannot be the reason")
+    other = counted_cell("event", (0.08, 0.081), 200, 1)
+    assert "none of the figures beside it is a reason; lower are its" in summary.cpu_time_sentence(
+        [other, cheap]
+    )
 
 
 def test_a_range_and_the_mark_of_the_first_leave_nobody_out() -> None:

@@ -10,7 +10,7 @@ from lab_bench import quick_lab
 from support import needs
 from support.java_site import UNREACHABLE, build_once
 
-from ewe.database.access_log import REPORT, fill, sample
+from ewe.database.access_log import REPORT, sample, write_rows
 from ewe.database.layouts import fragments
 from ewe_lab.bench.processes import LabError
 from ewe_lab.load.http_clients import run_clients
@@ -31,7 +31,7 @@ def test_the_servlets_report_is_the_daemons() -> None:
             needs.lacks("the driver of SQLite for Java", str(reason))
     with quick_lab() as lab:
         place = lab.directory / "access.db"
-        fill(str(place), sample(500), new=True)
+        write_rows(str(place), sample(500), new=True)
         with sqlite3.connect(place) as connection:
             found = connection.execute(REPORT)
             body = b"".join(fragments("TABLE", [each[0] for each in found.description], found))

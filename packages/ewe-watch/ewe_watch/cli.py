@@ -25,7 +25,7 @@ from ewe_watch.behind import DATABASE, ENGINE, is_behind
 from ewe_watch.document import document
 from ewe_watch.events import TraceError, read
 from ewe_watch.live.choice import choices
-from ewe_watch.moment import duration
+from ewe_watch.moment import duration, several
 from ewe_watch.page import page
 from ewe_watch.perfetto import perfetto
 from ewe_watch.story import TraceStory, tell
@@ -177,9 +177,10 @@ def summary(found: dict[str, Any]) -> str:
     sizes = {name: len(found[name]) for name in ("connections", "requests", "workers")}
     lanes = Counter(lane["kind"] for lane in found["behind"]["lanes"])
     sizes |= {name: lanes[kind] for kind, name in BEHIND_NAMES.items() if lanes[kind]}
-    lines = [
-        f"{found['name']}: {found['events']:,} events, " + ", ".join(f"{n:,} {k}" for k, n in sizes.items())
-    ]
+    numbers = ", ".join(
+        several(count, nouns) for nouns, count in {"events": found["events"], **sizes}.items()
+    )
+    lines = [f"{found['name']}: {numbers}"]
     for moment in found["moments"]:
         lines.append(f"  {duration(moment['begin'] / 1e6):>8}  {moment['text']}")
     return "\n".join(lines)

@@ -23,6 +23,11 @@ class Moment(NamedTuple):
     worker: str = ""
 
 
+def several(count: int, nouns: str) -> str:
+    """Return a number with its noun: 1 worker, 1,200 workers. nouns: the plural, which ends in s."""
+    return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
+
+
 def duration(seconds: float) -> str:
     """Return a time for people, with three digits: 820 µs, 4.5 ms, 31.2 s."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):

@@ -205,6 +205,8 @@ def test_the_kinds_differ_without_colours(
         samples = chromium.run(SAMPLES)
         assert len(samples) == len(set(samples)) == 12
         assert all(len(set(each)) == 2 for each in samples[1:])
+        colour = "getComputedStyle(document.querySelector('button.main')).color"
+        assert chromium.run(f"{colour} !== getComputedStyle(document.body).backgroundColor")
     else:
         patterned = "sends client other queue backlog engine database zombie"
         assert chromium.run("Object.keys(patterns).join(' ')") == patterned

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +84,21 @@ def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], c
     click(chromium, "#let-go")
     until(chromium, f"{figure(0, 'answered')} === '50' && {figure(0, 'held')} === '0'")
     assert chromium.errors == []
+
+
+def test_a_figure_that_cannot_be_seen_is_a_question_mark(
+    watch: Callable[..., LivePage], chromium: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "server.py").write_text(
+        "import http.server as h, sys\n"
+        "h.HTTPServer(('127.0.0.1', int(sys.argv[1])), h.SimpleHTTPRequestHandler).serve_forever()\n"
+    )
+    page = watch("--command", f"{sys.executable} server.py {{port}}", "-t")
+    show(chromium, page)
+    click(chromium, '[data-send="visitor"]')
+    until(chromium, f"{figure(1, 'answered')} === '1'")
+    assert [chromium.run(figure(0, name)) for name in ("queued", "answered", "refused")] == ["?", "?", "?"]
+    assert chromium.run(figure(0, "held")).isdecimal()
 
 
 def test_a_paused_picture_stops_no_server(watch: Callable[..., LivePage], chromium: Browser) -> None:

@@ -6,6 +6,7 @@ import pytest
 from made_traces import MAIN, POOL, MadeTrace, Visitor, in_turn, made
 
 from ewe_watch.events import parse
+from ewe_watch.moment import several
 from ewe_watch.moments import Moment, duration, moments
 from ewe_watch.story import tell
 
@@ -89,3 +90,11 @@ def test_a_client_that_was_overtaken() -> None:
 )
 def test_a_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_one_has_no_plural() -> None:
+    assert (several(0, "workers"), several(1, "workers"), several(1200, "workers")) == (
+        "0 workers",
+        "1 worker",
+        "1,200 workers",
+    )

@@ -37,6 +37,7 @@ from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 
 OWN_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
 MAX_JOBS = 64
+MAX_NAMES = 8  # of students, in a message
 MAX_FILES_OF_A_CLASS = 500_000
 MAX_BYTES_OF_A_CLASS = 16 << 30
 MIN_LIMIT_S, MAX_LIMIT_S = 5.0, 3600.0
@@ -165,12 +166,17 @@ def write_results(
     for name in marks.unknown_students(rules, graded):
         print(f"ewe-course: {options.rules}: [extensions] {name}: no student of this class", file=sys.stderr)
     if options.table:
-        text, missing = marks.filled(options.table, options.column, found)
-        marks.write_if_new(plan.results / options.table.name, text)
+        table = marks.filled(options.table, options.column, found)
+        marks.write_if_new(plan.results / options.table.name, table.text)
         print(f"{plan.results / options.table.name}")
-        if missing:
-            shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-            print(f"ewe-course: not in {options.table}: {shown}", file=sys.stderr)
+        if table.missing:
+            print(f"ewe-course: not in {options.table}: {first_names(table.missing)}", file=sys.stderr)
+        if table.above:
+            print(
+                f"ewe-course: {options.table}: above the maximum of this table, and written all the same:"
+                f" {first_names(table.above)}; set `points` in --rules, or the platform's maximum",
+                file=sys.stderr,
+            )
     if options.similar:
         pairs = similar_pairs(plan, graded)
         names = {each.hand_in.key: each.hand_in.name for each in graded}
@@ -180,6 +186,12 @@ def write_results(
     print(f"{plan.results / 'marks.csv'}\n{page}")
     print(f"{len(graded)} submissions, {len(not_graded)} not graded")
     return 1 if not_graded else 0
+
+
+def first_names(names: list[str]) -> str:
+    """Return the first names of a list for a message, and the number of the others."""
+    rest = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def similar_pairs(plan: ClassPlan, graded: list[GradedHandIn]) -> list[SimilarPair]:

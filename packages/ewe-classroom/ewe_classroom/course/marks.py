@@ -51,6 +51,10 @@ IDENTITY_COLUMNS = {
     "Identifier": "Identifier", "ID": "ID", "SID": "SID", "Email": "Email", "Email address": "Email",
     "github_username": "GitHub", "Full name": "Full name", "Name": "Name",
 }  # fmt: skip
+# The heads of the highest mark in the tables of Moodle, and of Gradescope for one assignment (for several, the head
+# has the name of the assignment before it). Canvas has a row for it above the students.
+MAXIMUM_COLUMNS = ("Maximum Grade", "Maximum grade", "Max Points")
+CANVAS_MAXIMUM_ROW = "Points Possible"
 MOODLE_COMMENTS_COLUMN = "Feedback comments"  # Moodle's column for a text
 
 
@@ -152,9 +156,9 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     if rules.most_days is not None and days > rules.most_days:
         penalty = 1.0
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
-    if rules.round_to >= MIN_ROUNDING:
-        total = math.floor(total / rules.round_to + 0.5) * rules.round_to
     max_points = whole + sum(rules.manual.values())
+    if rules.round_to >= MIN_ROUNDING:
+        total = min(max_points, math.floor(total / rules.round_to + 0.5) * rules.round_to)
     return Mark(
         graded,
         automatic,
@@ -214,11 +218,8 @@ def entered_mark(path: Path, student: str, name: str, text: str, maximum: float)
     text = text.strip().lstrip("'").replace(",", ".")
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= maximum:
+    value = number_in(text)
+    if value is None or not 0 <= value <= maximum:
         raise ConfigError(f"{path}: {student}, {name}: {text!r} is no number from 0 to {maximum:g}")
     return value
 
@@ -303,17 +304,30 @@ def remark(mark: Mark) -> str:
     parts = [graded.problem or refused, "manual marks are missing" if mark.is_open else ""]
     verdicts = graded.report["verdicts"] if graded.report and not refused else []
     if not_run := sum(each["status"] == "not run" for each in verdicts):
-        parts.append(f"{not_run} checks were not run: see the limit of a run, --limit, and --jobs")
+        were = "check was" if not_run == 1 else "checks were"
+        parts.append(f"{not_run} {were} not run: see the limit of a run, --limit, and --jobs")
     if graded.hand_in.late and graded.hand_in.sent is None:
         parts.append("late, as the platform says; one day is counted")
     return "; ".join(part for part in parts if part)
 
 
-def filled(path: Path, column: str | None, marks: list[Mark]) -> tuple[str, list[str]]:
+@dataclass(frozen=True)
+class FilledTable:
+    """A platform's table with the marks.
+
+    missing: the students who are not in it. above: "NAME MARK of MAXIMUM", for each mark above the table's maximum.
+    """
+
+    text: str
+    missing: list[str]
+    above: list[str]
+
+
+def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     """Fill the marks into a platform's own table (Moodle's worksheet, Canvas's gradebook, a roster).
 
-    column: the head of the column for the marks; None: Moodle's "Grade". Returns the table, and the names of the
-    students who are not in it. Raises ConfigError.
+    column: the head of the column for the marks; None: Moodle's "Grade". A mark above the maximum of the table is
+    written unchanged. Raises ConfigError.
     """
     rows = table_of(path)
     heads = list(rows[0]) if rows else []
@@ -333,10 +347,17 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> tuple[str, list
         normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[who], "")): mark for mark in marks
     }
     by_identity.pop("", None)
+    maxima = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
     found = set()
+    above = []
+    possible = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
     for row in rows:
         if (mark := by_identity.get(normalized(row[who]))) is not None:
             found.add(id(mark))
+            most = number_in(next((row[head] for head in maxima if head in row), possible))
+            if most is not None and mark.total is not None and mark.total > most:
+                name = mark.graded.hand_in.name
+                above.append(f"{name} {shown_number(mark.total)} of {shown_number(most)}")
             row[column] = shown_number(mark.total)  # empty if the grader has failed
             if MOODLE_COMMENTS_COLUMN in row:
                 row[MOODLE_COMMENTS_COLUMN] = no_formula(comment(mark))
@@ -344,7 +365,17 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> tuple[str, list
     writer = csv.DictWriter(out, heads, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
-    return out.getvalue(), [mark.graded.hand_in.name for mark in marks if id(mark) not in found]
+    missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in found]
+    return FilledTable(out.getvalue(), missing, above)
+
+
+def number_in(text: str) -> float | None:
+    """Return the number of a cell, as a platform or a spreadsheet writes it; None for any other text."""
+    try:
+        value = float(text.strip().lstrip("'").replace(",", "."))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def comment(mark: Mark) -> str:

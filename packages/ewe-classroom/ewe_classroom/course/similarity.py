@@ -43,6 +43,19 @@ def needs_copydetect() -> None:
         ) from None
 
 
+def with_equal_names(text: str, suffix: str) -> str:
+    """Return a source in Go with the same name in place of each name; a source in any other language unchanged.
+
+    copydetect does this itself for the kinds of names that Pygments finds in Python and C, but not for that of Go.
+    """
+    if suffix != ".go":
+        return text
+    from pygments.lexers import GoLexer
+    from pygments.token import Name
+
+    return "".join("V" if kind is Name.Other else word for kind, word in GoLexer().get_tokens(text))
+
+
 def similar(sources: dict[str, Path], starter: str, suffix: str) -> list[SimilarPair]:
     """Compare the sources of students; return the pairs that share at least MIN_SHARE, the most similar first.
 
@@ -54,10 +67,11 @@ def similar(sources: dict[str, Path], starter: str, suffix: str) -> list[Similar
 
     from copydetect import CodeFingerprint, compare_files
 
-    given = list(CodeFingerprint(f"starter{suffix}", WINDOW_CHARS, 1, fp=io.StringIO(starter)).hashes)
+    given_text = with_equal_names(starter, suffix)
+    given = list(CodeFingerprint(f"starter{suffix}", WINDOW_CHARS, 1, fp=io.StringIO(given_text)).hashes)
     marks = {}
     for name, path in sources.items():
-        text = path.read_bytes()[:MAX_SOURCE_BYTES].decode(errors="replace")
+        text = with_equal_names(path.read_bytes()[:MAX_SOURCE_BYTES].decode(errors="replace"), suffix)
         # One copy for each student: a name of a file tells copydetect the language
         marks[name] = CodeFingerprint(
             f"{name}{suffix}", WINDOW_CHARS, 1, boilerplate=given, fp=io.StringIO(text)

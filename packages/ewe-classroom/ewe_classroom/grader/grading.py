@@ -24,8 +24,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-import ewe
-from ewe_classroom.grader import processes
+from ewe_classroom.grader import own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import rests_on
 from ewe_classroom.grader.kinds import DATA, kind
@@ -310,12 +309,10 @@ class Grading:
         if self.subject is None:
             port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
-            # A server that is no model of ewe does without ewe: it could start ewe in its place.
-            ewe_home = (str(Path(ewe.__file__).resolve().parent),) if self.recipe.language == "python" else ()
             limits = replace(
                 self.limits,
                 descriptors=descriptors or self.limits.descriptors,
-                also_hidden=ewe_home if self.limits.hidden else (),
+                also_hidden=own_model.hidden_parts(self.recipe.language) if self.limits.hidden else (),
             )
             subject: Subject = self.kind.subject(
                 self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",

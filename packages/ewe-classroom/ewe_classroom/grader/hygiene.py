@@ -16,6 +16,8 @@ MAX_WINDOWS = 8  # the most windows in a row, while the measurement is inconclus
 MAX_BUSY_SHARE = 0.2  # share of a window in which the server runs or waits for a processor
 # Share of a window in which the server runs: below it, the waits for a processor alone do not prove a busy loop
 MIN_RUN_SHARE = MAX_BUSY_SHARE / 4
+LOOK_EVERY_S = 0.01  # between two looks at the server's threads: one that ends in between is not seen
+NEW_THREAD = processes.ThreadSample(0, 0, "", 0, 0.0, 0.0)
 MEMORY_VISITS = 120
 MAX_GROWTH_BYTES = 16 * 1024  # of memory, for each of the MEMORY_VISITS
 MAX_WAKE_UPS_PER_S = 40.0  # wake-ups a second; a timer of 50 ms needs 20
@@ -238,15 +240,18 @@ def watch(scene: Scene) -> tuple[float, float, float]:
     """Return the share of a processor that the server had, the share that it wanted, and its wake-ups a second.
 
     The wanted share includes the time in which a thread waits for a processor: on a busy machine, a spinning loop
-    gets only a part of a processor, but wants all of it.
+    gets only a part of a processor, but wants all of it. A thread or process that starts within the window counts
+    with all of its time, up to the last look at it: a loop may go on in ever new threads.
     """
     before, start = scene.subject.tasks(), time.monotonic()
+    latest = dict(before)
     for _ in range(MAX_WINDOWS):
         end = time.monotonic() + WINDOW_S
         while time.monotonic() < end:
-            scene.pump(0.05)
-        after, window = scene.subject.tasks(), time.monotonic() - start
-        both = [(task, before[tid]) for tid, task in after.items() if tid in before]
+            scene.pump(LOOK_EVERY_S)
+            latest |= scene.subject.tasks()
+        window = time.monotonic() - start
+        both = [(now, before.get(tid, NEW_THREAD)) for tid, now in latest.items()]
         ran = sum(now.ran_s - then.ran_s for now, then in both) / window
         wanted = ran + sum(now.queued_s - then.queued_s for now, then in both) / window
         turns = sum(now.turns - then.turns for now, then in both) / window

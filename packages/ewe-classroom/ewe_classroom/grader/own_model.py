@@ -7,9 +7,9 @@
 Each of them has to import a model of ewe. A submission may therefore import one name from ewe's models: Processor,
 the base class without a model. The same holds for the modules beside the submission that it imports.
 
-This reads the source and runs nothing. A program that computes the name of a module can deceive it. The server of a
-lab that is no model gets an empty directory in place of ewe where the system allows this (sandbox.py), so it cannot
-run ewe either.
+This reads the source and runs nothing. A program that computes the name of a module can deceive it. Where the
+system allows this (sandbox.py), the server of a lab therefore gets an empty directory in place of ewe, and a model
+gets ewe without the files of its models (hidden_parts).
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import ewe
 from ewe_classroom.grader.subject import BadSubject
 
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
 # Modules that start ewe, or load a model by its name.
+# The modules below ewe/processors that a server needs under any model. The others are models, or parts of one.
+NEEDED_MODULES = ("__init__", "accounting", "base", "former", "growth", "names", "policies", "seats")
 STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_explore")
 
 
@@ -41,6 +44,23 @@ def expect(path: Path) -> None:
             if beside not in seen and beside.is_file():
                 seen.add(beside)
                 pending.append(beside)
+
+
+def hidden_parts(language: str) -> tuple[str, ...]:
+    """Return the paths of ewe that a submission in this language may not read.
+
+    A server in Python does without ewe: it could start ewe in its place. A model of ewe does without ewe's models.
+    """
+    home = Path(ewe.__file__).resolve().parent
+    if language == "python":
+        return (str(home),)
+    return hidden_models(home / "processors") if language == "model" else ()
+
+
+def hidden_models(directory: Path) -> tuple[str, ...]:
+    """Return the files of ewe's models, with the directory of their compiled files, if there is one."""
+    models = [each for each in directory.glob("*.py") if each.stem not in NEEDED_MODULES]
+    return tuple(str(each) for each in [*sorted(models), directory / "__pycache__"] if each.exists())
 
 
 def parsed(file: Path) -> ast.Module:

@@ -14,8 +14,10 @@ condition which thread goes on, so it finds one within some hundred schedules, a
 schedules and the seed are fixed: the mark does not depend on the speed of the machine.
 
 The grader copies test_queue.py from the lab, so an easier copy in the submission has no effect. The queue runs
-within the explorer, so a program that is written to deceive this check could imitate the explorer's report. The
-other checks watch the server from outside, and cannot be deceived like this.
+within the explorer, so a program could write the explorer's report itself, or change the explorer. After a success
+the grader therefore runs the *control*: the same command with a queue that loses each item, or a model that serves
+nobody. A report of success is then a forgery. A program that looks for the control could still deceive this check.
+The other checks watch the server from outside, and cannot be deceived like this.
 
 Possible failures: the file has no class Queue; it does not end; it imports a module that is not there.
 """
@@ -58,6 +60,12 @@ MODEL_SCENARIOS = (
     ("the same, with ROOM = 1", "--together", True),
     ("the server is stopped while it serves three clients, with ROOM = 1", "--stop-early", True),
 )
+# The control: lines that break the queue or the model after its file was read.
+QUEUE_IMPORT = "\nfrom server import Queue\n"
+QUEUE_CONTROL = QUEUE_IMPORT + "\nQueue.put = lambda self, item: None\n"
+MODEL_CONTROL = "\n\n{name}.serve = lambda self, listener: None\n"
+CONTROL_PASSES = {"scenario_close"}  # the scenarios that put nothing
+FORGED = "the program itself reports success: it does so with a queue that loses each item, too"
 AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
 
 
@@ -109,6 +117,9 @@ def explore_queue(scene: Scene, source: Path) -> None:
     status, report = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
     passed = PASSED_LINE.findall(report)
     if status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
+        broken = SCENARIOS.read_text(encoding="utf-8").replace(QUEUE_IMPORT, QUEUE_CONTROL)
+        (directory / SCENARIOS.name).write_text(broken, encoding="utf-8")
+        expect_failure(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
         schedules = sum(int(count.replace(",", "")) for _, count in passed)
         scene.confirm(f"{len(passed)} scenarios passed in {schedules:,} orders of their threads")
         return
@@ -138,7 +149,21 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
         if status != 0 or not passed:
             fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario}")
         schedules += sum(int(count.replace(",", "")) for _, count in passed)
+    with file.open("a", encoding="utf-8") as broken:
+        broken.write(MODEL_CONTROL.format(name=name))
+    expect_failure(scene, directory, arguments)
     scene.confirm(f"{len(MODEL_SCENARIOS)} scenarios passed in {schedules:,} orders of their threads")
+
+
+def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
+    """Run the explorer for the control, which no honest report passes; fail if this one does."""
+    _, report = explore(scene, directory, arguments)
+    if {name for name, _ in PASSED_LINE.findall(report)} - CONTROL_PASSES:
+        scene.fail(
+            FORGED,
+            "leave the report to the explorer: print nothing in its name, and change none of its parts",
+            sent="the explorer ran the queue with a put() that loses each item, or a model without serve()",
+        )
 
 
 def fail(scene: Scene, report: str, sent: str = "") -> None:

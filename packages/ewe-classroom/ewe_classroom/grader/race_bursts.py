@@ -28,9 +28,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 
+from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.sanitizers import (
     ENVIRONMENT,
@@ -57,6 +59,8 @@ FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
 CRASH = re.compile(r"^(panic: .*|fatal error: .*|ThreadSanitizer:DEADLYSIGNAL.*|.*SEGV on .*)$", re.MULTILINE)
 COMMENT = re.compile(r"//.*|/\*.*")
 POSITION = re.compile(r"(\w+\.(?:c|go)):(\d+)")
+# A library named in one of these could replace functions of the race detector
+LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 MAX_POSITIONS = 8
 LINES_BEFORE = 4  # in which the test of a wait stands
 
@@ -65,14 +69,10 @@ def judge(scene: Scene) -> None:
     """Build the server with a race detector, and play all bursts. Fails, or returns. Raises MissingProgram."""
     sources = find_sources(scene.subject.recipe.command, scene.subject.recipe.directory)
     assert sources is not None  # the check is for programs with sources alone
-    if named := detector_named(sources):
-        scene.fail(
-            f"the source names the race detector: {named}",
-            "be the same program with and without the detector",
-            sent="nothing; the grader looked at the sources",
-        )
+    expect_unnamed(scene, detector_named(sources))
     try:
         with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
+            expect_unnamed(scene, program.detector_named())
             bursts = Bursts(scene, program)
             bursts.play()
     except BadSubject as problem:
@@ -80,6 +80,32 @@ def judge(scene: Scene) -> None:
             f"the server does not build with a race detector: {problem}",
             "build with the lab's Makefile, or with `go build`",
         )
+
+
+def expect_unnamed(scene: Scene, named: str) -> None:
+    """Fail if a source names the race detector. named: the place; "" for none."""
+    if named:
+        scene.fail(
+            f"the source names the race detector: {named}",
+            "be the same program with and without the detector",
+            sent="nothing; the grader looked at the sources",
+        )
+
+
+def silenced(pid: int, program: Path) -> str:
+    """Return how a process has left the race detector, or its options; "" if it has not."""
+    exe, variables = "", ""
+    for rights in (nullcontext(), processes.owners_rights(pid)):
+        with rights, suppress(OSError):
+            exe = os.readlink(f"/proc/{pid}/exe")
+            variables = processes.read(f"/proc/{pid}/environ")
+            break
+    if exe and exe != str(program):
+        return f"the server has started {exe} in place of its build with a race detector"
+    for name, _, value in (each.partition("=") for each in variables.split("\0")):
+        if name in LOADER_VARIABLES or value != ENVIRONMENT.get(name, value):
+            return f"the server has started itself again with {name}={value[:60]}"
+    return ""
 
 
 class Bursts:
@@ -133,6 +159,7 @@ class Bursts:
             began = time.monotonic()
             self.expect([self.ask(f"/{number}.txt")], "one client alone")
             slowest = max(slowest, time.monotonic() - began)
+        self.expect_detector()
         self.hang_s = max(MIN_HANG_S, ANSWERS_IN_HANG * slowest)
 
     def serve_bursts(self) -> None:
@@ -178,6 +205,7 @@ class Bursts:
 
     def stop(self, clients: int) -> None:
         """Send SIGTERM while so many clients wait; fail unless the server ends. Look at the detector's reports."""
+        self.expect_detector()
         with self.stopped():
             for number in range(clients):
                 self.ask(f"/{number}.txt")
@@ -191,6 +219,16 @@ class Bursts:
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
+
+    def expect_detector(self) -> None:
+        """Fail if a process of the server runs without the race detector, or with other options of it."""
+        for pid in self.scene.subject.running():
+            if how := silenced(pid, self.program.program):
+                self.scene.fail(
+                    how,
+                    "be the same program with and without the detector",
+                    sent="bursts of clients, to the server built with a race detector",
+                )
 
     # Clients
 

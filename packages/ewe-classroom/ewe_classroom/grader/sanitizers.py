@@ -14,8 +14,10 @@ for a condition have bad luck (unlucky/). A report in which a signal handler has
 that sets a flag of type sig_atomic_t may run in any thread.
 
 A source that names the detector could switch it off, or be another program where the detector is on: its line is
-the failure (detector_named). A submission that is written to deceive may still find a way. The other checks watch
-the graded program.
+the failure (detector_named). The name may be hidden in a macro or in an assembler's line. In C the build therefore
+keeps the text after the preprocessor and the assembler's text, and these are searched, too. A program could also
+start itself again with other options of the detector: race_bursts.py looks at the processes. A submission that is
+written to deceive may still find a way. The other checks watch the graded program.
 
 Possible failures: no compiler, or a compiler without the detector (MissingProgram); the program does not build.
 """
@@ -43,7 +45,10 @@ from ewe_classroom.grader.submission import BUILD_TIMEOUT_S, Submission, copy
 
 UNLUCKY = Path(__file__).with_name("unlucky")
 SHARED = Path(__file__).resolve().parents[1] / "labs" / "shared"
-CFLAGS = "-std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=thread -include ewe_unlucky.h"
+CFLAGS = (
+    "-std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=thread -include ewe_unlucky.h"
+    " -U__SANITIZE_THREAD__ -save-temps"
+)
 # A detector sleeps before the program ends, by default for a second. On a busy machine a program that ends would
 # look like one that hangs (race_bursts.MIN_HANG_S).
 ENVIRONMENT = {
@@ -55,9 +60,16 @@ ENVIRONMENT = {
 NAMES_DETECTOR = {
     "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
     "go": re.compile(
-        r"^//\s*(?:go:build|\+build)\b.*\brace\b|^//go:norace\b|\binternal/race\b", re.MULTILINE
+        r"^//\s*(?:go:build|\+build)\b.*\brace\b|^//go:norace\b|\binternal/race\b|\bruntime\.[Rr]ace\w*",
+        re.MULTILINE,
     ),
 }
+# Calls in an assembler's text that no compiler makes by itself
+CALLS_DETECTOR = re.compile(
+    r"\b__tsan_(?!init|func_|read|write|unaligned_|atomic|vptr_|volatile_|mem|range)\w+"
+    r"|\bAnnotate[A-Z]\w+|\b__sanitizer_\w+"
+)
+MAX_TEXT_BYTES = 64 << 20  # of a text that the compiler keeps
 DETECTOR = {"c": b"__tsan_init", "go": b"runtime.racefini"}
 NEEDS = {
     "c": "a C compiler with ThreadSanitizer (of gcc: the package libtsan)",
@@ -225,6 +237,18 @@ class Sanitized:
             )
         if built != self.program:
             built.rename(self.program)
+
+    def detector_named(self) -> str:
+        """Return the first line of the texts kept by the compiler that names the detector; "" if none does."""
+        for file in sorted(self.directory.glob("*.[is]")):
+            named = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR
+            with file.open("rb") as kept:
+                text = kept.read(MAX_TEXT_BYTES).decode(errors="replace")
+            if found := named.search(text):
+                line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+                by = "the preprocessor" if file.suffix == ".i" else "the compiler"
+                return f"after {by}, `{line.strip()[:80]}`"
+        return ""
 
     def close(self) -> None:
         self.submission.close()

@@ -102,6 +102,8 @@ def open_gate(root: Path, name: str) -> bool:
         raise
     try:
         os.write(descriptor, b"go\n")
+    except BrokenPipeError:  # the server has ended the program after open()
+        return False
     finally:
         os.close(descriptor)
     return True

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ewe.xswitch.commands import answer_of
+from ewe.xswitch.commands import ask_status_page
 from ewe.xswitch.switch.use_profile import SLOT_SECONDS
 from ewe.xswitch.tools.client import FastCGIClient
 from ewe_lab.bench.experiment import Bench
@@ -144,7 +144,7 @@ def replay_day(
 
 def status(address: str) -> dict[str, Any]:
     """Return the status of the X-Switch at this address. Raises OSError, ValueError."""
-    return dict(json.loads(answer_of(address, {b"QUERY_STRING": b"json"})))
+    return dict(json.loads(ask_status_page(address, {b"QUERY_STRING": b"json"})))
 
 
 def wait_for(address: str, script: Path) -> float:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
+from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable
@@ -152,11 +152,11 @@ def drawn_bars(
     log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
     ends = (left + (room if middle is not None else 0), WIDTH - room)
     if middle is not None:
-        axis = scale([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
+        axis = scale_for([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
     elif log:
-        axis = scale([*positive, 10 ** floor_log(min(positive))], *ends, log=True)
+        axis = scale_for([*positive, 10 ** floor_log(min(positive))], *ends, log=True)
     else:
-        axis = scale(positive, *ends)
+        axis = scale_for(positive, *ends)
     top = draw_legend(picture, legend)
     bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in groups.values())
     ticks_below(picture, axis, top, bottom, "" if middle is not None else value)
@@ -306,7 +306,7 @@ def draw_stack(
     """Draw stacked bars on a linear axis from zero."""
     left = min(120.0, max(width(server) for server in groups) + 10)
     room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
-    axis = scale([bar.value for group in groups.values() for bar in group], left, WIDTH - room)
+    axis = scale_for([bar.value for group in groups.values() for bar in group], left, WIDTH - room)
     row = LABELLED_ROW_PX if any(bar.labels for group in groups.values() for bar in group) else ROW_PX
     top = draw_legend(picture, legend)
     bottom = top + sum(len(group) * row + GROUP_GAP_PX for group in groups.values())

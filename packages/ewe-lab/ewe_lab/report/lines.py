@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
+from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, spread, width
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Chart
 from ewe_lab.bench.results import Cell, Second
@@ -95,7 +95,7 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value
     ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
     high = max(PLOT_HEIGHT_PX, len(found) * 12.5)
     top, bottom = 26.0, 26.0 + high
-    y_axis = scale(ys, bottom, top, log=chart.log_y)
+    y_axis = scale_for(ys, bottom, top, log=chart.log_y)
     ticks = y_axis.ticks(28)
     texts = [tick_text(value, tick) for tick in ticks]
     left = max(width(text, SMALL) for text in texts) + 10
@@ -124,7 +124,7 @@ def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
     """Return a scale for the x axis: from its first to its last figure, or from zero."""
     if log and len(xs) > 1:
         return Scale(xs[0], xs[-1], start, end, log=True)
-    return scale(xs, start, end)
+    return scale_for(xs, start, end)
 
 
 def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
@@ -217,7 +217,7 @@ def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     y = draw_phases(picture, starts, seconds, 18)
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
-    marks = scale([second.at for second in seconds] or [1], 60, WIDTH - 70)
+    marks = scale_for([second.at for second in seconds] or [1], 60, WIDTH - 70)
     draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
@@ -228,7 +228,7 @@ def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Sec
     """Write the number of each phase above its part of the plot; return where the first panel begins."""
     if not starts or not seconds:
         return y
-    axis = scale([second.at for second in seconds], 60, WIDTH - 70)
+    axis = scale_for([second.at for second in seconds], 60, WIDTH - 70)
     ends = [*starts[1:], seconds[-1].at]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
         middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
@@ -263,8 +263,8 @@ def draw_panel(
     if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course
         return y
     left, right, top, bottom = 60, WIDTH - 70, y + 22, y + PANEL_HEIGHT_PX
-    x_axis = scale([second.at for second in seconds] or [1], left, right)
-    y_axis = scale([value for _, points, _ in found for _, value in points], bottom, top)
+    x_axis = scale_for([second.at for second in seconds] or [1], left, right)
+    y_axis = scale_for([value for _, points, _ in found for _, value in points], bottom, top)
     picture.write(2, y + 13, panel.title, kind="dim")
     for tick in y_axis.ticks(24):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")

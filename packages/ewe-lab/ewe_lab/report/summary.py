@@ -147,8 +147,9 @@ def outcome_of(winner: Winner) -> str:
 def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     """Name the other costs beside the greatest difference of CPU time for a reply; "" if there is none.
 
-    A reply costs more if the kernel changes the running thread more often for it, if there are more processes and
-    threads, and if they need more memory. The sentence names only figures that differ by half or more.
+    A reply may cost more if the kernel changes the running thread more often for it, if there are more
+    processes and threads, and if they need more memory. The sentence names only figures that differ by half or
+    more, and first those of which the dearer server has more: only these can be a reason.
     """
     ranked = [
         (each, cell)
@@ -162,19 +163,28 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     )
     if least.level_with(most):
         return ""
-    differing = [
-        f"{what} {other_cost_text(ours, unit)} against {other_cost_text(theirs, unit)}"
-        for what, unit, ours, theirs in zip(
-            *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
-        )
-        if ours is not None and theirs is not None and max(ours, theirs) >= MIN_COST_RATIO * min(ours, theirs)
-    ]
-    if not differing:
+    more: list[str] = []
+    less: list[str] = []
+    for what, unit, ours, theirs in zip(
+        *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
+    ):
+        if (
+            ours is not None
+            and theirs is not None
+            and max(ours, theirs) >= MIN_COST_RATIO * min(ours, theirs)
+        ):
+            text = f"{what} ({other_cost_text(ours, unit)} against {other_cost_text(theirs, unit)})"
+            (more if ours > theirs else less).append(text)
+    if not more and not less:
         return ""
+    reason = (
+        f"{most.server} has more {enumerated(more)}" if more else "none of the figures beside it is a reason"
+    )
+    contrary = f"; lower are its {enumerated(less)}, which cannot be the reason" if less else ""
     return (
         f"The greatest difference is that of {most.server} and {least.server} "
         f"({with_unit('micros', most.value)} and {with_unit('micros', least.value)} of CPU for a reply). "
-        f"Measured beside it, {most.server} against {least.server}: {enumerated(differing)}"
+        f"Measured beside it: {reason}{contrary}"
     )
 
 

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.config.messages import ConfigError
-from ewe.database.access_log import REPORT, SCHEMA, fill, sample
+from ewe.database.access_log import REPORT, SCHEMA, sample, write_rows
 from ewe.database.drivers import Database as Named
 from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
@@ -118,7 +118,7 @@ def sqlite(lab: Bench) -> Path:
     path = lab.directory / "access.db"
     if not path.exists():
         try:
-            fill(str(path), sample(), new=True)
+            write_rows(str(path), sample(), new=True)
         except ConfigError as reason:
             raise LabError(str(reason)) from None
         path.chmod(0o644)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.stacks.applications import HELLO, PAGE_PYTHON
 from ewe_lab.stacks.tomcat import write_application
@@ -115,7 +115,7 @@ def application_of(lab: Bench) -> str:
     """
     directory = directory_of(lab) / "servlets"
     if not directory.exists():
-        library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
+        library = next(Path(JAVA_DIRECTORY, "lib").glob("jakarta.servlet-api-*.jar"))
         write_application(directory, {"hello": HELLO, "page": PAGE_SERVLET}, library)
         (directory / "page.jsp").write_text(JSP)
     return directory.name

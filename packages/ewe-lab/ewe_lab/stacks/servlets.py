@@ -24,7 +24,7 @@ from html import escape
 from pathlib import Path
 
 from ewe.database.access_log import REPORT
-from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe.xswitch.tools.java import BuildError, run
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, one_line
@@ -62,7 +62,11 @@ TYPE_4 = JDBCDriver("org.postgresql.Driver", "jdbc:postgresql://{location}")
 
 def missing() -> str:
     """Return the reason if servlets cannot run here, else ""."""
-    return "" if find_tool("java") and Path(JAVA).exists() and BUILT_APPLICATION.exists() else NOT_BUILT
+    return (
+        ""
+        if find_tool("java") and Path(JAVA_DIRECTORY).exists() and BUILT_APPLICATION.exists()
+        else NOT_BUILT
+    )
 
 
 def build() -> None:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
 from ewe_lab.load.child import environment
@@ -108,7 +108,7 @@ class ServingStack:
     @property
     def missing(self) -> str:
         """The reason if the way cannot run here, with the package to install; else ""."""
-        if (self.by, self.language) == ("xswitch", "java") and not Path(JAVA).exists():
+        if (self.by, self.language) == ("xswitch", "java") and not Path(JAVA_DIRECTORY).exists():
             return f"{self.name} is left out: ewe-xswitch java builds the engine"
         needs = [self.front.partition("-")[0], self.by, self.language]
         if self.language == "php" and self.by in ("cgi", "xswitch"):

@@ -28,7 +28,7 @@ from ewe_watch.behind import DATABASE, ENGINE, BehindStory
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
 from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
-from ewe_watch.live.foreign import ForeignChoice, ForeignProcess
+from ewe_watch.live.foreign import UNSEEN_FIGURES, ForeignChoice, ForeignProcess
 from ewe_watch.live.guard import ModelGuard, UserScript
 from ewe_watch.live.live_story import SETTLE_S, LiveStory
 from ewe_watch.live.meters import CostMeter, backlogs
@@ -147,6 +147,7 @@ class ShownModel:
             "description": self.process.description,
             "port": self.process.port,
             "parameters": parameters,
+            "unseen": UNSEEN_FIGURES if isinstance(self.choice, ForeignChoice) else (),
         }
 
     def changes(self) -> dict[str, Any]:

@@ -255,6 +255,7 @@ function takeModel(model, change) {
   while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
   const numbers = {...change, held: change.rows.filter(row => row[2] && row[2] !== "zombie").length,
     zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
+  for (const name of model.facts.unseen) numbers[name] = "?";
   for (const [name] of FIGURES) {
     model.values[name].textContent = numbers[name].toLocaleString("en");
     model.values[name].parentElement.classList.toggle("some", numbers[name] > 0);

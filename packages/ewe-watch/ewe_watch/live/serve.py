@@ -21,6 +21,7 @@ from ewe.server.worker import Worker
 from ewe_watch.live.director import Director
 from ewe_watch.live.page import WatchPage
 from ewe_watch.live.scenes import SceneChooser
+from ewe_watch.moment import several
 
 if TYPE_CHECKING:
     import socket
@@ -87,7 +88,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
 
         def ready() -> None:
             print(
-                f"ewe-watch: {url} shows {len(director.models)} models; Ctrl-C ends all",
+                f"ewe-watch: {url} shows {several(len(director.models), 'models')}; Ctrl-C ends all",
                 file=sys.stderr,
                 flush=True,
             )
