@@ -360,6 +360,7 @@ LAB_ORDER = (
     "experiments",  # the comparisons
     "report",  # tables and charts of results
     "lab_bench",  # joins server, load and watch
+    "speed_rows",  # what `ewe-lab speed` measures
     "speed",
     "invocation",
     "compare_target",
