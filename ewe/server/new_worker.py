@@ -99,16 +99,17 @@ def stop_with(lifeline: int) -> None:
 
     A worker that waits for a silent client does not watch the lifeline. Other systems than Linux have no F_SETSIG.
     """
-    if sys.platform != "linux":
-        return
-    try:
-        # A new description of the pipe: the workers share the old one, and a description has one owner.
-        end = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
-        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGTERM)
-        fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
-    except OSError as reason:
-        logger.errors.debug(f"a worker will not stop at once if its supervisor is killed: {reason.strerror}")
+    if sys.platform == "linux":
+        try:
+            # A new description of the pipe: the workers share the old one, and a description has one owner.
+            end = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGTERM)
+            fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+        except OSError as reason:
+            logger.errors.debug(
+                f"a worker will not stop at once if its supervisor is killed: {reason.strerror}"
+            )
 
 
 def sources_of_this_process() -> list[str]:
