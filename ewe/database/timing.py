@@ -19,12 +19,12 @@ ROUNDS = 100
 
 
 class CallTimes(NamedTuple):
-    """Seconds of a call at one place: an address, or "in process".
+    """Seconds of a call, by the database's address or "in process".
 
     open_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
     """
 
-    place: str
+    address: str
     open_s: float
     new_s: float | None
 
@@ -85,10 +85,10 @@ def consume(pieces: Iterable[bytes]) -> None:
 
 def table(times: Sequence[CallTimes]) -> Iterator[str]:
     """Yield the lines of a table, in microseconds."""
-    width = max(len(row.place) for row in times)
+    width = max(len(row.address) for row in times)
     in_process, *_ = times
     yield f"{'microseconds a call':{width}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
     for row in times:
         open_us, added_us = row.open_s * 1e6, (row.open_s - in_process.open_s) * 1e6
         new_us = f"{row.new_s * 1e6:14.0f}" if row.new_s is not None else ""
-        yield f"{row.place:{width}}  {open_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()
+        yield f"{row.address:{width}}  {open_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()

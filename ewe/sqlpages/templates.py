@@ -566,31 +566,31 @@ class PageTemplate:
     def page_error(self, error: Exception) -> PageError:
         """Return an error of rendering as a PageError, with the line of the template that caused it."""
         if isinstance(error, jinja2.TemplateSyntaxError):  # in a file that the page extends or includes
-            place = f"{error.name}, line {error.lineno}: " if error.name else ""
-            return PageError(0, f"template: {place}{error.message}")
-        line, place = line_of(error.__traceback__, self.template)
+            file_and_line = f"{error.name}, line {error.lineno}: " if error.name else ""
+            return PageError(0, f"template: {file_and_line}{error.message}")
+        line, file_and_line = line_of(error.__traceback__, self.template)
         # The texts of these classes need no name of the class
         explains_itself = isinstance(error, BudgetExceeded | jinja2.UndefinedError | SecurityError)
         kind = "" if explains_itself else f"{type(error).__name__}: "
         # str() of a KeyError is its text in quotes
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        line_in_file = line + self.offset if line and not place else 0
-        return PageError(line_in_file, f"template: {place}{kind}{text}")
+        line_in_file = line + self.offset if line and not file_and_line else 0
+        return PageError(line_in_file, f"template: {file_and_line}{kind}{text}")
 
 
 def line_of(traceback: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
-    """Return the last line of the page's own template in a traceback, and the place in another file.
+    """Return the last line of the page's own template in a traceback, or where in another file it failed.
 
-    The line is 0, and the place "", if the traceback has none.
+    The second value is "FILE, line N: "; "" if it is the page's own. The line is 0 if the traceback has none.
     """
-    line, place = 0, ""
+    line, file_and_line = 0, ""
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, jinja2.Template):
             template_line = template.get_corresponding_lineno(traceback.tb_lineno)
             if template is page or template.root_render_func is page.root_render_func:
-                line, place = template_line, ""
+                line, file_and_line = template_line, ""
             elif template.name != "ewe":  # a file that the page extends or includes
-                place = f"{template.name}, line {template_line}: "
+                file_and_line = f"{template.name}, line {template_line}: "
         traceback = traceback.tb_next
-    return line, place
+    return line, file_and_line
