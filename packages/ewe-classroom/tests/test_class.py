@@ -554,7 +554,7 @@ def test_rounding_gives_no_more_than_the_maximum() -> None:
     result = graded("A")
     result.report = report(100)
     mark = marks.mark_of(result, marks.MarkRules(points=20.25, round_to=0.5), 100, {})
-    assert (mark.total, mark.most) == (20.25, 20.25)
+    assert (mark.total, mark.max_points) == (20.25, 20.25)
 
 
 # Runs, with a grader that these tests play

@@ -88,7 +88,7 @@ class WorkerLane(NamedTuple):
 
     worker: str
     name: str
-    worker_detail: str
+    detail: str
     row: int
 
 

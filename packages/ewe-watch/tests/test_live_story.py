@@ -192,7 +192,7 @@ def test_a_recording_keeps_the_model_and_the_last_lines() -> None:
 def test_a_slow_reader_loses_the_oldest_changes() -> None:
     reader = ChangeReader()
     for number in range(1000):
-        reader.add(b"%d\n" % number)
+        reader.add_change(b"%d\n" % number)
     lines = reader.next().splitlines()
     assert lines[-1] == b"999" and len(lines) == 200
     reader.end()

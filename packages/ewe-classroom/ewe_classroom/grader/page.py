@@ -42,7 +42,7 @@ class Card(NamedTuple):
 
     verdict: Verdict
     mark: str
-    lacks_manual_mark: bool
+    is_open: bool
     rows: list[tuple[str, list[Piece], str]]
     ratios: Ratios | None
     timeline: Markup | None

@@ -25,7 +25,7 @@ class Mine(Processor):
         for _ in range(self.config.poolthreads):
             threading.Thread(target=self.work, daemon=True).start()
         while not listener.closed:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             if accepted is not None:
                 self.put(self.stream_of(accepted))
         self.drain()

@@ -18,7 +18,7 @@ class Mine(Processor):
         """Accept connections until the server stops; return when every conversation has ended."""
         # --- solution
         while not listener.closed:
-            accepted = self.next(listener)
+            accepted = self.next_connection(listener)
             if accepted is None:
                 continue
             stream = self.stream_of(accepted)
