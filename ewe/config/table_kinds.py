@@ -75,7 +75,8 @@ class TableKind(Kind[dict[Any, Any]]):
                 values[key] = self.keys[key].kind.read_at(part(label, key), value)
             elif self.others is not None:  # keys that the file chooses, such as the names of fields
                 key_kind, value_kind = self.others
-                values[key_kind.read_at(inside(label), key)] = value_kind.read_at(part(label, key), value)
+                name = key_kind.read_at(inside(label), key)  # first: an error names the key before its value
+                values[name] = value_kind.read_at(part(label, key), value)
             else:
                 raise unknown(inside(label), key, self.keys, instead=self.hint)
         for key in self.needs:

@@ -176,4 +176,4 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount("/", FarScripts(plan, switch, names))
 
 
-FEATURE = Feature("far_scripts", mounts=mounts)
+FEATURE = Feature("far-scripts", mounts=mounts)

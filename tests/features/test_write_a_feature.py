@@ -226,7 +226,7 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
     asked = [name for name, mounts in plan.mounts_of.items() if mounts]
     assert asked == [name for name in names if name in asked]
     without = set(names) - set(asked)
-    assert without == {"trace", "status", "mount", "databases", "content-cache", "homes"}
+    assert without == {"trace", "status", "mount", "databases", "content-cache", "homes", "far-scripts"}
 
 
 def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:

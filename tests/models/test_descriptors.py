@@ -62,8 +62,9 @@ def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start:
             own = others(child)
             pipes = {number: name for number, name in own.items() if name.startswith("pipe:")}
             shared = [number for number, name in pipes.items() if name in parent.values()]
-            assert len(shared) == 1, (own, parent)  # the lifeline
-            assert not is_writable(child, shared[0])
+            # The lifeline: the supervisor's end, and one of the worker's own, whose signal tells of its end.
+            assert len({pipes[number] for number in shared}) == 1 and len(shared) == 2, (own, parent)
+            assert not any(is_writable(child, number) for number in shared)
             sockets = [
                 name for name in own.values() if name.startswith("socket:") and name in parent.values()
             ]

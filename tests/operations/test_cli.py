@@ -60,7 +60,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     Path("htdocs").mkdir()
     base = ModuleType("ewe.processors.base")
     flags = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio"}
-    vars(base).update(FLAGS=flags, names=lambda: MODELS, find=find, UnknownModel=UnknownModel)
+    vars(base).update(FLAGS=flags, names=lambda: MODELS, model_named=find, UnknownModel=UnknownModel)
     processors = ModuleType("ewe.processors")
     vars(processors).update(base=base, __path__=[])
     server = Server()
@@ -410,7 +410,7 @@ COMMAND = [
     "-c",
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); import types\n"
     "base = types.ModuleType('ewe.processors.base')\n"
-    "vars(base).update(FLAGS={}, names=list, find=str, UnknownModel=KeyError)\n"
+    "vars(base).update(FLAGS={}, names=list, model_named=str, UnknownModel=KeyError)\n"
     "processors = types.ModuleType('ewe.processors'); processors.base = base\n"
     "preflight = types.ModuleType('ewe.server.preflight'); preflight.examine = lambda config: ([], [])\n"
     "sys.modules['ewe.server.preflight'] = preflight\n"

@@ -137,8 +137,8 @@ def test_an_interrupt_of_a_server_is_the_wish_to_stop_it() -> None:
     ("command", "arguments", "inside"),
     [
         ("ewe", ["--check-config"], "ewe.cli._check"),
-        ("ewe-xswitch", ["status", "--listen", "unix:none"], "ewe.xswitch.commands.answer_of"),
-        ("ewe-dbd", ["status", "--listen", "unix:none"], "ewe.database.cli.show"),
+        ("ewe-xswitch", ["status", "--listen", "unix:none"], "ewe.xswitch.commands.ask_status_page"),
+        ("ewe-dbd", ["status", "--listen", "unix:none"], "ewe.database.cli.print_answer"),
     ],
 )
 def test_an_interrupt_of_a_command_that_is_no_server(

@@ -162,7 +162,7 @@ def test_many_cells_take_turns(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -
             job.cell.failure = "no"
         return True
 
-    monkeypatch.setattr(lab, "once", once)
+    monkeypatch.setattr(lab, "measure_once", once)
     jobs = [CellJob(ServerUnderTest(name), Load(), Cell(name), Path()) for name in "abc"]
     assert [cell.server for cell in lab.fill_cells_in_turns(jobs)] == ["a", "b", "c"]
     assert order == ["a", "b", "c", "b", "a", "a", "b"]

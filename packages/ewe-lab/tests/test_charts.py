@@ -193,7 +193,7 @@ def test_lines_of_any_figures(
 @settings(max_examples=examples(100), deadline=None)
 @given(st.floats(1e-6, 1e9), st.floats(1.0, 1e9), st.integers(2, 12), st.booleans())
 def test_ticks_lie_within_their_scale(low: float, factor: float, most: int, log: bool) -> None:
-    scale = svg.scale([low, low * factor], 0, most * 30, log=log)
+    scale = svg.scale_for([low, low * factor], 0, most * 30, log=log)
     ticks = scale.ticks(30)
     assert ticks == sorted(set(ticks)) and 1 <= len(ticks) <= most + 2
     assert all(-0.5 <= scale(tick) <= most * 30 + 0.5 for tick in ticks)

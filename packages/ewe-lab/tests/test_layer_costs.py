@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from lab_bench import quick_lab
-from run_ewe.xswitch.engine_kinds import BUILT_IN
 
+from ewe.xswitch.engine_kinds import BUILT_IN
 from ewe_lab.bench import accounts
 from ewe_lab.bench.processes import LabError, running
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times

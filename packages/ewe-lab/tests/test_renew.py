@@ -116,7 +116,7 @@ def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
     assert table.cells[0].samples[0].timeline == []
     assert len(path.read_text()) < 1500
     again = KeptFindings()
-    assert list(again.take(loaded)) == []
+    assert list(again.add_findings(loaded)) == []
     assert again.findings["L-T1"].word == trial.kept().findings["L-T1"].word
 
 

@@ -293,7 +293,7 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(reports, "driver_of", lambda name: "")
     monkeypatch.setattr(reports, "find_tool", lambda name: None)
-    monkeypatch.setattr(reports.compiled, "missing", lambda: "")
+    monkeypatch.setattr(reports.compiled, "why_missing", lambda: "")
     found = {
         scenario.name: scenario.why_missing(database).partition("left out: ")[2] for scenario in SCENARIOS
     }

@@ -413,7 +413,7 @@ def rows_of(*kinds: str, models: Sequence[str] = ()) -> dict[str, list[str]]:
 def test_a_contest_has_its_own_reference_and_the_models_that_were_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(speed_rows.Contestant, "missing", "")
+    monkeypatch.setattr(speed_rows.Contestant, "why_missing", "")
     assert rows_of("wsgi", models=["thread"]) == {
         "WSGI": ["gunicorn gthread", "gunicorn gevent", "granian", "ewe thread"]
     }
@@ -428,7 +428,7 @@ def test_a_contest_has_its_own_reference_and_the_models_that_were_named(
 
 
 def test_a_floor_stands_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed_rows.Contestant, "missing", "")
+    monkeypatch.setattr(speed_rows.Contestant, "why_missing", "")
     found = {note: [name for name in names if name.startswith("floor")]
              for kind in ("size", "varied", "close", "404") for note, names in rows_of(kind).items()}  # fmt: skip
     assert found == {

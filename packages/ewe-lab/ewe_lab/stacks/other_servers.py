@@ -1,6 +1,6 @@
 """Other web servers that the lab can start beside ewe, with the packages that each one needs.
 
-other_server("nginx").missing     the reason if nginx cannot run here, with the package to install; else ""
+other_server("nginx").why_missing the reason if nginx cannot run here, with the package to install; else ""
 other_server("nginx").prepare     a function from a Setup to the command (webservers, tomcat, pythons)
 """
 
