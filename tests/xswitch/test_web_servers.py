@@ -79,7 +79,7 @@ COMMANDS = {
 def documented(language: str) -> str:
     """Return the configuration that docs/xswitch.md gives for a web server."""
     text = (ROOT / "docs" / "xswitch.md").read_text()
-    found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found
     return found[1]
 
