@@ -311,10 +311,11 @@ OTHER_SERVERS = [
 def test_another_server_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
     with lab.start(ServerUnderTest(name, name), lab.site([5000])) as server:
         family = [each.pid for each in process_tree(server.pid)]
-        for path, length in (("/5000.html", 5000), ("/index.html", 1024)):
-            lab.probe(server, Load(path=path, length=length))
-        with pytest.raises(LabError, match="404"):
-            lab.probe(server, Load(path="/nothing.html"))
+        lab.probe(server, Load(path="/index.html", length=1024))
+        if not name.startswith("floor-"):  # a floor answers each request with the index
+            lab.probe(server, Load(path="/5000.html", length=5000))
+            with pytest.raises(LabError, match="404"):
+                lab.probe(server, Load(path="/nothing.html"))
         sessions = {each.session for each in process_tree(server.pid)}
         # Erlang's helper has one of its own, and ends by itself
         assert sessions == {server.pid} or name == "yaws"

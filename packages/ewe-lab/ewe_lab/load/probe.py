@@ -6,12 +6,12 @@ link. An error is one line on its output, and exit status 1.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ewe.config.command_parser import CommandParser
 from ewe_lab.bench.experiment import Load
 from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_target
 
@@ -57,7 +57,7 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Probe; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m ewe_lab.load.probe")
+    parser = CommandParser(prog="python -m ewe_lab.load.probe")
     parser.add_argument("url")
     parser.add_argument("length", type=int, nargs="?")
     parser.add_argument("--method", default="GET")

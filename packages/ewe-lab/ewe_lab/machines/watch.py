@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Second, Usage
 from ewe_lab.bench.watch import Reading, Watch
-from ewe_lab.load.client import port_of
 from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -141,6 +140,8 @@ class TargetServer:
 
     def watch(self, core: int | None) -> TargetWatch:
         """Return a watch of its resources."""
+        from ewe_lab.load.client import port_of  # late: it imports the parsers of HTTP
+
         found = TargetWatch(self.where or SshHost(""), port_of(self.url), core, self.ssh)
         if self.where is None:
             found.make_unknown(self.unread)

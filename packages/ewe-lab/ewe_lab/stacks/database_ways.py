@@ -1,7 +1,7 @@
 """All ways from a gateway to a database that the experiments compare: the paper's, and two used today.
 
     for way in WAYS.values():
-        if why := way.missing(database): lab.add_note(why); continue
+        if why := way.why_missing(database): lab.add_note(why); continue
         with way.served(lab, database, daemon) as (server, path): ...
 
 ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_servers.py the others.

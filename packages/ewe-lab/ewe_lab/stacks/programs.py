@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.stacks.applications import HELLO, PAGE_PYTHON
 from ewe_lab.stacks.tomcat import write_application
@@ -113,6 +112,8 @@ def application_of(lab: Bench) -> str:
 
     Returns its name. Raises LabError.
     """
+    from ewe.xswitch.engine_kinds import JAVA_DIRECTORY  # late: it imports much of X-Switch
+
     directory = programs_directory(lab) / "servlets"
     if not directory.exists():
         library = next(Path(JAVA_DIRECTORY, "lib").glob("jakarta.servlet-api-*.jar"))

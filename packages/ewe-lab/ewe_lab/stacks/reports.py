@@ -2,7 +2,7 @@
 
     with databases.open_database(lab, SQLITE) as database, databases.daemon(lab, database) as daemon:
         for scenario in reports.SCENARIOS:
-            if why := scenario.missing(database):            "... is left out: apt install ..."
+            if why := scenario.why_missing(database):        "... is left out: apt install ..."
                 lab.add_note(why)
                 continue
             tested = ServerUnderTest(scenario.name, model="thread")

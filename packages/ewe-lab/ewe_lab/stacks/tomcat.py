@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ewe.xswitch.tools.java import JAVAC
 from ewe_lab.bench.processes import LabError, find_tool, last_line, path_of_tool
 from ewe_lab.stacks.webservers import Setup
 
@@ -169,6 +168,8 @@ def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) ->
     """Compile servlets. Raises LabError."""
     if not sources:
         return
+    from ewe.xswitch.tools.java import JAVAC  # late: it imports much of X-Switch
+
     files = []
     for name, text in sources.items():
         (classes / f"{name}.java").write_text(text)

@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.load.child import environment
@@ -108,8 +107,11 @@ class ServingStack:
     @property
     def why_missing(self) -> str:
         """The reason if the way cannot run here, with the package to install; else ""."""
-        if (self.by, self.language) == ("xswitch", "java") and not Path(JAVA_DIRECTORY).exists():
-            return f"{self.name} is left out: ewe-xswitch java builds the engine"
+        if (self.by, self.language) == ("xswitch", "java"):
+            from ewe.xswitch.engine_kinds import JAVA_DIRECTORY  # late: it imports much of X-Switch
+
+            if not Path(JAVA_DIRECTORY).exists():
+                return f"{self.name} is left out: ewe-xswitch java builds the engine"
         needs = [self.front.partition("-")[0], self.by, self.language]
         if self.language == "php" and self.by in ("cgi", "xswitch"):
             needs.append("php-cgi")
