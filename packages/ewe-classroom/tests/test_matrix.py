@@ -113,7 +113,8 @@ def handed_over(*statuses: tuple[str, int, str]) -> Report:
     held: list[Verdict] = []
     for verdict, (_, _, status) in zip(verdicts, statuses, strict=True):
         verdict.status = status
-        held = [each for each in [*held, verdict] if not grading.hand_over_if_judged(report, items[each.name], each)]
+        held.append(verdict)
+        held = [each for each in held if not grading.hand_over_if_judged(report, items[each.name], each)]
     assert not held and sorted(seen) == sorted(name for name, *_ in statuses)
     return report
 
