@@ -109,7 +109,7 @@ class AllRequestsRun:
 
 @dataclass(frozen=True)
 class RunningServers:
-    """The servers of runs 1 to 4, side by side. groups: the processes of run 1, by layer."""
+    """The servers of runs 1 to 4, side by side. pids_by_layer: the processes of run 1, by layer."""
 
     full: SendRequest
     null: SendRequest

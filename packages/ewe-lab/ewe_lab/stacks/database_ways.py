@@ -99,7 +99,7 @@ def way_of_server(
 ) -> DatabaseWay:
     """Return the way of a server other than ewe, with static SQL only. It uses no database daemon.
 
-    missing: returns the reason if it cannot run on a database, else "". served: starts it.
+    why_missing: returns the reason if it cannot run on a database, else "". served: starts it.
     """
     return DatabaseWay(name, why_missing, lambda lab, database, daemon: served(lab, database), (STATIC,))
 

@@ -18,7 +18,7 @@ TOOLS = {"wrk": "wrk", "ab": "ab", "httperf": "httperf"}
 
 
 def machine_facts(noted_servers: Iterable[str] = ()) -> dict[str, str]:
-    """Return facts by name. used: the other servers that are measured."""
+    """Return facts by name. noted_servers: the other servers that are measured."""
     facts = {
         "processor": f"{processor()}, {os.cpu_count()} cores",
         "cores": cores(),

@@ -25,7 +25,7 @@ from ewe_lab.stacks.webservers import APACHE_MODULES, LIGHTTPD_MODULES, Setup
 @dataclass(frozen=True)
 class OtherServer:
     """A web server that the lab can start. program, module: the required program or Python module; package: its
-    package. prepare: writes the configuration, returns the command. most: the connections that the server can keep
+    package. prepare: writes the configuration, returns the command. max_connections: those that the server can keep
     open and serve at once."""
 
     name: str

@@ -1,7 +1,7 @@
 """Web servers written in C, and Caddy: each with the least configuration that serves the files of one directory.
 
     command = nginx(Setup(directory, port, root))
-    command = nginx(Setup(directory, port, root, behind=Behind(script, "unix:/run/php.sock")))
+    command = nginx(Setup(directory, port, root, behind=BackendProgram(script, "unix:/run/php.sock")))
 
 A function writes the configuration into a directory of the lab and returns the command. nginx, Apache and lighttpd
 can also send every URL to one program, or run each PHP file of the directory (`behind`). The installed
