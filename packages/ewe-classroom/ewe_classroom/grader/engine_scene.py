@@ -63,7 +63,7 @@ print(json.dumps(seen))
 
 
 def from_path(text: str) -> StartCommand:
-    """Return the recipe of an engine: a Python file, or any program. Raises BadSubject."""
+    """Return the start command of an engine: a Python file, or any program. Raises BadSubject."""
     path = Path(text).absolute()
     if not path.is_file():
         raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
@@ -75,7 +75,7 @@ def from_path(text: str) -> StartCommand:
 
 
 def from_command(text: str) -> StartCommand:
-    """Return the recipe of --command. Raises BadSubject."""
+    """Return the start command of --command. Raises BadSubject."""
     try:
         words = shlex.split(text)
     except ValueError as error:

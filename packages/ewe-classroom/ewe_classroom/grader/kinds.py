@@ -1,7 +1,7 @@
 """The kinds of submissions (`subject` in grading.toml): a server, an engine of X-Switch, or data of a measurement.
 
-Each kind has a recipe (the meaning of a path or a command on the command line), a subject (the process under test),
-and a scene (the argument of a check). grading.py, verdicts and reports are the same for all kinds.
+Each kind has a start command (the meaning of a path or a command on the command line), a subject (the process
+under test), and a scene (the argument of a check). grading.py, verdicts and reports are the same for all kinds.
 """
 
 from __future__ import annotations

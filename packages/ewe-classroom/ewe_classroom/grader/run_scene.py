@@ -30,7 +30,7 @@ MAX_FILE_BYTES = 64 << 20  # bytes; a larger file is refused
 
 
 def from_path(text: str) -> StartCommand:
-    """Return the recipe of a file of runs. Raises BadSubject."""
+    """Return the start command of a file of runs. Raises BadSubject."""
     path = Path(text).absolute()
     if not path.is_file():
         raise BadSubject(f"{text}: not a file; python3 measure.py makes runs.json")

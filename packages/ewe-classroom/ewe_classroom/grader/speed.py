@@ -135,7 +135,7 @@ def ratio(pairs: list[tuple[float, float]]) -> Ratio:
 
 
 def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
-    """Return the recipe of the reference: a model of ewe, or the lab's solution, written to `directory`."""
+    """Return the start command of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
         # imported here, because the course imports the grader
         from ewe_classroom.course import labs

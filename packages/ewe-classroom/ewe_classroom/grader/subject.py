@@ -161,7 +161,7 @@ class StartCommand:
 
 
 def from_command(text: str) -> StartCommand:
-    """Return the recipe of --command. Raises BadSubject."""
+    """Return the start command of --command. Raises BadSubject."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -182,13 +182,13 @@ def from_command(text: str) -> StartCommand:
 
 
 def start_command(command: tuple[str, ...], directory: Path, shown: str) -> StartCommand:
-    """Return the recipe of a program. Its language is that of the sources beside it."""
+    """Return the start command of a program. Its language is that of the sources beside it."""
     sources = find_sources(command, directory)
     return StartCommand(command, directory, shown, language=sources.language if sources is not None else "")
 
 
 def from_path(text: str) -> StartCommand:
-    """Return the recipe of a file: a model of ewe, a program in Python, or any program. Raises BadSubject."""
+    """Return the start command of a file: of a model of ewe, or of a program. Raises BadSubject."""
     path = Path(text).absolute()
     shown = shlex.quote(text)
     arguments = ("{port}", "{root}", "{workers}")
