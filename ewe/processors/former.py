@@ -17,9 +17,11 @@ FORMER = {
     "holds_idle": "idle_occupies_worker",
     "idle_holds": "occupied_by_idle",
     "meet": "stream_of",
+    "next": "next_connection",
     "words": "description",
 }
-CALLED = {"hold", "meet"}  # the names that a model calls and need not define
+# The names that a model calls and need not define; not `next`, which in code may also be the built-in function
+CALLED = {"hold", "meet"}
 
 
 def keep_former_names(model: type) -> None:

@@ -435,6 +435,7 @@ class Mine(Processor):
     def serve(self, listener):
         for accepted in listener:
             assert self.connection_limit == self.ceiling == 2
+            assert self.next == self.next_connection
             self.run(self.stream_of(accepted)) if self.served else self.hold(self.meet(accepted))
 '''
 

@@ -214,7 +214,9 @@ def test_visitors_come_in_three_phases(few_visitors: list[float]) -> None:
         "4.4/s for 3 s then 20/s for 1 s then 8.8/s for 2 s, at random times, 2 calls"
     )
     assert [phase.seconds for phase in sample.phases] == [SECONDS * share for share, _ in PHASES]
-    assert [phase for phase in sample.phases if not (phase.replies and phase.usage)] == []
+    assert all(phase.replies for phase in sample.phases)
+    # The second phase lasts one second, so a busy machine may take no reading in it.
+    assert sum(bool(phase.usage) for phase in sample.phases) >= 2
     rates = [phase.request_rate for phase in sample.phases]
     assert rates[0] < rates[1] > rates[2]
     assert sample.extra["web server"] > 0 and sample.extra["programs"] > 0 and sample.extra["database"] == 0
