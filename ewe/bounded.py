@@ -26,6 +26,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
+# A file or directory that changed less than this many seconds ago is not cached: time stamps have tick resolution
+# (10 ms), so a second change could go unnoticed.
+SETTLED_S = 0.05
+
 
 class BoundedDict(dict[K, V]):
     """A dict of at most `most` entries. Only `cache[key] = value` enforces the bound."""

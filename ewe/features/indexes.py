@@ -31,7 +31,7 @@ import zlib
 from itertools import islice
 
 from ewe import __version__
-from ewe.bounded import BoundedDict
+from ewe.bounded import SETTLED_S, BoundedDict
 from ewe.config.defaults import PRIVATE_DIRECTORIES
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
@@ -45,10 +45,22 @@ MAX_SORTED = 2_000
 PAGE_NAMES = 1_000
 MAX_NAMES = 50_000  # reading more names would take too long, even without examining them
 INLINE_NAMES = 200  # names that are listed without call(), in about 3 ms
-KEPT_S = 1.0  # seconds that a page is kept
+PAGE_CACHE_S = 1.0  # seconds that a page is kept
 Fields = tuple[tuple[str, str], ...]
-# The entity tag, the fields and the body of a page, and when it was made; 1 MB at most
-KEPT: BoundedDict[tuple[object, ...], tuple[str, Fields, bytes, float]] = BoundedDict(4)
+
+
+class KeptPage:
+    """A page as it was sent. made_at: time.monotonic() before its directory was read."""
+
+    def __init__(self, etag: str, fields: Fields, body: bytes, made_at: float) -> None:
+        self.etag = etag
+        self.fields = fields
+        self.body = body
+        self.made_at = made_at
+
+
+# By all on which a page depends. A page has some hundred KB, 5 MB if its 2,000 names are as long as they may be.
+KEPT_PAGES: BoundedDict[tuple[object, ...], KeptPage] = BoundedDict(4)
 LISTING_TURNS = Turns()
 RUN_NAMES = 1_000  # names that one call of sorted() sorts; no other thread runs during the call
 # Each column: its label, and the order in which the first click sorts it
@@ -151,7 +163,8 @@ def listing(
     they are read here. Raises HTTPError.
     """
     made_at = time.monotonic()
-    key = key_of(request, path, descriptor, root)
+    about = os.fstat(descriptor)
+    is_settled = time.time() - about.st_mtime > SETTLED_S
     query = parameters(request.query)
     names = names_in(descriptor, path) if names is None else listable_names(names)
     part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
@@ -173,25 +186,23 @@ def listing(
     else:
         fields = (("Content-Type", "text/html; charset=utf-8"), *fields)
         body = as_page(entries, path, request.host, sort, order, part).encode()
-    if len(names) > INLINE_NAMES:
-        KEPT[key] = etag, fields, body, made_at
+    if len(names) > INLINE_NAMES and is_settled:
+        KEPT_PAGES[key_of(request, path, about, root)] = KeptPage(etag, fields, body, made_at)
     return Response(200, fields, body)
 
 
-def key_of(request: Request, path: str, descriptor: int, root: str) -> tuple[object, ...]:
-    """Return all on which the page of an open directory depends, except the sizes and the dates of its files."""
-    about = os.fstat(descriptor)
+def key_of(request: Request, path: str, about: os.stat_result, root: str) -> tuple[object, ...]:
+    """Return all on which the page of a directory depends, except the sizes and the dates of its files."""
     directory = about.st_dev, about.st_ino, about.st_mtime_ns
     return *directory, root, path, request.host, request.query, request.values.get("accept")
 
 
-def kept(request: Request, path: str, descriptor: int, root: str) -> Response | None:
-    """Return the listing of an open directory as it was made less than KEPT_S ago, or a 304 or 412; else None."""
-    found = KEPT.get(key_of(request, path, descriptor, root)) if KEPT else None
-    if found is None or time.monotonic() - found[3] > KEPT_S:
+def kept_page(request: Request, path: str, descriptor: int, root: str) -> Response | None:
+    """Return the page of an open directory as it was made in the last PAGE_CACHE_S, or a 304 or 412; else None."""
+    page = KEPT_PAGES.get(key_of(request, path, os.fstat(descriptor), root)) if KEPT_PAGES else None
+    if page is None or time.monotonic() - page.made_at > PAGE_CACHE_S:
         return None
-    etag, fields, body, _ = found
-    return refused_by_condition(request, etag, fields) or Response(200, fields, body)
+    return refused_by_condition(request, page.etag, page.fields) or Response(200, page.fields, page.body)
 
 
 def refused_by_condition(request: Request, etag: str, fields: Fields) -> Response | None:

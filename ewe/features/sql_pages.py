@@ -29,11 +29,11 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ewe.bounded import BoundedDict, TimedCache
+from ewe.bounded import SETTLED_S, BoundedDict, TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
-from ewe.features.static import FILE_CHECK_S, SETTLED_S, Static, file_version, hidden
+from ewe.features.static import FILE_CHECK_S, Static, file_version, hidden
 from ewe.gateway.connections import RETRY
 from ewe.http.conditional import tags
 from ewe.http.error_pages import error_page, html_escape, link_page

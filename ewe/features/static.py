@@ -28,6 +28,7 @@ import time
 from _weakref import ref
 from typing import TYPE_CHECKING
 
+from ewe.bounded import SETTLED_S
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
 from ewe.gateway.true_names import real_path, true_name
 from ewe.http import conditional, ranges
@@ -62,9 +63,6 @@ NO_SUCH_FILE = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.EN
 MAX_OPEN_FILES = 32  # descriptors that one process keeps for the next request; fewer if it may have few
 FILE_CHECK_S = 1.0  # seconds until a cached file is checked again
 UNUSED_S = 10.0  # seconds after the last check until an open file may be closed
-# A file changed less than this many seconds ago is not cached: time stamps have tick resolution (10 ms), so a
-# second change could go unnoticed.
-SETTLED_S = 0.05
 ENTRY_BYTES = 1024  # bytes of memory for an entry of the cache, without the file itself
 # A FIFO or a terminal must not block the server.
 OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -110,19 +108,8 @@ class File:
     """
 
     __slots__ = (
-        "body",
-        "etag",
-        "fields",
-        "file_version",
-        "head",
-        "kind",
-        "modified",
-        "not_modified",
-        "opened",
-        "path",
-        "response",
-        "size",
-        "whole_fields",
+        "body", "etag", "fields", "file_version", "head", "kind", "modified", "not_modified", "opened", "path",
+        "response", "size", "whole_fields",
     )  # fmt: skip
 
     def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
@@ -203,10 +190,10 @@ class LazyListing(Response):
 
     async def listed(self, request: Request, io: Stream) -> Response:
         """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
-        from ewe.features.indexes import INLINE_NAMES, first_names, kept
+        from ewe.features.indexes import INLINE_NAMES, first_names, kept_page
 
         try:
-            if (response := kept(request, self.path, self.descriptor, self.shown_root)) is not None:
+            if (response := kept_page(request, self.path, self.descriptor, self.shown_root)) is not None:
                 return response
             names = first_names(self.descriptor)
             if len(names) <= INLINE_NAMES:

@@ -168,7 +168,7 @@ def test_a_compressed_file_beside_the_file_is_first(
 
 
 def wait_until_settled(path: Path) -> None:
-    """Wait until files as old as this one are cached (static.SETTLED_S)."""
+    """Wait until files as old as this one are cached (ewe.bounded.SETTLED_S)."""
     while time.time() - os.stat(path).st_ctime < 0.06:
         time.sleep(0.01)
 

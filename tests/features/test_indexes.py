@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import struct
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -667,24 +668,27 @@ def test_a_listing_is_validated(start: Start, model: str, count: int) -> None:
 def test_the_page_of_a_large_directory_is_kept_until_a_name_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexes, "KEPT_S", 3600)
+    monkeypatch.setattr(indexes, "PAGE_CACHE_S", 3600)
     make(tmp_path, *(f"{number}.txt" for number in range(indexes.INLINE_NAMES + 1)))
+    os.utime(tmp_path, (1, 1))
     request = parse_request(b"GET /d/ HTTP/1.1\r\nHost: a\r\n\r\n", RequestLimits())
     other = parse_request(b"GET /d/ HTTP/1.1\r\nHost: b\r\n\r\n", RequestLimits())
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         page = indexes.listing(request, "/d/", descriptor)
-        again = indexes.kept(request, "/d/", descriptor, "")
+        again = indexes.kept_page(request, "/d/", descriptor, "")
         assert again is not None and again.body == page.body and again.fields == page.fields
-        assert indexes.kept(other, "/d/", descriptor, "") is None
-        assert indexes.kept(request, "/e/", descriptor, "") is None
-        assert indexes.kept(request, "/d/", descriptor, "/root") is None
-        monkeypatch.setattr(indexes, "KEPT_S", 0)
-        assert indexes.kept(request, "/d/", descriptor, "") is None
-        monkeypatch.setattr(indexes, "KEPT_S", 3600)
+        assert indexes.kept_page(other, "/d/", descriptor, "") is None
+        assert indexes.kept_page(request, "/e/", descriptor, "") is None
+        assert indexes.kept_page(request, "/d/", descriptor, "/root") is None
+        monkeypatch.setattr(indexes, "PAGE_CACHE_S", 0)
+        assert indexes.kept_page(request, "/d/", descriptor, "") is None
+        monkeypatch.setattr(indexes, "PAGE_CACHE_S", 3600)
         (tmp_path / "new.txt").touch()
-        os.utime(tmp_path, (1, 1))  # no later than the tick of the clock in which the page was made
-        assert indexes.kept(request, "/d/", descriptor, "") is None
+        assert indexes.kept_page(request, "/d/", descriptor, "") is None
+        os.utime(tmp_path, (time.time() + 60, time.time() + 60))
+        indexes.listing(request, "/d/", descriptor)  # the next name could come with the same date
+        assert indexes.kept_page(request, "/d/", descriptor, "") is None
     finally:
         os.close(descriptor)
 

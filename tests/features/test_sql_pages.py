@@ -22,12 +22,13 @@ from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 from support.xswitch_client import account
 
+from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
 from ewe.database.protocol import ClientRequest
 from ewe.features import sql_pages
 from ewe.features.databases.asking import Databases, ResultTable
 from ewe.features.sql_pages import SQLPages
-from ewe.features.static import SETTLED_S, Static
+from ewe.features.static import Static
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run

@@ -28,6 +28,7 @@ from support.proc import descendants, open_files, peak_memory
 from support.server import WAYS_TO_WAIT, Server, Start, wait_until
 from support.wire import read_response
 
+from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
 from ewe.features import static
 from ewe.features.static import MAX_CACHED_BYTES, Static, hidden
@@ -883,7 +884,7 @@ def test_the_cache_is_bounded(public: Path) -> None:
 
 def settle() -> None:
     """Wait until no file is so young that it is not remembered."""
-    time.sleep(static.SETTLED_S * 1.5)
+    time.sleep(SETTLED_S * 1.5)
 
 
 def age(files: Static, seconds: float) -> None:

@@ -25,7 +25,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 import ewe
-from ewe.features.static import SETTLED_S
+from ewe.bounded import SETTLED_S
 from support.server import ROOT, Server, Start, wait_until, write_program
 from support.wire import read_response
 
