@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import re
@@ -39,18 +38,11 @@ process_fixtures: dict[tuple[str, str], str] = {}
 hypothesis.settings.register_profile("ewe", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("ewe")
 # The tests that begin a run. They need the engine of Java, which the first of them builds, or they are the longest
-# ones: at the end of a run, one process of pytest would work on them alone. Each process gets its share of them.
+# ones: at the end of a run, one process of pytest would work on them alone.
 BEGIN_A_RUN = (
     "tests/xswitch/test_java.py",
-    "packages/ewe-classroom/tests/test_zoo.py",
-    "packages/ewe-classroom/tests/test_queue_races.py",
-    "packages/ewe-classroom/tests/test_packs.py",
-    "packages/ewe-classroom/tests/test_course.py",
-    "packages/ewe-watch/tests/test_access.py",
-    "packages/ewe-watch/tests/test_live_browser.py",
     "tests/xswitch/test_servlet_apis.py",
     "packages/ewe-lab/tests/",
-    "tests/applications/",
     "tests/operations/test_hostile.py",
     "tests/gateway/test_scgi_uwsgi.py",
     "tests/streams/",
@@ -131,43 +123,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(ALL_START_PROCESSES.search(collection_path.read_text())) or None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> Generator[None, object, object]:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes by their fixtures, and put those first that begin a run."""
+    positions = {path: place for place, path in enumerate(BEGIN_A_RUN)}
+    items.sort(
+        key=lambda item: min((n for path, n in positions.items() if item.nodeid.startswith(path)), default=99)
+    )
     for item in items:
         if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("starts_processes")
-    result = yield
-    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
-    return result
-
-
-def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return the tests in an order in which each of xdist's workers begins with its share of BEGIN_A_RUN.
-
-    xdist gives each worker a part of the order, all of the same size. A worker that has ended its part takes the
-    second half of what another one still has to do, so the long tests of a part stay where they are.
-    """
-
-    @functools.cache
-    def place(path: str) -> int:
-        return next((n for n, begin in enumerate(BEGIN_A_RUN) if path.startswith(begin)), len(BEGIN_A_RUN))
-
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    long = sorted((path for path in files if place(path) < len(BEGIN_A_RUN)), key=place)
-    rest = [item for path, tests in files.items() if place(path) == len(BEGIN_A_RUN) for item in tests]
-    order: list[pytest.Item] = []
-    for worker in range(workers):
-        size = (len(items) - len(order)) // (workers - worker)
-        share = [item for path in long[worker::workers] for item in files[path]]
-        part = [*share, *rest]
-        order += part[:size]
-        rest = part[size:]
-    return order
 
 
 def pytest_collection_finish() -> None:
