@@ -144,9 +144,8 @@ def is_confirmed(name: str, address: str, options: Namespace) -> bool:
     named_engines = [engine for engine in engines if engine["language"] in languages]
     users = {engine["user"] for engine in named_engines}
     loss = "; sessions of Java applications are lost" if "java" in languages else ""
-    print(
-        f"{name} {len(named_engines)} engines of {len(users)} users{loss}. Sure? [y/N] ", end="", flush=True
-    )
+    counts = f"engines: {len(named_engines)}, users: {len(users)}"
+    print(f"{name} all of them ({counts}){loss}. Sure? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -11,6 +11,7 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support import web
 from support.exercises import of_the_docs
@@ -315,9 +316,13 @@ def worker_pids(server: Server) -> set[int]:
     return {pid for pid, state in children(server.pid).items() if state != "Z"}
 
 
-def sockets_of(pid: int) -> int:
-    """Return how many sockets a process has open."""
-    return sum(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{pid}/fd").iterdir())
+def clients_of(pid: int, port: int) -> int:
+    """Return how many connections to that port a process has accepted and not closed.
+
+    The number of its sockets would not do: a loop that starts opens some for itself.
+    """
+    sockets = psutil.Process(pid).net_connections("tcp")
+    return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port for each in sockets)
 
 
 @pytest.mark.parametrize("name", ["prefork --workers 3", "thread --workers 3", "asyncio --workers 3"])
@@ -391,9 +396,8 @@ def test_workers_end_when_their_supervisor_is_killed(start: Start, name: str) ->
     server = start(name, "--head-timeout", "300")
     workers = worker_pids(server)
     assert len(workers) == 2
-    before = sum(map(sockets_of, workers))
     with server.connect(), server.connect():  # silent clients: under prefork, each of them holds a worker
-        wait_until(lambda: sum(map(sockets_of, workers)) == before + 2, 30)
+        wait_until(lambda: sum(clients_of(pid, server.port) for pid in workers) == 2, 30)
         server.process.kill()
         server.process.wait(30)
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 60)
