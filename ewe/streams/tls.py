@@ -130,7 +130,7 @@ class SecureStream(StreamOver):
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
         connected = below if below.connected is None else below.connected  # not what a proxy's headers say
         self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
-        self.encrypted = memoryview(b"")  # bytes from below that are not yet in `incoming`
+        self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
@@ -175,12 +175,17 @@ class SecureStream(StreamOver):
         pieces: list[bytes] = []
         while True:
             count = len(pieces)
+            self.silent_bytes += self.feed()
             try:
-                while piece := self.tls.read(RECEIVE_BYTES):
+                # Reading on until the library wants more would raise an exception for each request, which costs as
+                # much as the decryption. No byte waits in the library if both counts are 0.
+                while self.incoming.pending or self.tls.pending():
+                    if not (piece := self.tls.read(RECEIVE_BYTES)):
+                        self.client_ended = True
+                        break
                     pieces.append(piece)
-                self.client_ended = True
             except ssl.SSLWantReadError:
-                pass
+                pass  # a part of a record
             except ssl.SSLZeroReturnError:
                 self.client_ended = True
             except ssl.SSLError as reason:
@@ -189,17 +194,20 @@ class SecureStream(StreamOver):
                 break
             if len(pieces) > count:
                 self.silent_bytes = 0
+            elif self.silent_bytes > MAX_SILENT:
+                raise Disconnected("TLS records without data")
             if self.client_ended or not self.encrypted:
                 break
-            self.silent_bytes += self.feed()
-            if self.silent_bytes > MAX_SILENT:
-                raise Disconnected("TLS records without data")
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def feed(self) -> int:
         """Hand the next piece of `encrypted` to the TLS library; return its size."""
-        piece, self.encrypted = self.encrypted[:RECORD_BYTES], self.encrypted[RECORD_BYTES:]
-        return self.incoming.write(piece)
+        piece = self.encrypted
+        if len(piece) <= RECORD_BYTES:
+            self.encrypted = b""
+        else:
+            piece, self.encrypted = piece[:RECORD_BYTES], piece[RECORD_BYTES:]
+        return self.incoming.write(piece) if piece else 0
 
     async def next_request(self, seconds: float) -> bytes:
         """Return the decrypted bytes of the next request; b"" if none come within `seconds`, or at a stop.
@@ -224,7 +232,7 @@ class SecureStream(StreamOver):
     def keep_encrypted(self, data: bytes) -> None:
         """Keep bytes from below until they are decrypted. b"": the client closed without close_notify."""
         if data:
-            self.encrypted = memoryview(data)
+            self.encrypted = data if len(data) <= RECORD_BYTES else memoryview(data)
         else:
             self.client_ended = True
 
@@ -239,11 +247,16 @@ class SecureStream(StreamOver):
 
     async def send(self, *parts: bytes) -> None:
         """Encrypt and send all parts, PIECE_BYTES at a time, so that few encrypted bytes wait in memory."""
-        data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
+        data: bytes | memoryview = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
-            while data:
-                self.tls.write(data[:PIECE_BYTES])
-                data = data[PIECE_BYTES:]
+            if len(data) > PIECE_BYTES:
+                data = memoryview(data)
+                while len(data) > PIECE_BYTES:
+                    self.tls.write(data[:PIECE_BYTES])
+                    data = data[PIECE_BYTES:]
+                    await self.flush()
+            if data:
+                self.tls.write(data)
                 await self.flush()
         except ssl.SSLError as reason:
             raise Disconnected(reason.reason or "") from None

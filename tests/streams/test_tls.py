@@ -265,6 +265,9 @@ class NoData:
         self.most = max(self.most, len(self.incoming.read()))
         raise ssl.SSLWantReadError
 
+    def pending(self) -> int:
+        return 0
+
 
 def test_records_without_data_have_an_end() -> None:
     """Each record may cost the server much more than its sender, and contains no request."""
@@ -286,6 +289,9 @@ class Broken:
         raise error
 
     read = write = fail
+
+    def pending(self) -> int:
+        return 1
 
 
 def test_a_fault_without_a_reason_is_a_client_that_has_left() -> None:
