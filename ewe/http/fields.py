@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from ewe.bounded import BoundedDict
 from ewe.http.limits import RequestLimits
 from ewe.http.status import HTTPError
 
 TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]"  # tchar: RFC 9110 section 5.6.2
 # field-line = field-name ":" OWS field-value OWS; field-value is visible, obs-text, space or tab: section 5
-FIELD_LINES = re.compile(rf"(?:{TOKEN}+:[\t\x20-\x7e\x80-\xff]*\r\n)*")
-FIELD_LINE = re.compile(rf"{TOKEN}+:[\t\x20-\x7e\x80-\xff]*")
+FIELD_LINE = re.compile(rf"({TOKEN}+):[\t ]*+([\t\x20-\x7e\x80-\xff]*)")
+# Most field lines of a client are the same in each of its requests, and in those of other clients with the same
+# browser. A line that was parsed before costs a lookup.
+MAX_CACHED_LINES = 1024
+MAX_CACHED_LINE_CHARS = 256
+VARYING = frozenset({"authorization", "content-length", "cookie", "referer"})  # not cached: they seldom come again
+parsed_lines: BoundedDict[str, tuple[str, str]] = BoundedDict(MAX_CACHED_LINES)
 
 
 def parse_fields(block: str, limits: RequestLimits) -> tuple[tuple[str, str], ...]:
@@ -19,34 +25,38 @@ def parse_fields(block: str, limits: RequestLimits) -> tuple[tuple[str, str], ..
 
     Raises HTTPError: 400 for a malformed line, 431 above a limit.
     """
-    if FIELD_LINES.fullmatch(block) is None:
-        raise HTTPError(400, f"a field line is malformed: {first_bad_line(block)[:80]!r}")
     lines = block.split("\r\n")
     lines.pop()
+    fields = tuple([parsed_lines.get(line) or parse_field_line(line) for line in lines])
     if len(lines) > limits.max_fields:
         raise HTTPError(
             431, f"there are {len(lines)} field lines; the limit is {limits.max_fields} (max-fields)"
         )
     if len(block) > limits.max_field and len(longest := max(lines, key=len)) > limits.max_field:
         raise HTTPError(431, f"field {longest[:40]!r} has more than {limits.max_field} bytes (max-field)")
-    fields = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        fields.append((name.lower(), value.strip(" \t")))
-    return tuple(fields)
+    return fields
 
 
-def first_bad_line(block: str) -> str:
-    """Return the first malformed line of a block that FIELD_LINES did not match."""
-    for line in block.split("\r\n"):
-        if FIELD_LINE.fullmatch(line) is None:
-            return line
-    return block
+def parse_field_line(line: str) -> tuple[str, str]:
+    """Return (name in lower case, value) of a field line without its CRLF; cache it if it is short.
+
+    Raises HTTPError(400) for a malformed line.
+    """
+    match = FIELD_LINE.fullmatch(line)
+    if match is None:
+        raise HTTPError(400, f"a field line is malformed: {line[:80]!r}")
+    field = (match[1].lower(), match[2].rstrip(" \t"))
+    if len(line) <= MAX_CACHED_LINE_CHARS and field[0] not in VARYING:
+        parsed_lines[line] = field
+    return field
 
 
-def joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+def joined(fields: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Return name -> value. Values of equal names are joined by ", " (RFC 9110 section 5.3), cookies by "; "."""
-    values: dict[str, str] = {}
+    values = dict(fields)
+    if len(values) == len(fields):  # no name comes twice
+        return values
+    values = {}
     for name, value in fields:
         if name in values:
             values[name] += ("; " if name == "cookie" else ", ") + value

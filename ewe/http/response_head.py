@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ewe.http.fields import FIELD_LINES
+from ewe.http.fields import FIELD_LINE
 from ewe.http.framing import LENGTH
 from ewe.http.messages import encode_head
 from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
@@ -73,14 +73,14 @@ def parsed(head: bytes) -> ResponseHead:
     first = STATUS_LINE.fullmatch(line)
     if first is None:
         raise HTTPError(502, f"its status line is malformed: {line[:80]!r}")
-    if FIELD_LINES.fullmatch(block) is None:
-        raise HTTPError(502, "a field line of its response is malformed")
     old, status = first[1] == "0", int(first[2])
     values: dict[str, list[str]] = {}
     fields: list[tuple[str, str]] = []
     for each in block.split("\r\n")[:-1]:
-        name, _, value = each.partition(":")
-        value = value.strip(" \t")
+        match = FIELD_LINE.fullmatch(each)
+        if match is None:
+            raise HTTPError(502, "a field line of its response is malformed")
+        name, value = match[1], match[2].rstrip(" \t")
         values.setdefault(name.lower(), []).append(value)
         fields.append((name, value))
     if len(fields) > MAX_HEAD_FIELDS:

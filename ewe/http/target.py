@@ -9,14 +9,14 @@ from ewe.http.status import HTTPError
 
 # uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no real host has them. They
 # are refused, since a comma could turn one host into two.
-HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]++|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
 H16 = re.compile(r"[0-9A-Fa-f]{1,4}")  # h16 and IPv4address: RFC 3986 section 3.2.2
 IPV4 = re.compile(r"(?:(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
 ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 # pchar (RFC 3986 section 3.3), and characters that browsers do not encode: [ ] | in paths, also { } ^ ` \ in
 # queries (the percent-encode sets of the URL standard). The characters < > " # and bytes above ASCII are never
 # allowed.
-PATH = re.compile(r"(?:/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|]|%[0-9A-Fa-f]{2})*)+")
+PATH = re.compile(r"/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|/]++|%[0-9A-Fa-f]{2})*")
 # The program decodes its query itself, so a percent sign needs no digits after it: browsers send "?q=100%".
 QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\%]*")
 KEPT_SLASH = re.compile("%2F", re.IGNORECASE)
