@@ -53,17 +53,23 @@ def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
             assert sum(name.startswith("socket:") for name in own.values()) == 1, own
 
 
+def lifeline_of(worker: int, parent: dict[int, str]) -> list[int]:
+    """Return the worker's two descriptors of the one pipe that it shares with its parent; [] if it shares more."""
+    pipes = {number: name for number, name in others(worker).items() if name.startswith("pipe:")}
+    shared = [number for number, name in pipes.items() if name in parent.values()]
+    return shared if len(shared) == 2 and len({pipes[number] for number in shared}) == 1 else []
+
+
 def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start: Start) -> None:
     server = start("prefork", "--workers", "2")
     with speak(server):
         wait_until(lambda: len(children(server.pid)) == 2, 30)
         parent = others(server.pid)
         for child in children(server.pid):
-            own = others(child)
-            pipes = {number: name for number, name in own.items() if name.startswith("pipe:")}
-            shared = [number for number, name in pipes.items() if name in parent.values()]
             # The lifeline: the supervisor's end, and one of the worker's own, whose signal tells of its end.
-            assert len({pipes[number] for number in shared}) == 1 and len(shared) == 2, (own, parent)
+            # A worker that has just been forked still has all that its parent has.
+            wait_until(lambda: lifeline_of(child, parent), 30, lambda: str((others(child), parent)))  # noqa: B023
+            own, shared = others(child), lifeline_of(child, parent)
             assert not any(is_writable(child, number) for number in shared)
             sockets = [
                 name for name in own.values() if name.startswith("socket:") and name in parent.values()

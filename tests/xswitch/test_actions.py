@@ -391,6 +391,6 @@ def test_all_in_a_terminal_is_asked_about(
     count = len(running.engines())
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     status, said = run("drain", "--all", *words)
-    assert (f"drain {count} engines of " in said) == (not words)
+    assert (f"drain all of them (engines: {count}, " in said) == (not words)
     assert (status, "nothing is done" in said) == ((0, False) if ends else (1, True))
     assert (running.engines() == []) == ends

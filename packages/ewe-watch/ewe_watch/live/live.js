@@ -41,8 +41,9 @@ async function press(action) {
   try {
     const answer = await fetch("do", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(action)});
     if (!answer.ok) {
+      const reason = answer.status === 409 ? await answer.text() : `The button failed: ${answer.status}`;
       status.className = "wrong";
-      status.textContent = answer.status === 409 ? await answer.text() : `The button failed: ${answer.status}`;
+      status.textContent = reason;
     } else {
       status.textContent = "";
     }
