@@ -19,6 +19,7 @@ import reprlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 from ewe.http.dates import MONTHS
 from ewe.http.messages import MadeOfRequests, Request, Response
@@ -348,7 +349,11 @@ def compiled(
     if "%" in DIRECTIVE.sub("", form):
         raise ValueError(f"log format: a % without a known letter in {form!r}")
     parts.append(form[position:] + "\n")
-    return parts, getters
+    joined: list[str | Callable[[Request], str]] = []
+    for are_texts, neighbours in groupby(parts, lambda part: isinstance(part, str)):
+        # A new head costs a step for each part, so neighbouring texts become one part.
+        joined += ["".join(map(str, neighbours))] if are_texts else neighbours
+    return joined, getters
 
 
 def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
