@@ -352,7 +352,8 @@ def compiled(
     joined: list[str | Callable[[Request], str]] = []
     for are_texts, neighbours in groupby(parts, lambda part: isinstance(part, str)):
         # A new head costs a step for each part, so neighbouring texts become one part.
-        joined += ["".join(map(str, neighbours))] if are_texts else neighbours
+        same_kind = list(neighbours)
+        joined += ["".join(map(str, same_kind))] if are_texts else same_kind
     return joined, getters
 
 

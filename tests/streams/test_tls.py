@@ -8,8 +8,9 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import trustme
@@ -20,7 +21,7 @@ from support.wire import read_all, read_response
 from ewe.config.settings import Config
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
-from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, SecureStream
+from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, SecureStream, server_context
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -278,6 +279,68 @@ def test_records_without_data_have_an_end() -> None:
     with pytest.raises(Disconnected):
         run(stream.receive())
     assert below.taken == 256 * 1024 and library.most == RECORD_BYTES < MAX_SILENT
+
+
+class InMemory(Below):
+    """A stream whose client is a TLS client in memory. It delivers at most `cut` bytes at a time."""
+
+    timeouts = Config()  # type: ignore[assignment]
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client_side = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.cut = 1 << 20
+
+    async def receive(self) -> bytes:
+        if not self.outgoing.pending:  # the handshake
+            with suppress(ssl.SSLWantReadError):
+                self.client_side.do_handshake()
+        return self.outgoing.read(self.cut)
+
+    async def next_request(self, seconds: float) -> bytes:
+        return await self.receive()
+
+    async def send(self, *parts: bytes) -> None:
+        self.incoming.write(b"".join(parts))
+
+    def set_deadline(self, seconds: float) -> None:
+        pass
+
+
+class CountedReads:
+    """The TLS library; counts how often it wanted more than had arrived, which costs an exception."""
+
+    def __init__(self, library: ssl.SSLObject) -> None:
+        self.library = library
+        self.wanted_more = 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self.library.read(size)
+        except ssl.SSLWantReadError:
+            self.wanted_more += 1
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 21, 22, 100, 1 << 20])
+def test_a_request_that_arrives_whole_costs_no_exception(authority: Authority, cut: int) -> None:
+    below = InMemory(authority.client())
+    stream = SecureStream(below, server_context(str(authority.certificate), str(authority.key)))  # type: ignore[arg-type]
+    assert run(stream.handshake(10))
+    library = stream.tls = CountedReads(stream.tls)  # type: ignore[assignment]
+    below.cut = cut
+    for size in (200, 300, 20_000):  # the last one comes in two records, which are not decrypted at once
+        request = os.urandom(size)
+        below.client_side.write(request)
+        arrived = run(stream.next_request(10))
+        while len(arrived) < len(request):
+            arrived += run(stream.receive())
+        assert arrived == request
+        if cut == 1 << 20:
+            assert library.wanted_more == (size > RECORD_BYTES)
 
 
 class Broken:
