@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import (
     LabError,
@@ -97,10 +98,13 @@ class LabBench:
     def __enter__(self) -> LabBench:
         self.directory = Path(tempfile.mkdtemp(prefix="ewe-lab-"))
         self.directory.chmod(0o755)  # a server may run under another account
+        self.guard = Guard(self.directory)
+        self.guard.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+        self.guard.__exit__()
 
     # Helpers of an experiment
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ewe_lab.bench.guard import tell_guards
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks a second: the unit of /proc/PID/stat and /proc/stat
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 TERM_TO_KILL_S = 5.0  # seconds that a process may take to end after SIGTERM
@@ -172,6 +174,7 @@ def running(
             env=env,
             start_new_session=True,
         )
+    tell_guards("+", started.pid)
     try:
         yield started
     finally:
@@ -183,6 +186,7 @@ def running(
         finally:
             started.poll()  # its exit status, before a signal to the session can change it
             end_session(started.pid)  # the id of a new session is the pid of its first process
+            tell_guards("-", started.pid)  # before wait(), after which the number may be another program's
             started.wait()
 
 
