@@ -32,6 +32,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     root = lab.site([])
     lab.notes.append(BEHIND_ITS_BACK)
     for limit in LIMITS:
+        # Twice 1,024 would be more than CONNECTION_LIMIT_OPTION allows
         offers = (limit // 2, limit, 2 * limit) if limit < 1024 else (512, 1024, 1500)
         for tested in lab.servers(SERVERS):
             for offered in offers[1:] if lab.quick else offers:
@@ -40,6 +41,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 try:
                     with lab.start(tested, root) as server:
                         cell.command = server.command
+                        # Only now: at its start ewe would take the limit into account (BEHIND_ITS_BACK)
                         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
                         with connections(server.url, offered, COMPLETE_HEAD) as opened:
                             count = count_answered(opened, QUIET_S)

@@ -45,15 +45,17 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
         cell = Cell(tested.name, IDLE, count, value="usage.memory", unit="bytes")
         if count > tested.max_connections:
             lab.notes.append(f"{tested.name} holds at most {tested.max_connections} connections.")
-            return
-        answered: list[int] = []
+            return  # the next numbers are greater
+        answered: list[int] = []  # idle() adds the number of connections that got an answer
 
+        # The defaults keep the objects of this turn of the loop
         def idle(server: RunningServer, count: int = count, answered: list[int] = answered) -> Iterator[None]:
             with connections(server.url, count, COMPLETE_HEAD) as opened:
                 answered.append(count_answered(opened, QUIET_S))
                 yield
 
         measure_once(lab, tested, load, cell, lab.site([]), idle)
+        # Not strict: if the load failed, there is a number and no sample
         for sample, open_ones in zip(cell.samples, answered, strict=False):
             sample.extra["held"] = open_ones
             if open_ones < count:
@@ -63,7 +65,7 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 
 def check(table: ExperimentTable) -> Finding:
     """The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread."""
-    cost = {}
+    cost = {}  # by server: bytes for each connection
     for server in ("asyncio", "pool", "thread", "fork", "nginx"):
         points = sorted(
             (cell.x, cell.median)
@@ -71,8 +73,8 @@ def check(table: ExperimentTable) -> Finding:
             if cell.server == server and cell.column == IDLE and cell.x and cell.median
         )
         if len(points) >= 2:
-            (x0, y0), (x1, y1) = points[0], points[-1]
-            cost[server] = (y1 - y0) / (x1 - x0)
+            (fewest, least_memory), (most, most_memory) = points[0], points[-1]
+            cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:
         return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
     summary = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())

@@ -49,7 +49,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure the first and the later calls of libraries and of engines, and an import."""
     programs = forms_of(lab, SIZES[:1])
     if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
-        lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")
+        lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")  # it begins with the gateway's name
     else:
         yield from measure_column(lab, LIBCGI, lambda: time_libraries(lab, programs))
     yield from measure_column(lab, ENGINE, lambda: time_engines(lab, programs))
@@ -64,7 +64,10 @@ WARM_UP_PATH = f"/{ANSWER_BYTES}.html"  # a file: the server's first request als
 
 
 def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
-    """Measure a column: the first calls, the later calls, and their difference. measure: makes the calls."""
+    """Measure a column: the first calls, the later calls, and their difference; yield the three cells.
+
+    measure: makes the calls.
+    """
     cells_by_name = {name: Cell(name, column, None, "extra.micros", "µs") for name in (FIRST, LATER, LOADING)}
     try:
         for _ in range(lab.repeats):
@@ -79,12 +82,13 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
             cell.failure = str(reason)
     if column == LIBCGI:
         for name, micros in PRINTED.items():
+            # A column's rows are compared with each other, so the row's name is the server's, in the paper too
             cells_by_name[name].paper, cells_by_name[name].paper_server = micros, name
     yield from cells_by_name.values()
 
 
 def sample_of(micros: list[float]) -> Sample:
-    """Return a sample of times."""
+    """Return the sample of some calls, with the median of their µs."""
     return Sample(
         "pinger", 0.0, requests=len(micros), replies=len(micros), extra={"micros": statistics.median(micros)}
     )
@@ -97,6 +101,7 @@ def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]
     names = [f"bytes{number}.so" for number in range(int(lab.quick_or_full(*LIBRARY_COUNTS)))]
     for name in names:
         shutil.copy(programs / "bytes.so", directory / name)
+    # The name of one library is enough: the server calls all of its directory
     tested = gateways.in_process(directory / names[0], ServerUnderTest(LIBCGI, model="thread"))
     with lab.start(tested, programs) as server, on_core(load_core()):
         time_call(server, WARM_UP_PATH)

@@ -81,7 +81,7 @@ def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: fl
     prefix_before = lab.command_prefix
     with ExitStack() as stack:
         dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
-        stack.callback(setattr, lab, "command_prefix", prefix_before)
+        stack.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
         lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
         server = stack.enter_context(lab.start(tested, lab.site([])))
@@ -94,7 +94,7 @@ def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: fl
 
 
 def time_request(server: RunningServer, query: str, expected: str) -> float:
-    """Return the seconds of one request. Raises LabError."""
+    """Return the seconds of one request. expected: the body of a right answer. Raises LabError."""
     connection = http.client.HTTPConnection(
         urlsplit(server.url).netloc, timeout=ANSWER_TIMEOUT_S, source_address=(CLIENT_ADDRESS, 0)
     )

@@ -41,7 +41,10 @@ REMARKS = (
 
 @dataclass
 class FaultClient:
-    """A client in a thread, which sends one request after another."""
+    """A client in a thread, which sends one request after another.
+
+    over: set by another thread to stop the client. asked: the requests so far. lost: the wrong answers, in words.
+    """
 
     url: str
     path: str
@@ -59,7 +62,7 @@ class FaultClient:
 
 
 def get(url: str, path: str) -> tuple[int, bytes]:
-    """Return the status and the body of an answer; 0 if there was none."""
+    """Return the status and the body of an answer; 0 and b"" if there was none."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -73,7 +76,7 @@ def get(url: str, path: str) -> tuple[int, bytes]:
 
 @contextmanager
 def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
-    """Run a client for each path during the block."""
+    """Run a client for each path during the block; yield the clients."""
     over = threading.Event()
     clients = [FaultClient(url, path, over) for path in paths]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -88,13 +91,13 @@ def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Cause every fault under each isolation."""
+    """Cause every fault under each isolation; yield the cells."""
     if lacking := compiled.why_missing():
         lab.notes.append(f"All programs are left out: {lacking}")
         return
     directory = lab.directory / "faults"
     directory.mkdir(exist_ok=True)
-    numbers = itertools.count()
+    numbers = itertools.count()  # of the copies of the library: each copy has a new name
     for isolation in (IN_PROCESS, PROCESS, PROGRAM):
         if lacking := why_missing(isolation):
             lab.notes.append(f"{isolation}: left out, {lacking}")
@@ -129,7 +132,7 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
         if isolation == PROGRAM:
             tested = gateways.with_options(tested, "--cgi-path", str(directory))
         elif isolation == IN_PROCESS:
-            tested = gateways.in_process(directory / "none.so", tested)
+            tested = gateways.in_process(directory / "none.so", tested)  # only the directory counts
         else:
             _, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
             socket.chmod(0o666)
@@ -155,12 +158,15 @@ def copy_program(isolation: str, directory: Path, name: str) -> str:
 def measure_fault(
     lab: Bench, server: RunningServer, isolation: str, fault: str, directory: Path, numbers: Iterator[int]
 ) -> Iterator[Cell]:
-    """Cause one fault in each round; yield its cells."""
+    """Cause one fault in each round; yield its two cells: the lost requests, and the time until recovery.
+
+    numbers: of the copies that have no name yet.
+    """
     lost = Cell(fault, isolation, None, "extra.lost", "requests")
     recovery = Cell(fault, f"{isolation}: recovery", None, "extra.millis", "ms")
     for _ in range(lab.repeats * int(lab.quick_or_full(*ROUND_COUNTS))):
         path = copy_program(isolation, directory, f"faults{next(numbers)}")
-        other = copy_program(isolation, directory, f"faults{next(numbers)}")
+        other = copy_program(isolation, directory, f"faults{next(numbers)}")  # does not fail
         for each in (path, other):
             if get(server.url, each) != (200, ANSWER):
                 raise LabError(f"{each.rpartition('/')[2]} does not answer {isolation}")
@@ -175,6 +181,7 @@ def measure_fault(
             time.sleep(QUIET_LOAD_S)
         extra = {
             "lost": float(sum(len(client.lost) for client in clients)),
+            # The first clients are those of the failing library
             "same": float(sum(len(client.lost) for client in clients[:CLIENTS_OF_EACH_LIBRARY])),
             "status": float(status),
             "millis": millis,
@@ -214,6 +221,7 @@ def check(table: ExperimentTable) -> Finding:
         return Finding(NOT_TESTABLE, "No library was called in place.")
     samples = [sample for cell in found for sample in cell.samples]
     caught = sum(sample.extra["status"] >= 500 for sample in samples)
+    # measure_fault() writes this note
     again = sum(not any("did not answer" in note for note in sample.notes) for sample in samples)
     summary = f"In place {caught} of {len(samples)} faults were answered with status 500"
     summary += f", and {again} times the library answered again"

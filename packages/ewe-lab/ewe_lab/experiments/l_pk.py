@@ -82,7 +82,10 @@ def measure(lab: Bench) -> dict[str, Any]:
 
 
 def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[Cell]:
-    """Yield the cells of a method. found: its figures, or the reason why there are none."""
+    """Yield the cells of a method: its time, then one for each kind of damage.
+
+    found: its figures, or the reason why there are none.
+    """
     load = f"{lab.quick_or_full(*CALL_COUNTS[method]):,.0f} calls a round"
     cell = Cell(method, TIME, None, "extra.nanos", "ns", load=load)
     if isinstance(found, str):
@@ -115,7 +118,7 @@ def check(table: ExperimentTable) -> Finding:
         reason = with_capital(reason or "nothing was measured")
         return Finding(NOT_TESTABLE, f"{reason}. A call takes: {summary or 'unknown'}.")
     part_holds = [stopped.get(deed, False) for deed in MISTAKES]
-    part_holds.append(times[KEYS] * LEVEL_RATIO < times[PROCESS])
+    part_holds.append(times[KEYS] * LEVEL_RATIO < times[PROCESS])  # the last part: the cost
     passed = ", ".join(f"“{deed}”" for deed, held in stopped.items() if not held) or "nothing"
     return Finding(
         HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,

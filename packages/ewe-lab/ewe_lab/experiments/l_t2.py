@@ -35,6 +35,8 @@ REQUEST_COUNTS = (150, 1_000)  # requests of each size, quick and full
 START_COUNTS = (20, 200)  # the same if each request starts an interpreter
 WARM_UP_REQUESTS = 3  # requests before the measurement
 SERVER, PROGRAM, REST = "time in ewe", "time in the program", "rest"
+# How often, and after which pauses, the file of times is read until the server has written it: 4 s in all
+READ_TRIES, READ_PAUSE_S = 200, 0.02
 REMARKS = (
     "The median time from the receipt of a request until its response has been handed to the kernel, by the "
     "server's clock (thread model, one client on a kept connection).",
@@ -63,7 +65,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.why_missing(gateway, program)):
-            lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")
+            lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")  # without the gateway's name
             continue
         cells = {size: cell_of(name, size) for size in SIZES}
         parts = [Cell(name, part, None, "extra.micros", "µs") for part in (SERVER, PROGRAM, REST)]
@@ -76,7 +78,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 break
             for size, handling in found.items():
                 cells[size].samples.append(sample(handling))
-            figures = micros_by_part(found[SIZES[1]])
+            figures = micros_by_part(found[SIZES[1]])  # 1 KB
             for cell, figure in zip(parts, figures, strict=True):
                 extra = {"micros": figure, "share": figure / sum(figures) * 100}
                 cell.samples.append(Sample("pinger", 0.0, extra=extra))
@@ -96,7 +98,10 @@ def cell_of(name: str, size: int) -> Cell:
 
 
 def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> dict[int, Handling]:
-    """Start the server once and send requests of each size. Raises LabError."""
+    """Start the server once and send requests of each size; return the handling by size. Raises LabError.
+
+    name: of the row. gateway, file: as in WAYS.
+    """
     times = programs / "times"
     found = {}
     tested = ServerUnderTest(
@@ -144,16 +149,16 @@ def cpu_seconds_of(pid: int) -> float:
 
 def read_times(file: Path, count: int) -> list[float]:
     """Return the seconds of each request; the server writes them when the connection ends. Raises LabError."""
-    for _ in range(200):
+    for _ in range(READ_TRIES):
         lines = file.read_text().splitlines()
         if len(lines) >= count:
             return [float(line) for line in lines[:count]]
-        time.sleep(0.02)
+        time.sleep(READ_PAUSE_S)
     raise LabError(f"the server noted {len(lines)} of {count} requests")
 
 
 def sample(handling: Handling) -> Sample:
-    """Return the sample of a size."""
+    """Return the sample of a size: the median time of a request in the server, in ms."""
     millis = statistics.median(handling.seconds) * 1e3
     count = len(handling.seconds)
     usage = Usage(handling.server + handling.program)
@@ -182,6 +187,6 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{size_name(size)} {cgi / library:.1f} and {fastcgi / library:.1f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "CGI, FastCGI and LibCGI were not all measured.")
-    part_holds = (all(orders), gains[-1] < gains[0])
+    part_holds = (all(orders), gains[-1] < gains[0])  # the gain at the greatest size, and at the least
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(pieces)}.")

@@ -76,15 +76,18 @@ def noise_of_part(part: str, rounds: Mapping[str, Sequence[float]]) -> float:
 
 
 def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failure: str) -> Iterator[Cell]:
-    """Return the cells of a column."""
+    """Yield the cells of a column. rounds: the µs of each run, empty after a failure.
+
+    A part that is not greater than its noise has no figure.
+    """
     found = micros_by_part(rounds) if rounds else {}
     for part in (*PARTS, TOTAL):
         cell = Cell(part, column, None, "extra.micros", "µs", failure=failure)
         if column == EACH_CONNECTION:  # the paper's server opens a connection for each request
             cell.paper, cell.paper_server = PRINTED[part], part
-        if found and (unsure := noise_of_part(part, rounds)) >= found[part]:
+        if found and (noise := noise_of_part(part, rounds)) >= found[part]:
             cell.failure = (
-                f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {unsure:.0f} µs"
+                f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
             )
         elif found:
             sample = Sample("exchanges", 0.0, requests=count, replies=count, extra={"micros": found[part]})
@@ -102,8 +105,8 @@ def check(table: ExperimentTable) -> Finding:
     }
     if len(medians) < len(PARTS) + 1:
         return Finding(NOT_TESTABLE, "The parts were not all measured.")
-    order = sorted(PARTS, key=lambda part: medians[part])
-    part_holds = (order[-1] == CONTROL, order[0] == CODEC)
+    least, *_, most = sorted(PARTS, key=lambda part: medians[part])
+    part_holds = (most == CONTROL, least == CODEC)
     summary = ", ".join(f"{part} {medians[part]:.0f} µs" for part in PARTS)
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
-    return Finding(verdict, f"Most is {order[-1]}, least is {order[0]} ({summary}).")
+    return Finding(verdict, f"Most is {most}, least is {least} ({summary}).")

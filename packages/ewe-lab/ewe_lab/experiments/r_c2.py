@@ -44,20 +44,21 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name, pinned=False) as database:
-            for column, (cells, statement) in COLUMNS.items():
-                if cells == name:
+            for column, (database_name, statement) in COLUMNS.items():
+                if database_name == name:
                     yield from measure_column(lab, column, database, statement)
     lab.notes += REMARKS
 
 
 def measure_column(lab: Bench, column: str, database: LabDatabase, statement: str) -> Iterator[Cell]:
-    """Measure a column."""
+    """Measure a column: one statement, with each number of daemons; yield its cells."""
     cells = {count: Cell("daemons", column, count) for count in DAEMON_COUNTS}
     try:
         with ExitStack() as stack:
             servers = {
                 count: start_daemons(lab, stack, database, statement, count) for count in DAEMON_COUNTS
             }
+            # Only the digest of the report is known: the other answer is not checked
             measure(lab, cells, servers, database.digest if statement == REPORT else "")
     except LabError as reason:
         for cell in cells.values():
@@ -82,7 +83,10 @@ def start_daemons(
 
 
 def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer], digest: str) -> None:
-    """Ask all servers in turns. Raises LabError."""
+    """Ask all servers in turns, and add the samples to the cells. Raises LabError.
+
+    cells, servers: by number of daemons. digest: of a right answer, "" for any.
+    """
     rounds = int(lab.quick_or_full(*ROUND_COUNTS))
     requests = round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / rounds)
     for server in servers.values():

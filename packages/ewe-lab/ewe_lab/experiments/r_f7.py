@@ -35,7 +35,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure all ways on a database."""
+    """Measure all ways on a database, in turns; yield a cell for each. Turn 0 warms up, and is not counted."""
     cells = {name: Cell(name, database.name, None, "extra.response", "ms") for name in WAYS}
     with start_ways(lab, database, daemon, WAYS) as (ways, failed):
         for name, reason in failed.items():
@@ -51,7 +51,7 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> It
                 except LabError as reason:
                     cells[name].failure = str(reason)
                 else:
-                    cells[name].samples += [sample] if turn else []  # the first turn warms up
+                    cells[name].samples += [sample] if turn else []
     yield from (cell for cell in cells.values() if cell.samples or cell.failure)
 
 

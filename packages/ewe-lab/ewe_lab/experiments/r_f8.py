@@ -58,13 +58,13 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure a database."""
+    """Measure the scenarios on a database, and the time that its daemon adds; yield the cells."""
     yield from measure_scenarios(lab, database, daemon)
     yield measure_added_time(lab, database, daemon)
 
 
 def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure the scenarios on a database, in turns."""
+    """Measure the scenarios on a database, in turns; yield their cells. Turn 0 warms up, and is not counted."""
     cells = {name: cells_of(name, database.name) for name in ROWS}
     with start_ways(lab, database, daemon, ROWS) as (ways, failed):
         for name, reason in failed.items():
@@ -81,17 +81,21 @@ def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) 
                         for cell in cells[name].values():
                             cell.failure = str(reason)
                         break
-                    if turn:  # the first turn warms up
+                    if turn:
                         add_samples(cells[name], sql, sample, sql == WAYS[name].sql[0])
     for found in cells.values():
         yield from (cell for cell in found.values() if cell.samples or cell.failure)
 
 
 def cells_of(name: str, system: str) -> dict[str, Cell]:
-    """Return the cells of a scenario on a database, by part."""
+    """Return the cells of a scenario, by CON, RET, DYNAMIC_RET and the values of WALL_CLOCK_FIGURES.
+
+    system: the name of the database.
+    """
     cells_by_name = {
         part: Cell(name, column_of(system, part), None, f"extra.{part}", "ms") for part in (CON, RET)
     }
+    # The names of these two figures in a sample; a cell is shown under CON and RET
     cells_by_name[CON].value, cells_by_name[RET].value = "extra.con", "extra.ret"
     for part, value in WALL_CLOCK_FIGURES.items():
         cells_by_name[value] = Cell(name, column_of(system, part, "wall"), None, f"extra.{value}", "ms")
@@ -111,7 +115,7 @@ def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool
 
 
 def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Cell:
-    """Measure the time that the daemon adds to a call."""
+    """Measure the time that the daemon adds to a call; return the cell."""
     cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), None, "extra.micros", "µs")
     cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
     count = int(lab.quick_or_full(*CALLS_PER_BLOCK))
@@ -121,7 +125,7 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
             with Client(daemon.address) as client, on_core(load_core()):
                 by_daemon = asker(client)
 
-                def direct() -> bytes:
+                def direct() -> bytes:  # makes the same page as the daemon, by the same functions
                     found = connection.execute(CALL_STATEMENT, ())
                     page = b"".join(fragments("TABLE", found.columns, found.rows))
                     connection.end(commit=True)
@@ -148,16 +152,21 @@ def measure_extra_time(
     The sample's usage is the extra CPU time of client, daemon and database together.
     """
     pids, daemon = servers
-    one, other, more = [], [], 0.0
+    direct_s, daemon_s, extra_cpu_s = [], [], 0.0
     for _ in range(BLOCK_COUNT):
-        began = time.thread_time() + cpu_seconds(*pids, daemon)
-        one.append(median_call_s(direct, count))
-        between = time.thread_time() + cpu_seconds(*pids, daemon)
-        other.append(median_call_s(by_daemon, count))
-        more += time.thread_time() + cpu_seconds(*pids, daemon) - between - (between - began)
+        cpu_before = time.thread_time() + cpu_seconds(*pids, daemon)
+        direct_s.append(median_call_s(direct, count))
+        cpu_between = time.thread_time() + cpu_seconds(*pids, daemon)
+        daemon_s.append(median_call_s(by_daemon, count))
+        cpu_after = time.thread_time() + cpu_seconds(*pids, daemon)
+        extra_cpu_s += (cpu_after - cpu_between) - (cpu_between - cpu_before)
     calls = BLOCK_COUNT * count
-    extra = {"micros": (min(other) - min(one)) * 1e6, "direct": min(one) * 1e6, "daemon": min(other) * 1e6}
-    return Sample("pinger", 0.0, requests=calls, replies=calls, connections=1, usage=Usage(more), extra=extra)
+    fastest_direct, fastest_daemon = min(direct_s) * 1e6, min(daemon_s) * 1e6
+    extra = {
+        "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
+    }  # fmt: skip
+    usage = Usage(extra_cpu_s)
+    return Sample("pinger", 0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra)
 
 
 def asker(client: Client) -> Call:
@@ -214,4 +223,5 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(
             f"the daemon adds at most {worst:.0f} µs to a call (the target is {MAX_ADDED_US:.0f} µs)"
         )
+    # The piece about the daemon begins with a small letter: it follows a semicolon
     return Finding(verdict, f"{'. '.join(pieces)}.".replace(". the", "; the"))

@@ -80,7 +80,7 @@ def run_application(lab: Bench) -> Iterator[RunningServer]:
         files = Path(name) / "files"
         files.mkdir()
         tier = Path(name) / "sessions.db"
-        with sqlite3.connect(tier) as connection:
+        with sqlite3.connect(tier) as connection:  # the block commits, and does not close
             connection.execute(sessions.CREATE_TABLE)
         connection.close()
         with databases.daemon(
@@ -144,6 +144,6 @@ def check(table: ExperimentTable) -> Finding:
     summary = ", ".join(
         f"{name} {time - figures[0]:+,.0f} µs" for name, time in zip(TIERS[1:], figures[1:], strict=True)
     )
-    part_holds = [one < other for one, other in itertools.pairwise(figures[1:])]
+    part_holds = [one < other for one, other in itertools.pairwise(figures[1:])]  # without `no state`
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"A visit without state takes {figures[0]:,.0f} µs; {summary}.")

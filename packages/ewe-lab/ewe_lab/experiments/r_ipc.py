@@ -56,7 +56,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
-    """Measure two processes that only exchange messages."""
+    """Measure two processes that only exchange messages; yield a cell for each kind of call and of IPC."""
     count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     try:
         found = measure_rounds(count)
@@ -120,7 +120,7 @@ def measure_daemon(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest, pid: int) -> Iterator[Cell]:
-    """Measure one address."""
+    """Measure one address; yield its two cells. kind: of IPC. pid: of the daemon."""
     count = int(lab.quick_or_full(*STATEMENT_COUNTS))
     cells = {
         name: Cell(kind, name, value="extra.micros", unit="µs", load=f"{count} statements")
@@ -134,7 +134,7 @@ def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest,
             }
             for _ in range(lab.repeats):
                 for name, way in ways.items():
-                    (least,) = fastest([way], max(count // 100, 1))
+                    (least,) = fastest([way], max(count // 100, 1))  # seconds of a call, in the fastest batch
                     before, began = cpu_seconds(pid), time.perf_counter()
                     for _ in range(count):
                         way()
@@ -149,7 +149,7 @@ def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest,
 
 def check(table: ExperimentTable) -> Finding:
     """The claim holds if both kinds of queues take less time for an exchange than both kinds of sockets."""
-    title = table.cells[0].column if table.cells else ""
+    title = table.cells[0].column if table.cells else ""  # the first column is the exchange of 64 bytes
     found = {cell.server: min(cell.values) for cell in table.cells if cell.column == title and cell.values}
     queues = [found[kind] for kind in QUEUES if kind in found]
     sockets = [found[kind] for kind in SOCKETS if kind in found]

@@ -79,6 +79,9 @@ def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
 def emptied(server: RunningServer, large: str, log: Path) -> Sample:
     """Let requests wait, and then be served; return their mean response time, and the place of the large file.
 
+    The first client occupies the only thread, so that all others wait until it leaves. large: the path of the large
+    file.
+
     log: the server's access log. Raises LabError.
     """
     opened: list[socket.socket] = []
@@ -93,6 +96,7 @@ def emptied(server: RunningServer, large: str, log: Path) -> Sample:
         began = time.monotonic()
         occupies.close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
         ends = [end - began for end in ends_of(opened[1:])]
+        # The log also gets the lines of the first client and of the large file
         order = settled_targets(log, served + 2 + SMALL_ONES)[served:]
     except OSError as reason:
         raise LabError(f"a client got no response: {reason.strerror or reason}") from None
@@ -107,15 +111,16 @@ def emptied(server: RunningServer, large: str, log: Path) -> Sample:
 def targets(log: Path) -> list[str]:
     """Return the targets of the requests in an access log."""
     lines = log.read_text().splitlines() if log.exists() else []
+    # ... "GET /small HTTP/1.1" ...; the last line may not be complete yet
     return [line.split('"')[1].split()[1] for line in lines if line.count('"') >= 2]
 
 
-def settled_targets(log: Path, number: int) -> list[str]:
+def settled_targets(log: Path, lines: int) -> list[str]:
     """Return the targets in an access log once it has so many lines. Raises LabError."""
     end = time.monotonic() + TIMEOUT_S
-    while len(found := targets(log)) < number:
+    while len(found := targets(log)) < lines:
         if time.monotonic() > end:
-            raise LabError(f"the access log has {len(found)} of {number} lines")
+            raise LabError(f"the access log has {len(found)} of {lines} lines")
         time.sleep(0.01)
     return found
 
@@ -140,7 +145,11 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file."""
+    """The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file.
+
+    Where sizes differ much, sff without ageing halves the mean; where they are equal, it hardly changes it. Before
+    the large file come no small one by fifo, AGEING small ones by sff with ageing, and all of them without.
+    """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
     }

@@ -25,9 +25,8 @@ def run(lab: Bench) -> Iterator[Cell]:
         except (OSError, ValueError):
             yield replace(empty, paper=printed_values[0], failure="not readable here")
             continue
-        columns = (
-            (LEAST, DEFAULT, MOST) if len(printed_values) > 1 else ("",)
-        )  # a parameter has three values or one
+        # A parameter has three values or one
+        columns = (LEAST, DEFAULT, MOST) if len(printed_values) > 1 else ("",)
         for column, paper, value in zip(columns, printed_values, values, strict=False):
             sample = Sample(tool="sysctl", seconds=0.0, extra={"value": value})
             yield replace(empty, column=column, paper=paper, samples=[sample])

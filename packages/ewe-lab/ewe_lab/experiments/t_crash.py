@@ -53,7 +53,7 @@ def crash_and_count(server: RunningServer) -> Sample:
     try:
         for number in range(1 + OTHER_CLIENTS):
             opened.append(socket.create_connection(where, ANSWER_TIMEOUT_S))
-            path = "/index.html" if number else "/crash"
+            path = "/index.html" if number else "/crash"  # the handler of the first client crashes
             opened[-1].sendall(UNFINISHED_HEAD.format(path=path).encode())
         crashing, *others = opened
         if complete_request(crashing):
@@ -70,7 +70,7 @@ def crash_and_count(server: RunningServer) -> Sample:
 
 
 def complete_request(sock: socket.socket) -> bool:
-    """Complete a request; return whether it is answered with status 200."""
+    """Complete a request by the empty line that ends its head; return whether it is answered with status 200."""
     try:
         sock.sendall(b"\r\n")
         return sock.recv(64).startswith(b"HTTP/1.1 200")
@@ -79,7 +79,10 @@ def complete_request(sock: socket.socket) -> bool:
 
 
 def new_client_is_answered(address: tuple[str, int], pid: int) -> bool:
-    """Return whether a new client gets an answer before the server ends or NEW_CLIENT_TIMEOUT_S passes."""
+    """Return whether a new client gets an answer before the server ends or NEW_CLIENT_TIMEOUT_S passes.
+
+    pid: of the server's first process.
+    """
     end = time.monotonic() + NEW_CLIENT_TIMEOUT_S
     while time.monotonic() < end and (found := read_process(pid)) and found.state not in ENDED_STATES:
         try:

@@ -9,7 +9,10 @@ COLLAPSE_SHARE = 0.5  # of the best rate
 
 
 def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
-    """Return the lowest ratio of the worst rate above FEW_CLIENTS to the best rate below, for a kind of socket."""
+    """Return the lowest ratio of the worst rate above FEW_CLIENTS to the best rate below, for a kind of socket.
+
+    kind: the first word of the servers' names. None if nothing was measured.
+    """
     found: list[float] = []
     for column in (NO_KEEP_ALIVE, KEEP_ALIVE):
         for server in {cell.server for cell in table.cells if cell.server.startswith(kind)}:

@@ -72,6 +72,7 @@ TESTED_STACKS = (
     ),
 )
 LONG_WAIT_S = 0.5  # seconds: a visitor notices a longer wait
+GROWN_WAIT_RATIO = 2  # of the third phase's p95 to the first's; a greater one comes from a queue of the second
 MIN_VISITORS = 20  # visitors in the second phase: with fewer, the lost share says nothing
 FIGURES = (  # column, figure, unit, key in PRINTED
     (MEMORY, "usage.memory", "GB", "memory"),
@@ -112,7 +113,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_wordpress(lab: Bench) -> Iterator[Cell]:
-    """Install WordPress once, and load it behind each server."""
+    """Install WordPress once, and load it behind each server; yield the cells.
+
+    The first server's capacity is measured. All servers get visitors by this capacity.
+    """
     if packages := wordpress.missing_packages():
         lab.notes.append(f"WordPress is left out: apt install {packages}")
         return
@@ -144,7 +148,10 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
-    """Load the blog of SQL pages, under two models and on each database that is here."""
+    """Load the blog of SQL pages, under two models and on each database that is here; yield the cells.
+
+    As with WordPress, the first server's capacity decides how many visitors come to all.
+    """
     capacity = 0.0
     for each in sql_blog.BLOGS:
         if each.full and lab.quick:
@@ -165,7 +172,7 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
 
 @contextmanager
 def error_as_cell(name: str) -> Iterator[list[Cell]]:
-    """Turn a LabError of the block into a cell, in the list that this yields."""
+    """Turn a LabError of the block into a cell, in the list that this yields; without an error it is empty."""
     failed: list[Cell] = []
     try:
         yield failed
@@ -190,7 +197,7 @@ def cells_of(name: str, document: str, blog: str, stack: Stack, load: Load, samp
     """Yield the cells of one server: the phases, the figures that the thesis prints, the parts of the CPU time."""
     command = stack.server.command
     yield Cell(name, blog, samples=[sample], command=command, load=load.description())
-    light = replace(sample, timeline=[], phases=[], running=[])
+    light = replace(sample, timeline=[], phases=[], running=[])  # the first cell has them; once is enough
     for column, value, unit, key in FIGURES:
         paper = PRINTED.get(document, {}).get(key)
         yield Cell(
@@ -273,14 +280,14 @@ def wait_range(samples: Mapping[str, Sample], phase: int) -> str:
 
 
 def waiting_servers_text(samples: Mapping[str, Sample]) -> str:
-    """Say which servers began the third phase with a queue of the second."""
-    late = []
+    """Say which servers began the third phase with a queue of the second: their p95 is long, and has grown."""
+    servers = []
     for name, sample in samples.items():
         first, last = sample.phases[0].response, sample.phases[-1].response
-        if first and last and last.p95 > max(LONG_WAIT_S, 2 * first.p95):
-            late.append(f"{name} ({figures.time_text(last.p95)} after {figures.time_text(first.p95)})")
-    if late:
-        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(late)}."
+        if first and last and last.p95 > max(LONG_WAIT_S, GROWN_WAIT_RATIO * first.p95):
+            servers.append(f"{name} ({figures.time_text(last.p95)} after {figures.time_text(first.p95)})")
+    if servers:
+        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(servers)}."
     return "No server kept a queue from the second phase into the third."
 
 
@@ -317,11 +324,11 @@ def check(table: ExperimentTable) -> Finding:
     memory = {
         name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
     }
-    own = prefork.usage.memory if prefork.usage else None
-    if own and all(memory.values()):
-        part_holds.append(all(value is not None and value < own for value in memory.values()))
+    of_prefork = prefork.usage.memory if prefork.usage else None
+    if of_prefork and all(memory.values()):
+        part_holds.append(all(value is not None and value < of_prefork for value in memory.values()))
         pieces.append(
-            f"prefork's memory was {figures.size_text(own)} at its peak, "
+            f"prefork's memory was {figures.size_text(of_prefork)} at its peak, "
             f"that of the others {range_text(memory, figures.size_text)}"
         )
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS

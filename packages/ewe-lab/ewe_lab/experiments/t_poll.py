@@ -33,6 +33,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 )
                 break
 
+            # count=count: the function keeps the number of this turn of the loop
             def idle(server: RunningServer, count: int = count) -> Iterator[None]:
                 with connections(server.url, count, COMPLETE_HEAD) as opened:
                     count_answered(opened, QUIET_S)
@@ -54,16 +55,17 @@ def check(table: ExperimentTable) -> Finding:
     }
     part_holds, pieces = [], []
     for name in (POLL, SELECT):
-        both = [x for x in by_server[name] if x in by_server[EPOLL] and x is not None]
-        if not both:
+        counts = [x for x in by_server[name] if x in by_server[EPOLL] and x is not None]
+        if not counts:
             continue
-        other, epoll = by_server[name][max(both)] or 0.0, by_server[EPOLL][max(both)] or 0.0
+        fewest, most = min(counts), max(counts)
+        other, epoll = by_server[name][most] or 0.0, by_server[EPOLL][most] or 0.0
         part_holds.append(epoll * LEVEL_RATIO < other)
-        least = (
-            f"{by_server[name][min(both)]:,.0f} and {by_server[EPOLL][min(both)]:,.0f} with {min(both):,.0f}"
+        with_fewest = (
+            f"{by_server[name][fewest]:,.0f} and {by_server[EPOLL][fewest]:,.0f} with {fewest:,.0f}"
         )
         pieces.append(
-            f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {max(both):,.0f} connections ({least})"
+            f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {most:,.0f} connections ({with_fewest})"
         )
     if not by_server[POLL] or not part_holds:
         return Finding(NOT_TESTABLE, "poll and epoll were not both measured.")

@@ -65,16 +65,17 @@ def run(
 
 def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
     """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
+    # web: the web server's processes; beside: those that only run the program
     web = process_family(server.pid)
     beside = [each for pid in server.other_pids for each in process_family(pid)]
-    if stack.by == "xswitch":
+    if stack.by == "xswitch":  # ewe started X-Switch, so its engines are among ewe's descendants
         beside = [
             each for each in web if any(word in " ".join(each.cmdline()) for word in ENGINE_COMMAND_PARTS)
         ]
         web = [each for each in web if each not in beside]
     pss = sum(each.memory_full_info().pss for each in {*web, *beside})
     usage = Usage(0.0, pss, sum(each.num_threads() for each in {*web, *beside}), len({*web, *beside}))
-    program = largest_bytes(beside or web)
+    program = largest_bytes(beside or web)  # without processes beside it, the web server runs the program
     extra = {"program": program / 1024, "server": largest_bytes(web) / 1024, "pss": pss / 1024}
     return Sample("psutil", 0.0, usage=usage, extra=extra)
 

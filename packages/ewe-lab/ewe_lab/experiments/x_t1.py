@@ -101,7 +101,7 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 @dataclass(frozen=True)
 class AllRequestsRun:
-    """A run of all requests. cpu: seconds of the servers' processes, by layer or together."""
+    """A run of all requests. cpu: seconds of the servers' processes by layer; under the key "" those of all."""
 
     ping_time: PingTime
     cpu: Mapping[str, float]
@@ -109,14 +109,18 @@ class AllRequestsRun:
 
 @dataclass(frozen=True)
 class RunningServers:
-    """The servers of runs 1 to 4, side by side. pids_by_layer: the processes of run 1, by layer."""
+    """The servers of runs 1 to 4, side by side.
+
+    full, null, fastcgi, engine: each sends one request of run 1, 2, 3 or 4. pids_by_layer: the processes of run 1.
+    roots: the first process of the server of runs 2, 3 and 4.
+    """
 
     full: SendRequest
     null: SendRequest
     fastcgi: SendRequest
     engine: SendRequest
     pids_by_layer: Mapping[str, tuple[int, ...]]
-    roots: tuple[int, int, int]  # of runs 2 to 4
+    roots: tuple[int, int, int]
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -132,7 +136,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             with ExitStack() as stack:
                 servers = start_servers(lab, language, stack)
                 for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
-                    pinger.ping(ask, count // 10)
+                    pinger.ping(ask, count // 10)  # warms up; not measured
                 rounds = [make_runs(lab, servers, language, count) for _ in range(ROUNDS)]
         except LabError as reason:
             failure = str(reason)
@@ -151,7 +155,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
         served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
-    full()
+    full()  # starts the engine, so that processes_by_layer() finds it
     tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
     null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
@@ -177,7 +181,11 @@ def variables(script: str, path: str) -> dict[str, str]:
 
 
 def processes_by_layer(server: RunningServer) -> dict[str, tuple[int, ...]]:
-    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
+    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine.
+
+    Engines may be descendants of X-Switch, and X-Switch is a child of the front end: each is taken out of the tree
+    above it.
+    """
     engines = {int(each["pid"]) for each in xswitch_status(server)["engines"]}
     family = {each.pid for each in process_tree(server.pid)}
     xswitch_tree = {
@@ -207,8 +215,8 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
 
 
 def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
-    """Make the five runs."""
-    with on_core(load_core()):
+    """Make the five runs, and return them in their order."""
+    with on_core(load_core()):  # the pinger runs in this process
         before = {layer: cpu_seconds_of(pids) for layer, pids in servers.pids_by_layer.items()}
         duration = pinger.ping(servers.full, count)
         runs = [
@@ -253,16 +261,16 @@ def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllReque
     return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
-# runs of a layer
+# By layer: the indexes of the runs from which micros_by_layer() makes its time
 RUNS_OF_LAYER = {FRONT: (1,), MOD_X: (0, 1, 2), SWITCH: (2, 3), ENGINE: (3, 4), SCRIPT: (4,)}
 
 
 def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> float:
     """Return the µs by which a layer may be wrong: the sum, over its runs, of how far the two fastest differ."""
     noise = 0.0
-    for number in RUNS_OF_LAYER[layer]:
-        times = sorted(runs[number].ping_time.seconds / runs[number].ping_time.count * 1e6 for runs in rounds)
-        noise += times[1] - times[0] if len(times) > 1 else 0.0
+    for index in RUNS_OF_LAYER[layer]:
+        micros = sorted(runs[index].ping_time.seconds / runs[index].ping_time.count * 1e6 for runs in rounds)
+        noise += micros[1] - micros[0] if len(micros) > 1 else 0.0
     return noise
 
 
@@ -283,18 +291,20 @@ def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
 
 def cpu_micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
-    full, null, script = runs[0], runs[1], runs[4]
+    full, null, loop = runs[0], runs[1], runs[4]
     spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu.items()}
-    front, own = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, script))
+    # Run 2 is the front end without mod_x, run 5 the script without its engine
+    front, script = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, loop))
     return {
-        FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - own, SCRIPT: own,
+        FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - script,
+        SCRIPT: script,
     }  # fmt: skip
 
 
 def cells(
     language: str, count: int, rounds: Sequence[tuple[AllRequestsRun, ...]], failure: str
 ) -> Iterator[Cell]:
-    """Return the cells of a language: its layers, then its runs."""
+    """Yield the cells of a language: its layers, then its runs. rounds: of all runs, empty after a failure."""
     for layer in LAYERS:
         cell = Cell(layer, language, None, "extra.share", "%", failure=failure)
         if language == "Perl":
@@ -315,7 +325,10 @@ def printed_share(layer: str) -> float:
 
 
 def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Sample:
-    """Return the sample of a layer."""
+    """Return the sample of a layer: its share of the time in percent, and its µs of a request.
+
+    count: the requests of each run. runs: the fastest of each.
+    """
     times, cpu = micros_by_layer(runs), cpu_micros_by_layer(runs)
     extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
     return Sample(
@@ -325,12 +338,12 @@ def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Samp
         replies=count,
         connections=1,
         extra=extra,
-        usage=Usage(cpu[layer] * count / 1e6),
+        usage=Usage(cpu[layer] * count / 1e6),  # seconds of all requests
     )
 
 
 def run_sample(run: AllRequestsRun) -> Sample:
-    """Return the sample of a run."""
+    """Return the sample of a run, with the µs of a request, and those of them that the pinger itself used."""
     ping_time = run.ping_time
     extra = {
         "micros": ping_time.seconds / ping_time.count * 1e6,
