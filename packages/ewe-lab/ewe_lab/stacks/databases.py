@@ -127,7 +127,10 @@ def sqlite(lab: Bench) -> Path:
 
 @contextmanager
 def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
-    """Run a PostgreSQL server with the sample rows."""
+    """Run a PostgreSQL server with the sample rows, in a new data directory; yield the database.
+
+    pinned: as in open_database().
+    """
     directory = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
     prefix = as_account(directory)
     made = [
@@ -190,7 +193,7 @@ def as_account(directory: Path) -> Sequence[str]:
 
 
 def load(source: str) -> None:
-    """Fill PostgreSQL's table with the sample."""
+    """Make PostgreSQL's table, fill it with the sample, and make its index. source: the connection string."""
     import psycopg
 
     for _ in range(100):  # PostgreSQL listens before it answers
@@ -203,16 +206,16 @@ def load(source: str) -> None:
     else:
         raise LabError(f"{POSTGRESQL} does not start")
     with connection, connection.cursor() as cursor:
-        cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
+        cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())  # `user` is a word of PostgreSQL's SQL
         with cursor.copy(COPY_STATEMENT) as copy:
             for row in sample():
                 copy.write_row(row)
         cursor.execute(INDEX_STATEMENT)
-        cursor.execute("VACUUM ANALYZE log")
+        cursor.execute("VACUUM ANALYZE log")  # now: autovacuum would do it during the measurement
 
 
 def with_report(database: LabDatabase) -> LabDatabase:
-    """Return the database with the digest and the length of its report."""
+    """Return the database with the digest and the length of its report, which each answer is compared with."""
     try:
         connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
         try:
@@ -237,14 +240,15 @@ def daemon(
     listen: Sequence[str] = (),
     key: str = "",
 ) -> Iterator[RunningDaemon]:
-    """Run a daemon for the database. lines: further settings of the daemon; name: of the database in requests.
+    """Run a daemon for the database; yield its address and its pid.
 
-    listen: addresses beside its Unix socket; key: of the database, which TCP needs.
+    lines: further settings of the daemon. name: of the database in requests. write: whether requests may change it.
+    listen: addresses beside its Unix socket. key: of the database, which TCP needs.
     """
     directory = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     directory.chmod(0o755)
     socket = directory / "socket"
-    users = sorted({getpass.getuser(), "nobody"})
+    users = sorted({getpass.getuser(), "nobody"})  # a server or program of an experiment may run as nobody
     addresses = ", ".join(f'"{each}"' for each in (f"unix:{socket}", *listen))
     text = [f"listen = [{addresses}]", *lines, f"[databases.{name}]", f'source = "{database.source}"']
     text += [f'driver = "{database.driver}"', f"users = {users!r}", f"write = {str(write).lower()}"]

@@ -86,11 +86,11 @@ def sample() -> Path:
 
 @contextmanager
 def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDatabase]:
-    """Make a database with the blog."""
+    """Make a database with the blog; yield it. directory: for the file of SQLite."""
     if database == SQLITE:
         path = directory / "blog.db"
         connection = sqlite3.connect(path)
-        with connection:
+        with connection:  # commits at the end
             connection.executescript((sample() / "schema.sql").read_text())
             for statement, rows in insert_statements():
                 connection.executemany(statement, rows)

@@ -98,6 +98,7 @@ class TimedStream(BlockingStream):
         self.times: list[float] = []
 
     async def next_request(self, seconds: float) -> bytes:
+        """Note the time of the request before, whose response has been sent by now; then wait for the next."""
         if self.began:
             self.times.append(time.perf_counter() - self.began)
         found = await super().next_request(seconds)
@@ -132,13 +133,13 @@ class LazyFork(Fork):
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
-        orphans.adopt_orphans()
+        orphans.adopt_orphans()  # as Fork does
         while not listener.closed:
             accepted = self.next_connection(listener)
             self.reap()
             if accepted is not None:
                 self.start(accepted)
-        while self.children:
+        while self.children:  # the server stops, and no connection will wake it for them
             self.reap()
             time.sleep(REAP_EVERY_S)
 
@@ -150,6 +151,7 @@ class PidfdFork(Fork):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         orphans.adopt_orphans()
         while not listener.closed or self.children:
+            # At most one connection at a time, none without room for its child; `ended`: pidfds of ended children
             accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
             for descriptor in ended:
                 listener.unwatch(descriptor)
@@ -158,5 +160,5 @@ class PidfdFork(Fork):
             for each in accepted:
                 before = set(self.children)
                 self.start(each)
-                for child in set(self.children) - before:
+                for child in set(self.children) - before:  # the one that start() has added
                     listener.watch(os.pidfd_open(child), select.EPOLLIN)
