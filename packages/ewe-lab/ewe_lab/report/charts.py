@@ -33,7 +33,8 @@ ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a b
 LABELLED_ROW_PX = 19  # distance between bars with figures inside
 LOGARITHMIC_FROM = 30  # figures that differ by more than this factor need a logarithmic axis
 PATTERN_COUNT = 4  # different fills of columns
-PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")  # in a paper_note
+# A count and a kind of error in a paper_note: those of ERRORS that the tables print, and `cr` (UNEXPLAINED_ERROR)
+PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
 PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 
@@ -98,7 +99,7 @@ def draw_bars_chart(
         ours = each.ours if ratios else figures.figure_of_cell(cell, chart.value)
         if ratios and each.paper is not None:
             printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
-            if printed not in group:
+            if printed not in group:  # several columns may have the same printed figure: it is drawn once, on top
                 group.insert(0, printed)
         if ours is not None:
             kind = f"c{columns.index(cell.column) % PATTERN_COUNT}"
@@ -120,8 +121,8 @@ def draw_bars_chart(
         for index, column in enumerate(columns)
         if len(columns) > 1 or ratios
     ]
-    whose = {experiment.references(column)[0] for column in columns} if experiment else set()
-    over = f"{what}, over {' or '.join(sorted(whose))}" if ratios else what
+    references = {experiment.references(column)[0] for column in columns} if experiment else set()
+    over = f"{what}, over {' or '.join(sorted(references))}" if ratios else what
     head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [what])]
     picture = Picture(name, chart.title, bars_description(chart.title, over, bars_by_server))
     diverging = 1.0 if ratios else None
@@ -145,17 +146,21 @@ def draw_bars(
     middle: float | None,
     value: str,
 ) -> None:
-    """Draw horizontal bars in groups. middle: the figure from which the bars grow to both sides, on a
-    logarithmic axis. value: the name of the figure, for the ticks."""
+    """Draw horizontal bars in groups.
+
+    middle: the figure from which the bars grow to both sides, on a logarithmic axis; None: they grow from the left.
+    value: the name of the figure, for the ticks.
+    """
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     values = [bar.value for group in bars_by_server.values() for bar in group]
     positive = [value for value in values if value > 0] or [1.0]
+    # For the text beyond the end of a bar
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
     ends = (left + (room if middle is not None else 0), WIDTH - room)
-    if middle is not None:
+    if middle is not None:  # the middle lies a little inside the axis, even if no bar grows to one side
         axis = scale_for([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
-    elif log:
+    elif log:  # from the power of ten below the least figure, whose bar would have no length otherwise
         axis = scale_for([*positive, 10 ** floor_log(min(positive))], *ends, log=True)
     else:
         axis = scale_for(positive, *ends)
@@ -179,12 +184,15 @@ def draw_bars(
 
 
 def floor_log(value: float) -> int:
-    """Return the exponent of the greatest power of ten that is not above a figure."""
+    """Return the exponent of a power of ten that is not above a figure: the greatest one, from 1 on."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
 def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
-    """Draw one bar from the origin to its figure, with its text beyond the end."""
+    """Draw one bar from the origin to its figure, with its text beyond the end.
+
+    both_sides: bars grow to the left, too.
+    """
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
         draw_parts(picture, bar, axis, y)
@@ -198,20 +206,20 @@ def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, b
 
 def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
     """Draw the parts of a bar, one after the other. A bar with labels is higher."""
-    at = 0.0
+    sum_before = 0.0
     for index, (share, kind) in enumerate(bar.parts):
-        start, end = axis(at), axis(at + share)
+        start, end = axis(sum_before), axis(sum_before + share)
         picture.rect(start, y, end - start, BAR_PX + 4 if bar.labels else BAR_PX, kind)
         if bar.labels and width(bar.labels[index], SMALL) < end - start - 2:
             inside = "" if "faint" in kind else "inside"
             middle = (start + end) / 2
             picture.write(middle, y + 11, bar.labels[index], size=SMALL, anchor="middle", kind=inside)
-        at += share
+        sum_before += share
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
     """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
-    last = -100.0
+    end_of_last_text = -100.0  # left of the picture
     for tick in axis.ticks(48):
         x, text = (
             axis(tick),
@@ -221,9 +229,9 @@ def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value:
         )
         picture.line(x, top, x, bottom, "grid")
         text_width = width(text, SMALL)
-        if x - text_width / 2 > last + 4 and x + text_width / 2 < WIDTH:
+        if x - text_width / 2 > end_of_last_text + 4 and x + text_width / 2 < WIDTH:
             picture.write(x, bottom + 14, text, size=SMALL, anchor="middle", kind="dim")
-            last = x + text_width / 2
+            end_of_last_text = x + text_width / 2
 
 
 def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
@@ -245,7 +253,7 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 
 
 def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw bars that are made of parts, with the document's above ours."""
+    """Draw bars that are made of parts, with the document's above ours. name: unique in the page."""
     parts = without_repeats([part_of(chart, cell) for cell in cells])
     kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
     bars_by_server: dict[str, list[Bar]] = {}
@@ -310,7 +318,10 @@ def stack_figure_text(chart: Chart, cell: Cell, value: float) -> str:
 
 
 def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], source: str) -> Bar:
-    """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length."""
+    """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length.
+
+    found: cells and their figures. kinds: the CSS class of each part. source: "printed", "here" or "".
+    """
     parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole_text(value) for _, value in found)
@@ -324,7 +335,7 @@ def draw_stack(
     what: str,
     value: str,
 ) -> None:
-    """Draw stacked bars on a linear axis from zero."""
+    """Draw stacked bars on a linear axis from zero. what: the axis's title. value: the name of the figure."""
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     axis = scale_for([bar.value for group in bars_by_server.values() for bar in group], left, WIDTH - room)
@@ -360,6 +371,7 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
         ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
         for found, source in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
             kinds += [kind for kind in found if kind not in kinds]
+            # Each setting of a server repeats the document's errors: one bar is enough
             if not found or (source == "printed" and any(bar.kind == "printed" for bar in group)):
                 continue
             group.append(error_bar(found, source))

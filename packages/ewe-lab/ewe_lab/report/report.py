@@ -44,7 +44,10 @@ def write(results: Results, directory: Path) -> list[Path]:
 
 
 def write_and_rename(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a complete file, then rename it over the old one."""
+    """Write a complete file, then rename it over the old one. make: writes a file of this path. Raises OSError.
+
+    A reader, or an interrupt, never leaves half a file.
+    """
     new = path.with_name(path.name + ".new")
     try:
         make(new)
@@ -85,7 +88,7 @@ def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, o
         if sample is not None:
             for name in CSV_COLUMNS:
                 value = figure(sample, name) if is_figure_of_sample(name) else None
-                if name not in row and value is not None:
+                if name not in row and value is not None:  # `repeat` ... are no figures of the sample
                     row[name] = value
             row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
             row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
@@ -138,7 +141,7 @@ class Section:
 
 
 def section(table: ExperimentTable, number: int) -> Section:
-    """Return the section of a table."""
+    """Return the section of a table. number: of the table, so that the names of charts are unique in the page."""
     experiment = CATALOG.get(table.id)
     judged = verdicts.judge(table, experiment)
     drawn = [
@@ -155,6 +158,7 @@ def section(table: ExperimentTable, number: int) -> Section:
         drawn,
         PUBLISHED.get(table.id, ()),
     )
+    # Without a claim to judge, sentences say which server wins
     if experiment is None or (not found.compares and table.id not in CHECKS):
         found.sentences = summary.sentences(table)
     return found
@@ -325,7 +329,7 @@ def html(results: Results) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell's figure with its unit, as tables show it."""
+    """Return a cell's figure with its unit, as tables show it (templates call this function)."""
     return figures.figure_text(cell)
 
 
