@@ -33,6 +33,7 @@ def parse_reading(found: dict[str, object]) -> Reading:
         or not all(isinstance(count, int) and count >= 0 for count in counts)
     ):
         raise LabError("the figures that its agent sent cannot be read")
+    # They are whole numbers, as was checked; str() is for mypy, which does not know that
     processes, threads, voluntary, involuntary = (int(str(count)) for count in counts)
     return Reading(
         time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary
@@ -101,7 +102,7 @@ class TargetWatch(Watch):
             if self.session and not self.unknown_because:
                 try:
                     found = parse_reading(self.session.ask("r"))
-                    if self.readings and found.cpu < self.readings[-1].cpu:
+                    if self.readings and found.cpu < self.readings[-1].cpu:  # a total cannot become smaller
                         raise LabError("a process of the server ended, and its CPU time is lost")
                     self.readings.append(found)
                     return
