@@ -93,9 +93,9 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
     done = run_ab_with_retries(load, url, load.seconds, core, prefix)
     observer.end()
     figures = done.figures
-    complete, bad, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
-    errors = {"status": bad, "res": max(failed, 0)}
-    replies = max(complete - bad - failed, 0)
+    complete, bad_status, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
+    errors = {"status": bad_status, "res": max(failed, 0)}
+    replies = max(complete - bad_status - failed, 0)
     return Sample(
         "ab",
         figures["seconds"],
@@ -130,6 +130,7 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
         # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
+        # -q: no progress lines; -r: errors do not end it; -l: answers may differ in length
         max_requests = str(load.requests or MAX_REQUESTS)
         command = [
             *prefix, path_of_tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,

@@ -45,12 +45,12 @@ def parse_httperf(text: str) -> Sample:
     errors: dict[str, int] = {}
     for line in re.findall(r"^Errors: (.*)$", text, re.M):
         for name, count in re.findall(r"([a-z-]+) (\d+)", line):
-            if name in ERRORS and int(count):
+            if name in ERRORS and int(count):  # `total` is not; two names of httperf may be one kind of ours
                 errors[ERRORS[name]] = errors.get(ERRORS[name], 0) + int(count)
     if found := re.search(r"4xx=(\d+) 5xx=(\d+)", text):
-        bad = int(found[1]) + int(found[2])
-        replies -= bad
-        errors |= {"status": bad} if bad else {}
+        bad_status = int(found[1]) + int(found[2])  # httperf counts them as replies
+        replies -= bad_status
+        errors |= {"status": bad_status} if bad_status else {}
     sample = Sample(
         "httperf", seconds, requests=requests, replies=replies, connections=connections, errors=errors
     )

@@ -153,10 +153,10 @@ def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     library = ctypes.CDLL(None, use_errno=True)
     private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
     there, back = (checked_result(library.msgget(private, 0o600)) for _ in range(2))
-    kind = struct.pack("l", 1)  # the type of all messages
+    kind = struct.pack("l", 1)  # the type of all messages, which stands before their bytes
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
-        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)
+        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)  # struct msgbuf of msgop(2)
 
         def receive(size: int) -> bytes:
             length = checked_result(
@@ -215,14 +215,14 @@ def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
 def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> dict[str, list[float]]:
     """Return the µs of each kind of call, and its CPU time as `... cpu`, for each round. child: the server."""
     found: dict[str, list[float]] = {}
-    for number in range(rounds + 1):
+    for round_number in range(rounds + 1):
         for name, size, answers, calls in (
             (EXCHANGE, REQUEST_BYTES, 1, count),
             (ANSWER, ANSWER_BYTES, 1, count),
             (STREAM, ANSWER_BYTES, count * EXCHANGES_PER_STREAM, 1),
         ):
             wall, cpu = time_calls(client, child, size=size, answers=answers, calls=calls)
-            if number > 0:  # the first round warms up
+            if round_number > 0:  # the first round warms up
                 found.setdefault(name, []).append(wall / (answers * calls) * 1e6)
                 found.setdefault(f"{name} cpu", []).append(cpu / (answers * calls) * 1e6)
     return found

@@ -82,7 +82,7 @@ def run_locust_as_tool(
 def measure_with_wrk(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run wrk twice: to warm up, and to measure."""
+    """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError."""
 
     def measure(seconds: float) -> Sample:
         began = time.monotonic()
@@ -110,6 +110,7 @@ def measure_with_wrk(
             replies=report.requests - errors.get("status", 0),
             received=report.received,
             errors=errors,
+            # The longer of the two times: that of wrk's report leaves out its start
             client=report.cpu / max(time.monotonic() - began, report.seconds),
             extra=report.latency,
         )
