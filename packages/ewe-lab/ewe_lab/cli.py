@@ -392,7 +392,7 @@ def show_experiments(options: argparse.Namespace) -> int:
 
 
 def load_runs(directories: Sequence[Path]) -> list[Results]:
-    """Load the results of runs, each from a directory or a results.json. Raises CommandError."""
+    """Return the results of runs, each from a directory or a results.json. Raises CommandError."""
     from ewe_lab.bench.results import BadResults, load
 
     parts = []

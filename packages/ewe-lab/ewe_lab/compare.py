@@ -131,6 +131,7 @@ def gateways_table(options: Namespace, command: str) -> PlannedTable:
     load = load_of(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
+        """Start all gateways under all models, load them in turns, and yield the cells."""
         jobs = []
         with ExitStack() as stack:
             for name in names:

@@ -143,6 +143,7 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
     hosts = load_hosts(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
+        """Say where the load goes, then load the targets in turns, and yield the cells."""
         lab.load_hosts = hosts
         if hosts:
             lab.progress.show_step("clocks")

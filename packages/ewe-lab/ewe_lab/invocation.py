@@ -47,7 +47,10 @@ def now() -> datetime:
 
 
 def new_directory(wanted: Path | None) -> Path:
-    """Make the directory for the results. Raises LabError if it cannot be written."""
+    """Make the directory for the results, and return it. Raises LabError if it cannot be written.
+
+    wanted: None for a new one in the working directory, with the time in its name.
+    """
     directory = wanted or Path(f"ewe-lab-{now():%Y-%m-%d-%H%M%S}")
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -236,7 +236,10 @@ class LabBench:
     # Cells
 
     def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Start, warm up, load and stop the server as often as the lab repeats; add the samples to the cell."""
+        """Start, warm up, load and stop the server as often as the lab repeats; add the samples to the cell.
+
+        Return the cell. After a failure it is not tried again.
+        """
         job = CellJob(tested, load, cell, root, options)
         for repeat in range(self.repeats):
             if not self.measure_once(job, repeat):

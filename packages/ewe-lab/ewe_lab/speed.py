@@ -69,7 +69,7 @@ FILE_ROWS = tuple(row for row in ROWS if row not in {comparison.row for comparis
 
 
 def run(lab: LabBench) -> Iterator[Cell]:
-    """Measure all models beside nginx, in turns."""
+    """Measure all models beside nginx, in turns; yield the cells."""
     found = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
     tested_servers = [
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
@@ -81,7 +81,7 @@ def run(lab: LabBench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each model: the CPU time that it may take."""
+    """Return the finding: for each model, the claim's part is the CPU time that it may take."""
     cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
     found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
     if not found:

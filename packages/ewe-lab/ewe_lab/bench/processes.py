@@ -160,7 +160,7 @@ def running(
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a new session. No process of the session is left when the block ends.
+    """Run a command in a new session; yield its process. No process of the session is left when the block ends.
 
     output: receives standard error, and standard output if `stdout` is None.
     """

@@ -311,7 +311,7 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results.json. Raises OSError, BadResults."""
+    """Read results.json; return the results. Raises OSError, BadResults."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -324,7 +324,7 @@ def load(path: Path) -> Results:
 
 
 def value_from_json(kind: Any, value: Any) -> Any:
-    """Convert a value from JSON to the type of a field's annotation. Raises TypeError."""
+    """Return a value from JSON as the type `kind`, that of a field's annotation. Raises TypeError."""
     if kind is float and type(value) is int:  # JSON does not tell 5.0 from 5
         return float(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -351,7 +351,7 @@ def value_from_json(kind: Any, value: Any) -> Any:
 
 
 def join_runs(parts: Sequence[Results]) -> Results:
-    """Join runs. A later table replaces an earlier one with the same id."""
+    """Return runs as one. A later table replaces an earlier one with the same id; the rest is of the latest run."""
     latest = max(parts, key=lambda part: part.started)
     tables = {
         table.id: table for part in sorted(parts, key=lambda part: part.started) for table in part.tables

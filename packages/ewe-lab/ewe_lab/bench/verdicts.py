@@ -200,7 +200,7 @@ def judge(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedC
 
 
 def judge_on_quiet_machine(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
-    """Judge as `judge` does, as if no other program had run."""
+    """Return the cells with their verdicts as `judge` does, as if no other program had run."""
     by_cell: dict[int, JudgedCell] = {}  # by id(): two cells may be equal
     for (column, _), group in comparable_groups(table.cells).items():
         reference, paper_reference = experiment.references(column) if experiment else ("", "")

@@ -81,7 +81,7 @@ CONTESTS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the columns one after the other."""
+    """Measure the columns one after the other; yield the cells."""
     for contest in CONTESTS:
         yield from take_turns(lab, contest)
 
@@ -131,7 +131,10 @@ def median_ratio(
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each column: the ratio that its first server of ours must reach."""
+    """Return the finding on the claim.
+
+    The claim has a part for each column: the ratio that its first server of ours must reach.
+    """
     pieces, part_holds = [], []
     for contest in CONTESTS:
         measured = {stack.name: median_ratio(table, contest, stack) for stack in contest.ours}

@@ -104,7 +104,7 @@ def open_connections(address: tuple[str, int], count: int, end: float) -> list[s
 
 
 def count_answered(sockets: Sequence[socket.socket], quiet: float) -> int:
-    """Count the connections that get an answer with status 200, until none got one for `quiet` seconds."""
+    """Return how many connections get an answer with status 200, until none has got one for `quiet` seconds."""
     poll = select.poll()
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     for sock in sockets:

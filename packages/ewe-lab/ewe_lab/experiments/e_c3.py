@@ -22,7 +22,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Let each server fork 200 times, then count its zombies while no request comes."""
+    """Let each server fork 200 times, then count its zombies while no request comes; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(SERVERS):
         try:
@@ -46,21 +46,21 @@ def count_zombies(server: RunningServer, name: str, answers: int, seconds: float
         zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
         sample = Sample(
             "sockets",
-            0.0,
+            seconds=0.0,
             requests=REQUEST_COUNT,
             replies=answers,
             connections=REQUEST_COUNT,
             extra={"zombies": zombies},
         )
         time_of_count = round(at / COUNT_EVERY_S) * COUNT_EVERY_S  # rounded: all servers have the same x
-        cell = Cell(name, "", time_of_count, "extra.zombies", "zombies", samples=[sample])
+        cell = Cell(name, x=time_of_count, value="extra.zombies", unit="zombies", samples=[sample])
         cell.command, cell.load = server.command, f"{REQUEST_COUNT} connections, then none"
         yield cell
         time.sleep(COUNT_EVERY_S)
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if zombies stay with lazy reaping only."""
+    """Return the finding: the claim holds if zombies stay with lazy reaping only."""
     last = {cell.server: cell.median for cell in table.cells if cell.median is not None}
     lazy = last.pop(SERVERS[0].name, None)
     if lazy is None or not last:

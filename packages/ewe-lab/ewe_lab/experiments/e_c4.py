@@ -13,7 +13,7 @@ ON, OFF = "persistent", "not persistent"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each model with the option on and off."""
+    """Measure each model with the option on and off; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(MODELS):
         for column in (ON, OFF):
@@ -25,7 +25,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections."""
+    """Return the finding on the claim.
+
+    The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections.
+    """
     rates: dict[str, dict[str, float]] = {}
     for cell in table.cells:
         if cell.median:

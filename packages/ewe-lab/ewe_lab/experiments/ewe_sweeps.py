@@ -86,7 +86,10 @@ def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> floa
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a server that answers less than 90 % of its best at the highest demand."""
+    """Return the finding on the claim.
+
+    The claim holds for a server that answers less than 90 % of its best at the highest demand.
+    """
     fell: list[str] = []
     stayed: list[str] = []
     for server in dict.fromkeys(cell.server for cell in table.cells):

@@ -98,7 +98,7 @@ class PrintedTable:
 
 
 def run(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one. of: the fields of a PrintedTable.
+    """Measure one table, behind a link if it needs one; yield the cells. of: the fields of a PrintedTable.
 
     Behind a slow link the link is the limit, so there is no `same regime`.
     """
@@ -193,7 +193,10 @@ def line_cells(printed: PrintedTable, rate_cell: Cell) -> Iterator[Cell]:
 
 
 def check_network(table: ExperimentTable) -> Finding:
-    """The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal."""
+    """Return the finding on the claim.
+
+    The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal.
+    """
     column = f"{PRINTED}: net I/O"
     medians = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
     apache, others = medians.get("apache-prefork"), [medians.get(name) for name in ("fork", "thread")]

@@ -19,7 +19,7 @@ MODELS_OF_EWE = ("fork", "prefork", "thread", "pool", "asyncio")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with clients that keep their connections and ask without a pause."""
+    """Measure each server with clients that keep their connections and ask without a pause; yield the cells."""
     root = lab.site([])
     of_ewe = SERVERS[: len(MODELS_OF_EWE)]
     for tested in lab.servers((*of_ewe, NGINX) if lab.quick else SERVERS):
@@ -34,7 +34,9 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if under each model no request waited longer than MAX_WAIT_S, and p99 stays small.
+    """Return the finding on the claim.
+
+    The claim holds if under each model no request waited longer than MAX_WAIT_S, and p99 stays small.
 
     p99 is small if it is below MAX_P99_TO_MEDIAN times the median.
     """

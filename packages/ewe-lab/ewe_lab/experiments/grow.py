@@ -18,14 +18,14 @@ QUIET_S = 1.0  # seconds without an answer: by then every connection has had its
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure users first, then idle connections, server by server."""
+    """Measure users first, then idle connections, server by server; yield the cells."""
     for tested in lab.servers(SERVERS):
         yield from growing_users(lab, tested)
         yield from growing_idle(lab, tested)
 
 
 def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
-    """Measure users with a think time of 100 ms."""
+    """Measure users with a think time of 100 ms; yield the cells."""
     root = lab.site([])
     for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
         load = Load(
@@ -39,7 +39,7 @@ def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 
 
 def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
-    """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
+    """Measure idle connections, each after one answer, beside a load of 50 requests a second; yield the cells."""
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1, 3), warm_up=0, timeout=2.0)
     for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
         cell = Cell(tested.name, IDLE, count, value="usage.memory", unit="bytes")
@@ -64,7 +64,10 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread."""
+    """Return the finding on the claim.
+
+    The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread.
+    """
     cost = {}  # by server: bytes for each connection
     for server in ("asyncio", "pool", "thread", "fork", "nginx"):
         points = sorted(

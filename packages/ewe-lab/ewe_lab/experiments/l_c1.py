@@ -46,14 +46,14 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the first and the later calls of libraries and of engines, and an import."""
+    """Measure the first and the later calls of libraries and of engines, and an import; yield the cells."""
     programs = forms_of(lab, SIZES[:1])
     if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
         lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")  # it begins with the gateway's name
     else:
         yield from measure_column(lab, LIBCGI, lambda: time_libraries(lab, programs))
     yield from measure_column(lab, ENGINE, lambda: time_engines(lab, programs))
-    cell = Cell(LOADING, IMPORT, None, "extra.micros", "µs")
+    cell = Cell(LOADING, IMPORT, value="extra.micros", unit="µs")
     cell.samples = [sample_of([time_import(programs) for _ in range(int(lab.quick_or_full(*ENGINE_COUNTS)))])]
     yield cell
     lab.notes += REMARKS
@@ -68,7 +68,7 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
 
     measure: makes the calls.
     """
-    cells_by_name = {name: Cell(name, column, None, "extra.micros", "µs") for name in (FIRST, LATER, LOADING)}
+    cells_by_name = {name: Cell(name, column, value="extra.micros", unit="µs") for name in (FIRST, LATER, LOADING)}
     try:
         for _ in range(lab.repeats):
             first, later = measure()
@@ -90,7 +90,7 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
 def sample_of(micros: list[float]) -> Sample:
     """Return the sample of some calls, with the median of their µs."""
     return Sample(
-        "pinger", 0.0, requests=len(micros), replies=len(micros), extra={"micros": statistics.median(micros)}
+        "pinger", seconds=0.0, requests=len(micros), replies=len(micros), extra={"micros": statistics.median(micros)}
     )
 
 
@@ -147,7 +147,7 @@ def time_import(programs: Path) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if loading a library takes less than three later calls."""
+    """Return the finding: the claim holds if loading a library takes less than three later calls."""
     medians = {cell.server: cell.median for cell in table.cells if cell.column == LIBCGI}
     loading, later = medians.get(LOADING), medians.get(LATER)
     if loading is None or not later:

@@ -107,7 +107,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 for fault in FAULTS:
                     yield from measure_fault(lab, server, isolation, fault, directory, numbers)
         except LabError as reason:
-            yield Cell(PROGRAM, isolation, None, "extra.lost", "requests", failure=str(reason))
+            yield Cell(PROGRAM, isolation, value="extra.lost", unit="requests", failure=str(reason))
     lab.notes += REMARKS
 
 
@@ -122,7 +122,7 @@ def why_missing(isolation: str) -> str:
 
 @contextmanager
 def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
-    """Run ewe with the libraries, or programs, of a directory."""
+    """Run ewe with the libraries, or programs, of a directory; yield it. isolation: where they run."""
     tested = ServerUnderTest(
         isolation,
         model="thread",
@@ -162,8 +162,8 @@ def measure_fault(
 
     numbers: of the copies that have no name yet.
     """
-    lost = Cell(fault, isolation, None, "extra.lost", "requests")
-    recovery = Cell(fault, f"{isolation}: recovery", None, "extra.millis", "ms")
+    lost = Cell(fault, isolation, value="extra.lost", unit="requests")
+    recovery = Cell(fault, f"{isolation}: recovery", value="extra.millis", unit="ms")
     for _ in range(lab.repeats * int(lab.quick_or_full(*ROUND_COUNTS))):
         path = copy_program(isolation, directory, f"faults{next(numbers)}")
         other = copy_program(isolation, directory, f"faults{next(numbers)}")  # does not fail
@@ -188,7 +188,7 @@ def measure_fault(
         }
         asked = sum(client.asked for client in clients)
         sample = Sample(
-            "sockets", 0.0, requests=asked, replies=asked - int(extra["lost"]), connections=asked, extra=extra
+            "sockets", seconds=0.0, requests=asked, replies=asked - int(extra["lost"]), connections=asked, extra=extra
         )
         lost_notes = [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
         sample.notes += lost_notes if again else [*lost_notes, "the library did not answer again"]
@@ -215,7 +215,10 @@ def recovers(url: str, path: str) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if ewe answers every fault in its process with an error, and the library answers again."""
+    """Return the finding on the claim.
+
+    The claim holds if ewe answers every fault in its process with an error, and the library answers again.
+    """
     found = [cell for cell in table.cells if cell.column == IN_PROCESS and cell.samples]
     if not found:
         return Finding(NOT_TESTABLE, "No library was called in place.")

@@ -47,11 +47,11 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each method, then let the library do each kind of damage under it."""
+    """Measure each method, then let the library do each kind of damage under it; yield the cells."""
     try:
         found = measure(lab)
     except LabError as reason:
-        yield Cell(KEYS, TIME, None, "extra.nanos", "ns", failure=str(reason))
+        yield Cell(KEYS, TIME, value="extra.nanos", unit="ns", failure=str(reason))
         return
     for method in METHODS:
         yield from cells_of(lab, method, found["methods"][method])
@@ -87,22 +87,22 @@ def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[C
     found: its figures, or the reason why there are none.
     """
     load = f"{lab.quick_or_full(*CALL_COUNTS[method]):,.0f} calls a round"
-    cell = Cell(method, TIME, None, "extra.nanos", "ns", load=load)
+    cell = Cell(method, TIME, value="extra.nanos", unit="ns", load=load)
     if isinstance(found, str):
         cell.failure = found
         yield cell
         return
-    cell.samples = [Sample("calls", 0.0, extra={"nanos": nanos}) for nanos in found["nanos"]]
+    cell.samples = [Sample("calls", seconds=0.0, extra={"nanos": nanos}) for nanos in found["nanos"]]
     yield cell
     for deed, outcome in found["outcomes"].items():
-        sample = Sample("calls", 0.0, extra={"stopped": float(outcome == STOPPED)})
-        cell = Cell(deed, STOPS.format(method), None, "extra.stopped", "of 1", samples=[sample])
+        sample = Sample("calls", seconds=0.0, extra={"stopped": float(outcome == STOPPED)})
+        cell = Cell(deed, STOPS.format(method), value="extra.stopped", unit="of 1", samples=[sample])
         cell.remark = outcome if outcome == ENDED else ""
         yield cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if keys stop the damage of mistakes, for less than a process costs.
+    """Return the finding: the claim holds if keys stop the damage of mistakes, for less than a process costs.
 
     What a library does on purpose is named, and is no part of the claim: the paper trusts who installs libraries.
     """

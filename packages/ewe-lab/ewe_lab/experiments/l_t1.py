@@ -46,7 +46,7 @@ CHARTED = column_of("C", PARENT_MB[0])
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the steps for a program in C and one in Python, with a small and a large parent."""
+    """Measure the steps for a program in C and one in Python, with a small and a large parent; yield cells."""
     script = lab.directory / "stamp.py"
     script.write_text(PYTHON_STAMP)
     commands = {"Python": [sys.executable, "-S", "-E", str(script)]}
@@ -61,9 +61,9 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> Iterator[Cell]:
-    """Measure one column. Each repeat gives a sample with the medians of all its starts."""
+    """Measure one column; yield the cells. Each repeat gives a sample with the medians of all its starts."""
     column = column_of(language, megabytes)
-    found = [Cell(step, column, None, "extra.micros", "µs") for step in STEPS]
+    found = [Cell(step, column, value="extra.micros", unit="µs") for step in STEPS]
     if column == CHARTED:
         for cell in found:
             cell.paper = PRINTED.get(cell.server)
@@ -110,11 +110,14 @@ def sample(times: Sequence[float]) -> Sample:
     """Return the sample of a step: the median of its starts, and the 5th and 95th percentiles."""
     low, *_, high = statistics.quantiles(times, n=20)  # every fifth percentile, from the 5th to the 95th
     extra = {"micros": statistics.median(times), "p5": low, "p95": high}
-    return Sample("starts", 0.0, requests=len(times), replies=len(times), extra=extra)
+    return Sample("starts", seconds=0.0, requests=len(times), replies=len(times), extra=extra)
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if, for the small parent and the program in C, exec takes most of the total."""
+    """Return the finding on the claim.
+
+    The claim holds if, for the small parent and the program in C, exec takes most of the total.
+    """
     medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
     total, exec_time = medians.get(TOTAL), medians.get(EXEC)
     if not total or not exec_time:

@@ -60,7 +60,7 @@ class Handling:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each way with each size."""
+    """Measure each way with each size; yield the cells."""
     programs = forms_of(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
@@ -68,7 +68,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")  # without the gateway's name
             continue
         cells = {size: cell_of(name, size) for size in SIZES}
-        parts = [Cell(name, part, None, "extra.micros", "µs") for part in (SERVER, PROGRAM, REST)]
+        parts = [Cell(name, part, value="extra.micros", unit="µs") for part in (SERVER, PROGRAM, REST)]
         for _ in range(lab.repeats):
             try:
                 found = measure_sizes(lab, name, gateway, programs, file)
@@ -81,7 +81,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             figures = micros_by_part(found[SIZES[1]])  # 1 KB
             for cell, figure in zip(parts, figures, strict=True):
                 extra = {"micros": figure, "share": figure / sum(figures) * 100}
-                cell.samples.append(Sample("pinger", 0.0, extra=extra))
+                cell.samples.append(Sample("pinger", seconds=0.0, extra=extra))
         yield from cells.values()
         yield from parts
     lab.notes += REMARKS
@@ -89,7 +89,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def cell_of(name: str, size: int) -> Cell:
     """Return an empty cell with the figure that the paper prints."""
-    cell = Cell(name, size_name(size), None, "extra.millis", "ms")
+    cell = Cell(name, size_name(size), value="extra.millis", unit="ms")
     cell.load = "one client on a kept connection"
     if name in PRINTED:
         cell.paper = TABLE_2[size_name(size)][name]
@@ -163,7 +163,7 @@ def sample(handling: Handling) -> Sample:
     count = len(handling.seconds)
     usage = Usage(handling.server + handling.program)
     return Sample(
-        "pinger", 0.0, requests=count, replies=count, connections=1, extra={"millis": millis}, usage=usage
+        "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra={"millis": millis}, usage=usage
     )
 
 
@@ -175,7 +175,10 @@ def micros_by_part(handling: Handling) -> tuple[float, float, float]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: LibCGI is faster than FastCGI, and this than CGI; the gap closes with the size."""
+    """Return the finding on the claim.
+
+    The claim has two parts: LibCGI is faster than FastCGI, and this than CGI; the gap closes with the size.
+    """
     figures = {(cell.server, cell.column): cell.median for cell in table.cells}
     pieces, orders, gains = [], [], []
     for size in SIZES:

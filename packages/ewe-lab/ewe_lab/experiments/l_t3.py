@@ -63,7 +63,7 @@ def column_of(setting: str, size: int) -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure behind each link, then without one under each model, then other servers."""
+    """Measure behind each link, then without one under each model, then other servers; yield the cells."""
     programs = forms_of(lab, SIZES)
     for setting, speed in LINKS.items():
         # A quick run measures 1 KB without a link only, and leaves out the slowest row
@@ -109,7 +109,10 @@ def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving
 def run_ewe(
     lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Run ewe with the program behind a gateway, or with the files if there is none."""
+    """Run ewe with the program behind a gateway, or with the files if there is none.
+
+    Yields the server, and the path with {size} in it.
+    """
     with ExitStack() as stack:
         path = "/{size}.html"
         if gateway:
@@ -216,7 +219,9 @@ Rates = Mapping[tuple[str, str], float]  # by server and column
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: LibCGI, FastCGI and CGI in this order everywhere; LibCGI near the static file.
+    """Return the finding on the claim.
+
+    The claim has two parts: LibCGI, FastCGI and CGI in this order everywhere; LibCGI near the static file.
 
     Behind a link, rates are compared, and 0.9 of the next rate is enough, since the link makes all rates equal. At
     full speed, CPU times are compared: their inverse is the rate that the server would have without other programs.

@@ -29,7 +29,7 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the parts, for FastCGI with and without kept connections and for an engine."""
+    """Measure the parts, for FastCGI with and without kept connections and for an engine; yield the cells."""
     count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     for column in COLUMNS:
         rounds: Mapping[str, Sequence[float]] = {}
@@ -82,7 +82,7 @@ def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failur
     """
     found = micros_by_part(rounds) if rounds else {}
     for part in (*PARTS, TOTAL):
-        cell = Cell(part, column, None, "extra.micros", "µs", failure=failure)
+        cell = Cell(part, column, value="extra.micros", unit="µs", failure=failure)
         if column == EACH_CONNECTION:  # the paper's server opens a connection for each request
             cell.paper, cell.paper_server = PRINTED[part], part
         if found and (noise := noise_of_part(part, rounds)) >= found[part]:
@@ -90,14 +90,14 @@ def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failur
                 f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
             )
         elif found:
-            sample = Sample("exchanges", 0.0, requests=count, replies=count, extra={"micros": found[part]})
+            sample = Sample("exchanges", seconds=0.0, requests=count, replies=count, extra={"micros": found[part]})
             cell.samples.append(sample)
             cell.load = f"{count} exchanges, {ROUNDS} rounds"
         yield cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: control takes most, the protocol least."""
+    """Return the finding: the claim's two parts are that control takes most, and the protocol least."""
     medians = {
         cell.server: cell.median
         for cell in table.cells

@@ -117,7 +117,7 @@ def papers() -> list[Paper]:
 
 @cache
 def paper(file: Path) -> Paper:
-    """Read a file. Raises ConfigError."""
+    """Read a file, once; return its paper. Raises ConfigError, which names the file."""
     data = read_file(str(file))
     try:
         return paper_of(data, file.stem)

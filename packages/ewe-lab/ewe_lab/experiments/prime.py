@@ -49,7 +49,7 @@ ANSWER_TIMEOUT_S = 20.0  # that an answer may take
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Replay the day under each X-Switch, for all languages that are here."""
+    """Replay the day under each X-Switch, for all languages that are here; yield the cells."""
     scripts = {}
     for language, extension in LANGUAGES.items():
         if lacking := technology(f"xswitch {language.lower()}").why_missing:
@@ -165,7 +165,10 @@ def wait_for(address: str, script: Path) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if priming saves each language a quarter of the wait, in under half of the engine hours."""
+    """Return the finding on the claim.
+
+    The claim holds if priming saves each language a quarter of the wait, in under half of the engine hours.
+    """
     found = {(cell.server, cell.column): cell.samples[0].extra for cell in table.cells if cell.samples}
     languages = [name for name in LANGUAGES if all((mode, name) in found for mode in (NONE, PRIMED, WARM))]
     if not languages:

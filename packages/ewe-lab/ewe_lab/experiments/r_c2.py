@@ -38,7 +38,10 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the columns one after the other. Within a column the numbers of daemons take turns."""
+    """Measure the columns one after the other; yield the cells.
+
+    Within a column the numbers of daemons take turns.
+    """
     for name in DATABASES:
         if lacking := databases.why_missing(name):
             lab.notes.append(f"{name} is left out: {lacking}")
@@ -69,7 +72,7 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
 def start_daemons(
     lab: Bench, stack: ExitStack, database: LabDatabase, statement: str, count: int
 ) -> RunningServer:
-    """Run `count` daemons, and ewe with the application that asks them."""
+    """Run `count` daemons, and ewe with the application that asks them; return ewe. stack: ends them."""
     settings = (f"daemons = {count}", f"connections = {count}")  # the daemons share the connections
     asked = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
@@ -100,7 +103,10 @@ def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a column if four daemons answer at least MIN_RATE_RATIO times the requests of one."""
+    """Return the finding on the claim.
+
+    The claim holds for a column if four daemons answer at least MIN_RATE_RATIO times the requests of one.
+    """
     rate = {(cell.column, cell.x): cell.median for cell in table.cells if cell.median}
     gains = {}
     for column in COLUMNS:

@@ -50,7 +50,7 @@ def column_of(system: str, link: str) -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each database at full speed, then behind the link."""
+    """Measure each database at full speed, then behind the link; yield the cells."""
     yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
@@ -69,11 +69,11 @@ def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link: str) -> Iterator[Cell]:
-    """Measure all ways on a database, in turns at each number of clients."""
+    """Measure all ways on a database, in turns at each number of clients; yield the cells."""
     counts = QUICK_CLIENT_COUNTS if lab.quick else CLIENT_COUNTS
     name = column_of(database.name, link)
     cells = {
-        way: {count: Cell(row, name, count, "extra.response", "ms") for count in counts}
+        way: {count: Cell(row, name, count, value="extra.response", unit="ms") for count in counts}
         for way, row in ROWS.items()
     }
     with start_ways(lab, database, daemon, ROWS) as (ways, failed):
@@ -106,7 +106,7 @@ def measure(
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: an order, and a gap that grows.
+    """Return the finding: the claim's two parts are an order, and a gap that grows.
 
     At every number of clients scenario 3 is faster than 2, and 2 than 1. The gap between 1 and 3 is greater with
     the most clients than with the fewest. Two times that differ by less than 5 % do not break the order.

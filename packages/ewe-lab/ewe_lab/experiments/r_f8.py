@@ -52,7 +52,7 @@ def column_of(system: str, part: str, clock: str = "CPU") -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the scenarios on each database, then the daemon."""
+    """Measure the scenarios on each database, then the daemon; yield the cells."""
     yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
@@ -93,13 +93,13 @@ def cells_of(name: str, system: str) -> dict[str, Cell]:
     system: the name of the database.
     """
     cells_by_name = {
-        part: Cell(name, column_of(system, part), None, f"extra.{part}", "ms") for part in (CON, RET)
+        part: Cell(name, column_of(system, part), value=f"extra.{part}", unit="ms") for part in (CON, RET)
     }
     # The names of these two figures in a sample; a cell is shown under CON and RET
     cells_by_name[CON].value, cells_by_name[RET].value = "extra.con", "extra.ret"
     for part, value in WALL_CLOCK_FIGURES.items():
-        cells_by_name[value] = Cell(name, column_of(system, part, "wall"), None, f"extra.{value}", "ms")
-    cells_by_name[DYNAMIC_RET] = Cell(name, column_of(system, DYNAMIC_RET), None, "extra.ret", "ms")
+        cells_by_name[value] = Cell(name, column_of(system, part, "wall"), value=f"extra.{value}", unit="ms")
+    cells_by_name[DYNAMIC_RET] = Cell(name, column_of(system, DYNAMIC_RET), value="extra.ret", unit="ms")
     for cell in cells_by_name.values():
         cell.load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"
     return cells_by_name
@@ -116,7 +116,7 @@ def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool
 
 def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Cell:
     """Measure the time that the daemon adds to a call; return the cell."""
-    cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), None, "extra.micros", "µs")
+    cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), value="extra.micros", unit="µs")
     cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
     count = int(lab.quick_or_full(*CALLS_PER_BLOCK))
     try:
@@ -147,9 +147,10 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
 def measure_extra_time(
     direct: Call, by_daemon: Call, count: int, servers: tuple[tuple[int, ...], int]
 ) -> Sample:
-    """Measure the extra time of calls through the daemon. servers: processes of the database, and of the daemon.
+    """Return a sample with the extra time of calls through the daemon: the fastest block of each kind counts.
 
-    The sample's usage is the extra CPU time of client, daemon and database together.
+    servers: the processes of the database, and that of the daemon. count: the calls of a block. The sample's usage
+    is the extra CPU time of client, daemon and database together.
     """
     pids, daemon = servers
     direct_s, daemon_s, extra_cpu_s = [], [], 0.0
@@ -166,7 +167,7 @@ def measure_extra_time(
         "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
     }  # fmt: skip
     usage = Usage(extra_cpu_s)
-    return Sample("pinger", 0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra)
+    return Sample("pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra)
 
 
 def asker(client: Client) -> Call:
@@ -186,7 +187,9 @@ def median_call_s(call: Call, count: int) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
+    """Return the finding on the claim.
+
+    The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
 
     The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time.
     """

@@ -53,8 +53,8 @@ class MeasuredPage:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure all tiers in turns, for ROUND_COUNTS rounds."""
-    cells = {name: Cell(name, COLUMN, None, "extra.micros", "µs") for name in ROWS}
+    """Measure all tiers in turns, for ROUND_COUNTS rounds; yield the cells."""
+    cells = {name: Cell(name, COLUMN, value="extra.micros", unit="µs") for name in ROWS}
     try:
         with run_application(lab) as server:
             tiers = {name: MeasuredPage(f"/state/{tier}") for name, tier in ROWS.items()}
@@ -73,7 +73,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 @contextmanager
 def run_application(lab: Bench) -> Iterator[RunningServer]:
-    """Run ewe with the application, and the database daemon with the sessions' table."""
+    """Run ewe with the application, and the database daemon with the sessions' table; yield ewe."""
     memory = MEMORY_DIRECTORY if os.access(MEMORY_DIRECTORY, os.W_OK) else lab.directory
     where = tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True)
     with where as name:
@@ -135,7 +135,10 @@ def visit(connection: http.client.HTTPConnection, tier: MeasuredPage) -> None:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if a file takes longer than the process, and the database longer than a file."""
+    """Return the finding on the claim.
+
+    The claim holds if a file takes longer than the process, and the database longer than a file.
+    """
     medians = {cell.server: cell.median for cell in table.cells}
     times = [medians.get(name) for name in TIERS]
     if None in times:

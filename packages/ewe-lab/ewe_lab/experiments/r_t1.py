@@ -92,14 +92,13 @@ def cells_of(kind: str) -> tuple[Cell, Cell]:
     marks = Cell(
         kind,
         COLUMN,
-        None,
-        "extra.marks",
-        "of 3",
+        value="extra.marks",
+        unit="of 3",
         paper=PRINTED[gateway_kind.paper],
         paper_server=gateway_kind.paper,
     )
     marks.paper_note = MARKS[PRINTED[gateway_kind.paper]]
-    return marks, Cell(kind, TIMES, None, "extra.micros", "µs", load="one client on a kept connection")
+    return marks, Cell(kind, TIMES, value="extra.micros", unit="µs", load="one client on a kept connection")
 
 
 def why_missing(lab: Bench, kind: str) -> str:
@@ -155,11 +154,14 @@ def give_marks(found: dict[str, tuple[Cell, Cell]]) -> None:
         if cgi_timed.median and timed.median:
             faster = cgi_timed.median / timed.median
             given = 3 if faster >= GOOD_FACTOR else 2 if faster >= MEDIUM_FACTOR else 1
-            marks.samples.append(Sample("pinger", 0.0, extra={"marks": given, "faster": faster}))
+            marks.samples.append(Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster}))
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: a server API is faster than FastCGI and servlets, and these are faster than CGI."""
+    """Return the finding on the claim.
+
+    The claim has two parts: a server API is faster than FastCGI and servlets, and these are faster than CGI.
+    """
     medians = {cell.server: cell.median for cell in table.cells if cell.column == TIMES and cell.median}
     between = [medians[kind] for kind in (FASTCGI, SERVLET) if kind in medians]
     if CGI not in medians or API not in medians or not between:

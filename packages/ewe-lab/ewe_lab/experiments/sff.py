@@ -47,7 +47,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Empty a queue by each policy, with a large file of different sizes."""
+    """Empty a queue by each policy, with a large file of different sizes; yield the cells."""
     root = lab.site([])
     for name, size in (("occupies", OCCUPIES_BYTES), ("small", SMALL_BYTES)):
         (root / name).write_bytes(bytes(size))
@@ -66,7 +66,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
-    """Connect and send a request. buffer: bytes of the receive buffer; 0: the system's. Raises OSError."""
+    """Connect and send a request; return the connection, whose response nobody has read. Raises OSError.
+
+    buffer: bytes of the receive buffer; 0: the system's.
+    """
     sock = socket.socket()
     sock.settimeout(TIMEOUT_S)
     if buffer:
@@ -145,7 +148,9 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file.
+    """Return the finding on the claim.
+
+    The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file.
 
     Where sizes differ much, sff without ageing halves the mean; where they are equal, it hardly changes it. Before
     the large file come no small one by fifo, AGEING small ones by sff with ageing, and all of them without.

@@ -17,7 +17,7 @@ SILENT_CLIENTS = 64  # more than the workers of any model with a fixed number of
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with more and more silent clients."""
+    """Measure each server with more and more silent clients; yield the cells."""
     root = lab.site([])
     counts = (0, SILENT_CLIENTS) if lab.quick else (0, 4, 16, SILENT_CLIENTS, 300)
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1.5, 4), warm_up=0, timeout=2.0)
@@ -41,7 +41,10 @@ def add_lost_share(cell: Cell) -> Cell:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if FIXED_WORKER_MODELS lose over half of the requests each, UNAFFECTED_MODELS under 1 %."""
+    """Return the finding on the claim.
+
+    The claim holds if FIXED_WORKER_MODELS lose over half of the requests each, UNAFFECTED_MODELS under 1 %.
+    """
     percent_lost = {
         cell.server: cell.samples[0].extra["unanswered"]
         for cell in table.cells

@@ -57,7 +57,7 @@ NOTE = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each way to run PHP, without its opcache and with it."""
+    """Measure each way to run PHP, without its opcache and with it; yield the cells."""
     lab.notes.append(NOTE)
     write_blog(lab)
     for each in INTERPRETERS:
@@ -130,7 +130,10 @@ def memory_cell(
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts for each way to run PHP: the opcache saves CPU time, and needs hardly more memory."""
+    """Return the finding on the claim.
+
+    The claim has two parts for each way to run PHP: the opcache saves CPU time, and needs hardly more memory.
+    """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
     pieces, parts = [], []
     for each in INTERPRETERS:

@@ -17,7 +17,7 @@ PRINTED = printed("T-A7")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Read each parameter; nothing is changed."""
+    """Read each parameter, and yield the cells. Nothing is changed."""
     for name, printed_values in PRINTED.items():
         empty = Cell(name, value="extra.value", unit="", paper_server=THESIS_MACHINE)
         try:
@@ -33,7 +33,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """Count the unchanged parameters. A difference is not a fault, but a reader should know it."""
+    """Return the finding: it counts the unchanged parameters. A difference is not a fault, but worth knowing."""
     readable = [cell for cell in table.cells if cell.median is not None]
     if not readable:
         return Finding(NOT_TESTABLE, "No parameter could be read.")

@@ -51,7 +51,7 @@ PRINTED = printed("T-A8")  # kB, in the order of COLUMNS: plain, and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Start each server, plain and with TLS, and read the memory of its processes."""
+    """Start each server, plain and with TLS, and read the memory of its processes; yield the cells."""
     for tested in lab.servers(SERVERS):
         for tls in (False, True):
             yield from measure_footprint(lab, tested, tls)
@@ -100,4 +100,4 @@ def measure_memory(root: int) -> Sample:
     if children_of_same_name:
         of_master = master.memory_info()
         extra |= {"master_rss": of_master.rss / 1024, "master_vmsize": of_master.vms / 1024}
-    return Sample("psutil", 0.0, usage=usage, extra=extra)
+    return Sample("psutil", seconds=0.0, usage=usage, extra=extra)

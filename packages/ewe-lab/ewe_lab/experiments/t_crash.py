@@ -36,7 +36,7 @@ ISOLATED_MODELS, SHARED_PROCESS_MODELS = ("fork", "prefork"), ("serial", "thread
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Crash a handler under each model."""
+    """Crash a handler under each model; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(SERVERS):
         cells = [
@@ -65,7 +65,7 @@ def crash_and_count(server: RunningServer) -> Sample:
         for each in opened:
             each.close()
     return Sample(
-        "sockets", 0.0, extra={"lost": lost, "again": float(new_client_is_answered(where, server.pid))}
+        "sockets", seconds=0.0, extra={"lost": lost, "again": float(new_client_is_answered(where, server.pid))}
     )
 
 
@@ -97,7 +97,10 @@ def new_client_is_answered(address: tuple[str, int], pid: int) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: processes lose no other client; one process loses them all, and answers no more."""
+    """Return the finding on the claim.
+
+    The claim has two parts: processes lose no other client; one process loses them all, and answers no more.
+    """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
     models = list(dict.fromkeys(server for server, _ in medians))
     apart = [

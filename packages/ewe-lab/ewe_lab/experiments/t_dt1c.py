@@ -25,7 +25,10 @@ def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: the rate collapses over Unix sockets, and does not collapse over TCP."""
+    """Return the finding on the claim.
+
+    The claim has two parts: the rate collapses over Unix sockets, and does not collapse over TCP.
+    """
     unix, tcp = lowest_ratio(table, "Unix"), lowest_ratio(table, "TCP")
     if unix is None or tcp is None:
         return Finding(NOT_TESTABLE, "Not both kinds of socket were measured with few and with many clients.")

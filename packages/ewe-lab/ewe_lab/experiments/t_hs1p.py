@@ -22,7 +22,7 @@ PRINTED = printed("T-HS1p")  # replies a second, plain and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with and without TLS. The reference is the same server without TLS."""
+    """Measure each server with and without TLS; yield the cells. The reference is the same server without TLS."""
     root = lab.site([PAGE_BYTES])
     lab.notes.append(PARITY)
     for tested in lab.servers(SERVERS):
@@ -59,7 +59,10 @@ def empty_cell(lab: Bench, tested: ServerUnderTest, keep: str, how: str) -> Cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if TLS divides the rate by at least 5 without keep-alive, and by less than 2 with it."""
+    """Return the finding on the claim.
+
+    The claim holds if TLS divides the rate by at least 5 without keep-alive, and by less than 2 with it.
+    """
     rates = {(cell.column, cell.server): cell.median for cell in table.cells}
     pieces: dict[str, list[str]] = {}
     good: list[bool] = []

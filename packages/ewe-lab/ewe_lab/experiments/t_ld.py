@@ -89,7 +89,7 @@ NOTES = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Load WordPress on each server, then the blog of SQL pages on each model and database."""
+    """Load WordPress on each server, then the blog of SQL pages on each model and database; yield the cells."""
     lab.notes.extend(NOTES)
     cells: list[Cell] = []
     for each in (measure_wordpress(lab), measure_sql_blog(lab)):
@@ -302,7 +302,10 @@ def lost_visitors_text(samples: Mapping[str, Sample]) -> str:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: prefork loses visitors, the others do not, and they need less memory."""
+    """Return the finding on the claim.
+
+    The claim has three parts: prefork loses visitors, the others do not, and they need less memory.
+    """
     samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
     others = {each.way.name for each in TESTED_STACKS if each.document} & set(samples)

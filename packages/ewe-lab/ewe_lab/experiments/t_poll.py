@@ -22,7 +22,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each call of the kernel beside 10 to 9,000 idle connections."""
+    """Measure each call of the kernel beside 10 to 9,000 idle connections; yield the cells."""
     load = Load("closed", users=ACTIVE_USERS, seconds=lab.quick_or_full(1, 3), warm_up=0.3)
     for tested in lab.servers(SERVERS):
         for count in (10, 900, 9000) if lab.quick else (10, 100, 300, 900, 3000, 9000):
@@ -45,7 +45,9 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each other call: epoll needs less CPU time for a reply than it.
+    """Return the finding on the claim.
+
+    The claim has a part for each other call: epoll needs less CPU time for a reply than it.
 
     The times are those with the most connections that both calls had.
     """

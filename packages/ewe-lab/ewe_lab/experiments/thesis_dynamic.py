@@ -65,12 +65,12 @@ def described(ways: Sequence[Mapping[str, Any]], **of: Any) -> DynamicTest:
 
 
 def table(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure a dynamic test, as a paper's file describes it."""
+    """Measure a dynamic test, as a paper's file describes it; yield the cells."""
     yield from run(lab, described(**of))
 
 
 def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
-    """Measure every way that can run here."""
+    """Measure every way that can run here; yield the cells."""
     lab.notes += [READ_OFF, *test.notes]
     if any(stack.by == "cgi" for stack in test.ways):
         lab.notes.append(CGI_CLIENTS)
@@ -139,7 +139,10 @@ def sweep_clients(
 def measure_fixed_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, how: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with TLS_1_3_CLIENTS. how: the columns' prefix, TLS_1_3_PREFIX or PLAIN (no TLS)."""
+    """Measure a running way with TLS_1_3_CLIENTS; yield a cell for each column.
+
+    how: the prefix of the columns' names, TLS_1_3_PREFIX or PLAIN (no TLS).
+    """
     for column in test.printed:
         load = load_of(lab, stack, column, TLS_1_3_CLIENTS, path, "default" if how == TLS_1_3_PREFIX else "")
         cell = measure_point(lab, server, load, Cell(stack.name, how + column))

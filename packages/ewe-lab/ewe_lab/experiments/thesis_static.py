@@ -122,13 +122,13 @@ def table(
     tls: bool = False,
     servers: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Measure a static test, as a paper's file describes it."""
+    """Measure a static test, as a paper's file describes it; yield the cells."""
     tested_servers = [BY_NAME[name] for name in servers] or SERVERS
     yield from run(lab, StaticTest(size, printed, link, tls, tested_servers))
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
-    """Measure every server, behind a link if the test needs one."""
+    """Measure every server, behind a link if the test needs one; yield the cells."""
     root = lab.site([test.size])
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
     with ExitStack() as stack:

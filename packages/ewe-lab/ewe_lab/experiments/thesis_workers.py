@@ -27,9 +27,10 @@ def name(workers: int) -> str:
 def run(
     lab: Bench, size: int, printed: Mapping[str, Rates], link: str = "", notes: Sequence[str] = ()
 ) -> Iterator[Cell]:
-    """Measure each server with one, two, four and eight processes. printed: the thesis's rates, by column.
+    """Measure each server with one, two, four and eight processes; yield the cells.
 
-    A row is a number of processes, and each server has its own column: it is compared with itself with one process.
+    printed: the thesis's rates, by column. A row is a number of processes, and each server has its own column, in
+    which it is compared with itself with one process.
     """
     root = lab.site([size])
     lab.notes += [*notes, CACHES_OFF]

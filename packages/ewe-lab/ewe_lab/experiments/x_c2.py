@@ -38,7 +38,7 @@ VANISH = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each number of users with each number of engines."""
+    """Measure each number of users with each number of engines; yield the cells."""
     counts = USER_COUNTS[1:4] if lab.quick else USER_COUNTS
     lab.notes += [IN_TURN]
     try:
@@ -62,7 +62,7 @@ def measure(
     An engine is evicted if it ends to make room for another user's. namespace_command: the words before the
     command of ewe, with which it sees the users.
     """
-    cell = Cell(f"{engine_limit} engines", "", len(users), "extra.evicted", "%")
+    cell = Cell(f"{engine_limit} engines", x=len(users), value="extra.evicted", unit="%")
     count = int(lab.quick_or_full(*REQUEST_COUNTS))
     cell.load = f"{count} requests one at a time"
     settings = lab.directory / "xswitch.toml"
@@ -133,7 +133,7 @@ def is_as_claimed(cell: Cell) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if is_as_claimed() is true for every cell."""
+    """Return the finding: the claim holds if is_as_claimed() is true for every cell."""
     cells = [cell for cell in table.cells if cell.samples and cell.x]
     if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")

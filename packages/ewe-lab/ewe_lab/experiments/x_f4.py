@@ -20,7 +20,7 @@ SERVERS = ("xswitch perl", "cgi perl")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure both with 25 to 375 users that never pause."""
+    """Measure both with 25 to 375 users that never pause; yield the cells."""
     counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 25))
     for name in SERVERS:
         if lacking := technology(name).why_missing:
@@ -50,7 +50,10 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: throughput hardly changes with the clients, and response time grows linearly."""
+    """Return the finding on the claim.
+
+    The claim has two parts: throughput hardly changes with the clients, and response time grows linearly.
+    """
     cells = [cell for cell in table.cells if cell.server == SERVERS[0] and cell.median and cell.x is not None]
     if len(cells) < 3:
         return Finding(NOT_TESTABLE, "There are too few figures.")

@@ -124,7 +124,7 @@ class RunningServers:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the layers in each language whose technology is installed."""
+    """Measure the layers in each language whose technology is installed; yield the cells."""
     count = int(lab.quick_or_full(*REQUEST_COUNTS))
     for language in LANGUAGES:
         if lacking := technology(f"xswitch {language.lower()}").why_missing:
@@ -145,7 +145,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
-    """Start the servers of runs 1 to 4. Raises LabError."""
+    """Start the servers of runs 1 to 4, connect to each, and return them. stack: ends them. Raises LabError."""
     core = server_core()
     script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
@@ -236,7 +236,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
 
 
 def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
-    """Run the script in a loop in a new interpreter. Raises LabError."""
+    """Run the script in a loop in a new interpreter; return the run. Raises LabError."""
     program, text = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
     file.write_text(text)
@@ -306,7 +306,7 @@ def cells(
 ) -> Iterator[Cell]:
     """Yield the cells of a language: its layers, then its runs. rounds: of all runs, empty after a failure."""
     for layer in LAYERS:
-        cell = Cell(layer, language, None, "extra.share", "%", failure=failure)
+        cell = Cell(layer, language, value="extra.share", unit="%", failure=failure)
         if language == "Perl":
             cell.paper, cell.paper_server = printed_share(layer), NAMES[layer]
         if rounds:
@@ -314,7 +314,7 @@ def cells(
             drop_if_noise(cell, micros_by_layer(fastest_runs(rounds))[layer], noise_of_layer(layer, rounds))
         yield cell
     for number, name in enumerate(RUNS):
-        cell = Cell(name, f"{language}, runs", None, "extra.micros", "µs", failure=failure)
+        cell = Cell(name, f"{language}, runs", value="extra.micros", unit="µs", failure=failure)
         cell.samples = [run_sample(runs[number]) for runs in rounds]
         yield cell
 
@@ -333,7 +333,7 @@ def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Samp
     extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
     return Sample(
         "pinger",
-        0.0,
+        seconds=0.0,
         requests=count,
         replies=count,
         connections=1,
@@ -362,7 +362,10 @@ def run_sample(run: AllRequestsRun) -> Sample:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: the front end and the script take most, and X-Switch takes least."""
+    """Return the finding on the claim.
+
+    The claim has two parts: the front end and the script take most, and X-Switch takes least.
+    """
     share = {cell.server: cell.median for cell in table.cells if cell.column == "Perl"}
     found = {layer: value for layer, value in share.items() if value is not None}
     if len(found) < len(LAYERS):

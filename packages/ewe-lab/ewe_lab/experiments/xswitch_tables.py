@@ -131,7 +131,10 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
 
 
 def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator[Cell]:
-    """Measure the installed technologies. by_language: whether each language has its own columns."""
+    """Measure the technologies that are installed; yield the cells.
+
+    by_language: whether each language has its own columns.
+    """
     for name in names:
         if lacking := technology(name.removesuffix(COLD_START_SUFFIX)).why_missing:
             if lacking not in lab.notes:

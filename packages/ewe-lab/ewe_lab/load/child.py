@@ -57,7 +57,10 @@ def run_locust(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load from a child process on a core. prefix: of the command, for a slow link. Raises LabError."""
+    """Run a load from a child process on a core; return its sample. Raises LabError.
+
+    prefix: of the command, for a slow link.
+    """
     if not has_locust():
         raise LabError(LOCUST_MISSING)
     observer = observer or NoObserver()

@@ -86,7 +86,10 @@ def port_of(url: str) -> int:
 
 
 def load_target(load: Load, url: str) -> LoadTarget:
-    """Resolve the address of the server, and write the requests of the load. Raises OSError, ValueError."""
+    """Resolve the address of the server, write the requests of the load, and return both.
+
+    Raises OSError, ValueError.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is not the URL of a server")
@@ -177,7 +180,7 @@ class LoadConnection:
             raise StatusError(head.status)
 
     def connect(self) -> socket.socket:
-        """Open a connection within the rest of the request's time limit. Raises OSError."""
+        """Open a connection within the request's time limit, and return it. Raises OSError."""
         sock = socket.socket(self.target.family, socket.SOCK_STREAM)
         try:
             sock.settimeout(self.target.timeout)

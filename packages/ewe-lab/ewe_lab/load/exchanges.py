@@ -153,6 +153,7 @@ def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange
         receive_exactly(socks[-1], len(answer))
 
     def serve(socks: Sockets) -> bool:
+        """Receive a request, send the answer; return False if the other end has closed."""
         if len(receive_exactly(socks[0], len(request))) < len(request):
             return False
         socks[-1].sendall(answer)

@@ -36,7 +36,7 @@ ERRORS = {
 
 
 def parse_httperf(text: str) -> Sample:
-    """Read httperf's report. Raises LabError."""
+    """Return the sample of httperf's report. Raises LabError."""
     total = TOTAL.search(text)
     if total is None:
         raise LabError(f"httperf: {last_line(text)}")
@@ -64,7 +64,7 @@ def parse_httperf(text: str) -> Sample:
 def run_httperf(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run arrivals without warm-up, to the end of the last session. Raises LabError."""
+    """Run arrivals without warm-up, to the end of the last session; return the sample. Raises LabError."""
     if load.phases or load.users or load.tls:
         raise LabError("httperf knows no phases, no shared connections, and no TLS here")
     parts = urlsplit(url)

@@ -71,6 +71,7 @@ def request_function(
     """
 
     def ask() -> bytes:
+        """Send the request; return the whole answer, if it is a right one. Raises LabError."""
         try:
             sock.sendall(request)
             answer = sock.recv(PIECE_BYTES)
@@ -152,6 +153,7 @@ def engine(
         control, data = set_kernel_timeout(driver.control), set_kernel_timeout(driver.data)
 
         def ask() -> bytes:
+            """Send the request; return the engine's output, if it is a right one. Raises LabError."""
             try:
                 control.sendall(lines)
                 mark = control.recv(MARK_BYTES)  # the end of the response: all output has been written

@@ -53,7 +53,9 @@ def run(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load on a core; tell the observer when the measured time begins and ends. Raises LabError.
+    """Run a load on a core; return its sample. Raises LabError.
+
+    observer: learns when the measured time begins and ends.
 
     prefix: the first words of the tool's command, such as those that run it behind a slow link.
     """
@@ -73,7 +75,7 @@ def run(
 def run_locust_as_tool(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run locust. Saturation is a closed loop without think time."""
+    """Run locust, with saturation as a closed loop without think time; return the sample."""
     if load.shape == "saturation":
         load = replace(load, shape="closed", think=0.0)
     return run_locust(load, url, core, observer, prefix)
@@ -85,6 +87,7 @@ def measure_with_wrk(
     """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError."""
 
     def measure(seconds: float) -> Sample:
+        """Run wrk for so many seconds; return its report as a sample."""
         began = time.monotonic()
         report = run_wrk(
             url.rstrip("/") + load.path,

@@ -61,6 +61,7 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
     stopped = threading.Event()
 
     def serve() -> None:
+        """Receive questions, and let a timer send each answer, so that a slow one delays no other."""
         while True:
             question, client = sock.recvfrom(512)
             if stopped.is_set():

@@ -65,7 +65,7 @@ class SshHost:
 
 
 def parse_host(text: str) -> SshHost:
-    """Read `[USER@]NAME[:PORT]`, with an IPv6 address in brackets. Raises LabError."""
+    """Return the host that `[USER@]NAME[:PORT]` names, with an IPv6 address in brackets. Raises LabError."""
     found = HOST.fullmatch(text)
     if found is None or int(found[3] or 1) not in range(1, 65536):
         raise LabError(f"{printable(text)!r} is not a host for ssh: write [USER@]NAME[:PORT]")

@@ -55,6 +55,7 @@ class TargetWatch(Watch):
         self.server_names = ""  # the names of the processes that the agent reads
 
     def __enter__(self) -> TargetWatch:
+        """Start the agent on the target's machine; if that fails, all figures are unknown, and the load goes on."""
         if self.unknown_because:
             return self
         try:

@@ -151,7 +151,7 @@ class LoadHosts:
 
 
 def port_of_master(answer: IO[bytes]) -> int:
-    """Read the port from the first line of the master. Raises LabError."""
+    """Return the port that the first line of the master names. Raises LabError."""
     for line in lines_within(answer, MASTER_S):
         word, _, number = line.partition(b" ")
         if word == b"port" and number.isdigit():

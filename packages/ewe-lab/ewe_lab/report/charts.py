@@ -60,7 +60,7 @@ class DrawnChart:
 
 
 def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
-    """Draw a chart. name: unique in the page. `svg` is empty if there is nothing to show."""
+    """Draw a chart; return it. name: unique in the page. `svg` is empty if there is nothing to show."""
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
         return draw_bars_chart(chart, table, experiment, name)
@@ -86,7 +86,7 @@ def without_repeats(values: Sequence[str]) -> list[str]:
 def draw_bars_chart(
     chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str
 ) -> DrawnChart:
-    """Draw a group of bars for each server."""
+    """Draw a group of bars for each server; return the chart, an empty one if there is no figure."""
     shown = [
         each for each in judge(table, experiment) if not chart.columns or each.cell.column in chart.columns
     ]
@@ -131,7 +131,7 @@ def draw_bars_chart(
 
 
 def bars_description(title: str, what: str, bars_by_server: dict[str, list[Bar]]) -> str:
-    """Describe a bar chart in words, for screen readers."""
+    """Return a bar chart in words, for screen readers."""
     summary = "; ".join(
         f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
@@ -253,7 +253,7 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 
 
 def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw bars that are made of parts, with the document's above ours. name: unique in the page."""
+    """Draw bars that are made of parts, with the document's above ours; return the chart. name: see draw()."""
     parts = without_repeats([part_of(chart, cell) for cell in cells])
     kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
     bars_by_server: dict[str, list[Bar]] = {}
@@ -361,7 +361,7 @@ def draw_stack(
 
 
 def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw, for each server, its errors by kind in percent, the document's above ours."""
+    """Draw, for each server, its errors by kind in percent, the document's above ours; return the chart."""
     kinds: list[str] = []
     bars_by_server: dict[str, list[Bar]] = {}
     rows = []
@@ -418,7 +418,7 @@ def error_bar(found: dict[str, float], source: str) -> Bar:
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:
-    """Read the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind."""
+    """Return the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind; {} without any."""
     total = PRINTED_OF.search(cell.paper_note)
     if not total:
         return {}

@@ -135,7 +135,7 @@ def kept_file(page: Path) -> Path:
 
 
 def load(path: Path) -> KeptFindings:
-    """Read the file beside a page; without one there are no findings. Raises OSError, BadResults."""
+    """Return the findings in the file beside a page; none if there is no file. Raises OSError, BadResults."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found.get("format") != FORMAT:

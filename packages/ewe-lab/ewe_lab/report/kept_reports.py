@@ -28,7 +28,10 @@ def kept_report(directory: Path, id: str) -> Path:
 
 
 def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:
-    """Write the report of one experiment by renaming a complete file. code: the version. Raises OSError."""
+    """Write the report of one experiment by renaming a complete file; return its path. Raises OSError.
+
+    code: the version of the code that was measured.
+    """
     machine = {**results.machine, "code": code}
     alone = Results(results.started, table.command or results.command, machine, [table])
     directory.mkdir(parents=True, exist_ok=True)

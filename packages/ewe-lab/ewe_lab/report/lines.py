@@ -70,7 +70,10 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
 
 
 def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
-    """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
+    """Draw a line for each server against x; return the picture and its figures, all empty without a figure.
+
+    order: of servers, so that each keeps its colour in all charts.
+    """
     found = chart_lines(chart, cells, order)
     if not found:
         return "", [], []
@@ -210,7 +213,7 @@ def timeline_cell(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
 
 
 def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
-    """Draw each second of a cell's middle sample: a panel for each kind of figure."""
+    """Draw each second of a cell's middle sample, a panel for each kind of figure; return picture and figures."""
     cell = timeline_cell(chart, cells)
     sample = figures.middle_sample(cell) if cell else None
     if cell is None or sample is None:

@@ -40,7 +40,7 @@ def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding
 def finding_with_doubts(
     found: Finding, table: ExperimentTable, experiment: Experiment | None, checked: bool
 ) -> Finding:
-    """Add to a finding the reasons to doubt it, or replace it by no verdict: the one place that all verdicts pass.
+    """Return a finding with the reasons to doubt it, or no verdict in its place. All verdicts pass this function.
 
     No verdict is given beside other programs, unless they cannot change it. Each verdict names the spread of the
     repeats. checked: the finding is that of the experiment's own check.
@@ -152,7 +152,7 @@ def outcome_of(winner: Winner) -> str:
 
 
 def cpu_time_sentence(cells: Sequence[Cell]) -> str:
-    """Name the other costs beside the greatest difference of CPU time for a reply; "" if there is none.
+    """Return a sentence on the greatest difference of CPU time for a reply, and on other costs; "" without one.
 
     A reply may cost more if the kernel changes the running thread more often for it, if there are more
     processes and threads, and if they need more memory. The sentence names only figures that differ by half or
@@ -429,7 +429,7 @@ def has_wide_spread(cell: Cell) -> bool:
 
 
 def count_findings(words: Sequence[str]) -> str:
-    """Count the claims by their finding."""
+    """Return a sentence that counts the claims by their finding; "" for fewer than two claims."""
     known = (*verdicts.JUDGED, verdicts.NOT_TESTABLE, verdicts.NO_VERDICT)
     parts = [f"{words.count(word)} {plural(word, words.count(word))}" for word in known if word in words]
     total = sum(word in known for word in words)

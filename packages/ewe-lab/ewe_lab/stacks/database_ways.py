@@ -58,7 +58,7 @@ class DatabaseWay:
 def by_scenario(
     scenario: Scenario, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a scenario of ewe_lab.stacks.reports with ewe."""
+    """Serve a scenario of ewe_lab.stacks.reports with ewe; yield the server and the path of the report."""
     tested = ServerUnderTest(scenario.name, model=SCENARIO_MODEL)
     with (
         reports.start_scenario(lab, scenario, database, daemon, tested) as (adapted, path),
@@ -71,7 +71,7 @@ def by_scenario(
 def by_servlet(
     driver: servlets.JDBCDriver, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a servlet. It uses no database daemon."""
+    """Serve a servlet; yield the server and the path of the report. `daemon` is not used."""
     with servlets.served(lab, driver, database.jdbc, database.pids) as found:
         yield found
 

@@ -100,7 +100,7 @@ def programs() -> str:
 
 @contextmanager
 def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDatabase]:
-    """Make a database with the sample rows. A server, if the database has one, runs until the block is left.
+    """Make a database with the sample rows; yield it. Its server, if it has one, runs until the block is left.
 
     pinned: the database server runs on the core of the servers under test, else on all cores.
     """

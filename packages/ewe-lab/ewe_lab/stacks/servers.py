@@ -151,7 +151,7 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
 def run_nginx(
     *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
 ) -> Iterator[StartedServer]:
-    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
+    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does; yield it."""
     with run_other_server(
         "nginx", root=root, directory=directory, core=core, access_log=access_log
     ) as server:

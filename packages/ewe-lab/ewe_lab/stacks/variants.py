@@ -132,6 +132,7 @@ class LazyFork(Fork):
     """A process per connection. It is reaped when the next connection comes, without signals, as in EWE."""
 
     def serve(self, listener: Listener) -> None:
+        """Accept, reap the children that have ended meanwhile, and fork, until the listener is closed."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
         orphans.adopt_orphans()  # as Fork does
         while not listener.closed:
@@ -148,6 +149,7 @@ class PidfdFork(Fork):
     """A process per connection. A pidfd reports the end of a child, instead of a signal."""
 
     def serve(self, listener: Listener) -> None:
+        """Wait for connections and for the ends of children at the same time, until no child is left."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         orphans.adopt_orphans()
         while not listener.closed or self.children:

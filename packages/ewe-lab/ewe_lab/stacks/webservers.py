@@ -231,6 +231,7 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
     """
 
     def prepare(setup: Setup) -> list[str]:
+        """Write apache.conf; return the command."""
         behind = setup.behind
         names, handler = APACHE_HANDLERS[behind.gateway] if behind else ((), "")
         files = {"php": mod_php()}  # the only module whose file is not named after it
