@@ -175,5 +175,5 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
         )
 
     table = ExperimentTable("compare", f"{load.description()}, {load.path}", command=command)
-    count = sum(not why_server_is_missing(server) for server in tested)
+    count = sum(not why_server_is_missing(server) for server in tested)  # for the estimate only
     return PlannedTable(table, run, count * options.repeats * expected_s(load))

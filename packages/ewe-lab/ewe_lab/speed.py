@@ -157,7 +157,8 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         str(row.connections),
     )
     if not row.samples:
-        return (*about, *["-"] * 6, row.notes())
+        figure_count = len(COLUMNS) - len(about)
+        return (*about, *["-"] * figure_count, row.notes())
     spread = [sample_figures(sample)["micros"] for sample in row.samples]
     return (
         *about,

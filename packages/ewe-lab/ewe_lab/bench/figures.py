@@ -106,7 +106,7 @@ def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
         return size_text(value)
     if name in ("client", "lost"):
         return percent_text(value)
-    if name in ("rate", "micros") or not name.startswith("extra."):
+    if name in ("rate", "micros") or not name.startswith("extra."):  # the title names their unit
         return number_text(value)
     return f"{number_text(value)} {unit}".rstrip()
 

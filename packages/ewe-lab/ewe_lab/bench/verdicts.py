@@ -218,7 +218,7 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
 
     reference: the cell of our reference server. paper_reference: the cell with the figure of the document's.
     """
-    if cell.value == "lost":
+    if cell.value == "lost":  # shares are not compared by ratios: the reference may have lost nothing
         return judge_lost_share(cell)
     ours, reason = our_ratio(cell, reference)
     if cell.paper is None:
@@ -318,7 +318,7 @@ def verdict_of_column(verdicts: Iterable[str]) -> str:
 
 
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:
-    """Say how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
+    """Return how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
     count = Counter(judged.verdict for judged in judged_cells)
     tested = sum(count[verdict] for verdict in TESTED)
     if not tested:

@@ -262,6 +262,7 @@ def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
             lines = task.read_text(errors="replace").splitlines()
         except OSError:
             continue
+        # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
         counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
         if len(counts) == 2:
             found[pid, int(task.parent.name)] = (counts[0], counts[1])

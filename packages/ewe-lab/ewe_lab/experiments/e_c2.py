@@ -47,7 +47,9 @@ def run(lab: Bench) -> Iterator[Cell]:
                         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
                         with connections(server.url, offered, COMPLETE_HEAD) as opened:
                             count = count_answered(opened, QUIET_S)
-                    sample = Sample("sockets", seconds=0.0, requests=offered, replies=count, connections=len(opened))
+                    sample = Sample(
+                        "sockets", seconds=0.0, requests=offered, replies=count, connections=len(opened)
+                    )
                     sample.extra["accepted"] = count
                     cell.samples.append(sample)
                 except LabError as reason:

@@ -143,16 +143,17 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
 
 def copy_program(isolation: str, directory: Path, name: str) -> str:
     """Make a copy of the library, or of the program; return the path of its URL."""
-    ending, options = (".cgi", ["-DPROGRAM"]) if isolation == PROGRAM else (".so", [])
-    first = directory / f"first{ending}"
+    is_program = isolation == PROGRAM
+    ending = ".cgi" if is_program else ".so"
+    first = directory / f"first{ending}"  # compiled once, then copied
     if not first.exists():
         source = compiled.SOURCES / "faults.c"
-        if options:
-            compiled.build(source, first, *options)
+        if is_program:
+            compiled.build(source, first, "-DPROGRAM")
         else:
             compiled.library(source, first)
     shutil.copy(first, directory / f"{name}{ending}")
-    return f"/{'cgi-bin' if isolation == PROGRAM else 'libcgi-bin'}/{name}{ending}"
+    return f"/{'cgi-bin' if is_program else 'libcgi-bin'}/{name}{ending}"
 
 
 def measure_fault(
@@ -187,8 +188,9 @@ def measure_fault(
             "millis": millis,
         }
         asked = sum(client.asked for client in clients)
+        answered = asked - int(extra["lost"])
         sample = Sample(
-            "sockets", seconds=0.0, requests=asked, replies=asked - int(extra["lost"]), connections=asked, extra=extra
+            "sockets", seconds=0.0, requests=asked, replies=answered, connections=asked, extra=extra
         )
         lost_notes = [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
         sample.notes += lost_notes if again else [*lost_notes, "the library did not answer again"]

@@ -120,7 +120,7 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
     cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
     count = int(lab.quick_or_full(*CALLS_PER_BLOCK))
     try:
-        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, write=False))
         try:
             with Client(daemon.address) as client, on_core(load_core()):
                 by_daemon = asker(client)

@@ -33,6 +33,7 @@ SMALL_ONES = 40
 AGEING = 8  # the default of schedule-ageing
 OCCUPIES_BYTES = 16 * 1024 * 1024  # more than the buffers of both sockets
 BUFFER_BYTES = 64 * 1024  # of the client that does not read
+RECEIVE_BYTES = 1024 * 1024  # of one receive
 TIMEOUT_S = 20.0
 SETTLE_S = 0.3  # seconds until the server has seen all heads
 MEAN, BEFORE = "mean response time", "small files before the large one"
@@ -141,7 +142,7 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
         if not found:
             raise LabError(f"a client got no response within {TIMEOUT_S:g} s")
         for descriptor, _ in found:
-            if not by_descriptor[descriptor].recv(1 << 20):
+            if not by_descriptor[descriptor].recv(RECEIVE_BYTES):  # the server has closed: the response is complete
                 ends[descriptor] = time.monotonic()
                 poll.unregister(descriptor)
     return [ends[sock.fileno()] for sock in clients]

@@ -231,6 +231,7 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
             continue
         total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
         costs[blog] = min(total.values())
+        # A server that runs the pages in its own processes (mod_php) has no such part
         apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
             f"{blog}: a page takes {range_text(total, milliseconds)} of CPU in all. Where a process beside the web "

@@ -63,7 +63,9 @@ class PingedAnswer:
         self.received = 0
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes of the answer, b"" for its end; return whether it is complete. Raises a WrongAnswer, OSError.
+        """Take bytes of the answer, b"" if the server has closed; return whether the answer is complete.
+
+        Raises a WrongAnswer, OSError.
 
         A complete answer is added to the result.
         """

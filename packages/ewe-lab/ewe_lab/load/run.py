@@ -33,7 +33,7 @@ def choose_tool(load: Load) -> str:
     tools: tuple[str, ...] = tools_of_shape.get(load.shape, ())
     if not tools:
         raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(tools_of_shape)}")
-    if load.tool:
+    if load.tool:  # the load names its tool
         if load.tool not in tools:
             raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
         return load.tool

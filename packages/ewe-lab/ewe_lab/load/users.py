@@ -63,7 +63,7 @@ def send_request(
     connections_before, received_before = connection.connections, connection.received
     sent = time.perf_counter()
     plan.recorder.count_sent(client, sent)
-    error = ""
+    error = ""  # the kind of the error
     try:
         connection.ask(number)
     except (OSError, StatusError, BadAnswer) as reason:

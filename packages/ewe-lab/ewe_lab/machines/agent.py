@@ -229,6 +229,7 @@ class ResourceReader:
             return
         for thread in threads:
             lines = text_of_file(f"{directory}/{thread}/status").splitlines()
+            # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
             counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
             if len(counts) == 2:
                 self.switches[pid, thread] = counts
@@ -352,7 +353,7 @@ def main() -> None:
     try:
         reader = carry_out_order(machine, json.loads(sys.stdin.buffer.readline().decode()))
         for line in sys.stdin.buffer:
-            machine.last_line_at = time.monotonic()
+            machine.last_line_at = time.monotonic()  # an empty line says only that the lab is still there
             if line == b"c\n":
                 machine.send_message(clock=time.time())
             elif line == b"r\n" and reader is not None:

@@ -252,6 +252,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     found, sample = terminal.row_texts(cell), figures.middle_sample(cell)
     setting = " ".join(filter(None, (cell.column, terminal.setting_text(cell.x, experiment))))
     own = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    # Repeats that differ much are named, also those of a figure that has its own column
     if summary.has_wide_spread(cell) and cell.spread:
         own = " ".join(
             (
@@ -260,7 +261,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
                 "(" + " to ".join(figures.named_figure_text(cell.value, end) for end in cell.spread) + ")",
             )
         )
-    both = [found["thr"], found["proc"]]
+    counts = [found["thr"], found["proc"]]
     return {
         "server": cell.server,
         "setting": setting,
@@ -270,7 +271,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
         **{title: found[title] for title in terminal.TITLES},
         "CPU µs": found["CPU µs"],
         "memory": found["memory"],
-        "threads, processes": ", ".join(both) if any(both) else "",
+        "threads, processes": ", ".join(counts) if any(counts) else "",
         "generator": figures.percent_text(sample.client) if sample and sample.client is not None else "",
         "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
         "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +41,7 @@ DRIVERS = {SQLITE: "sqlite", POSTGRESQL: "postgresql"}
 DATABASE_NAME = "log"  # of the database, in requests to the daemon
 ACCOUNT = "postgres"  # initdb refuses root
 INITDB_TIMEOUT_S = 60.0  # seconds that initdb may take
+CONNECT_TRIES = 100  # how often a connection is tried while PostgreSQL is starting up
 MAX_CONNECTIONS = 100  # the most connections to PostgreSQL
 # -F: no fsync, since a crash may lose the data
 POSTGRES_OPTIONS = ("-c", f"max_connections={MAX_CONNECTIONS}", "-c", "jit=off", "-F")
@@ -196,7 +197,7 @@ def load(source: str) -> None:
     """Make PostgreSQL's table, fill it with the sample, and make its index. source: the connection string."""
     import psycopg
 
-    for _ in range(100):  # PostgreSQL listens before it answers
+    for _ in range(CONNECT_TRIES):  # PostgreSQL listens before it answers
         try:
             connection = psycopg.connect(source, autocommit=True)
             break
@@ -217,7 +218,7 @@ def load(source: str) -> None:
 def with_report(database: LabDatabase) -> LabDatabase:
     """Return the database with the digest and the length of its report, which each answer is compared with."""
     try:
-        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, write=False))
         try:
             found = connection.execute(REPORT, ())
             body = b"".join(fragments("TABLE", found.columns, found.rows))
@@ -226,7 +227,7 @@ def with_report(database: LabDatabase) -> LabDatabase:
     except DatabaseError as reason:
         raise LabError(f"{database.name}: {reason}") from None
     digest = hashlib.sha256(body).hexdigest()
-    return LabDatabase(database.name, database.source, digest, len(body), database.port, database.pids)
+    return replace(database, digest=digest, length=len(body))
 
 
 @contextmanager

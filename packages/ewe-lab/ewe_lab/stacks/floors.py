@@ -53,7 +53,7 @@ def parse_once(connection: socket.socket, answers: Answers) -> bool:
     if not head:
         return False
     line, _, rest = head.decode("latin-1").partition("\r\n")
-    _method, _target, _version = line.split(" ")
+    _method, _target, _version = line.split(" ")  # not used: the work counts
     fields = {}
     for each in rest.split("\r\n"):
         name, _, value = each.partition(":")
