@@ -348,7 +348,7 @@ def list_experiments(options: argparse.Namespace) -> int:
             document = experiment.document
             print(f"{document}:")
         mark = "q" if experiment.quick else " "
-        # Without `run` it cannot be run yet, and waits for what `needs` says
+        # Without `run` it cannot be run yet: `needs` names the missing precondition
         length = f"{experiment.minutes:4.1f} min" if experiment.run else "  waits "
         reason = "" if experiment.run else f" ({experiment.needs})"
         print(f"  {experiment.id:9} {mark} {length}  {experiment.title}{reason}")
@@ -434,7 +434,7 @@ def write_claims(options: argparse.Namespace) -> int:
 
 
 def renew_claims(options: argparse.Namespace) -> int:
-    """Measure what the page of claims lacks; return the exit status."""
+    """Measure the claims whose verdicts the page lacks, or has had for long; return the exit status."""
     raise_if_extra_is_missing()
     from ewe_lab import renew
     from ewe_lab.bench.results import BadResults

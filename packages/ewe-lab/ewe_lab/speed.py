@@ -97,7 +97,7 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def foreign_share(sample: Sample) -> float:
-    """Return the share of the server's core that other programs used: what is busy, less the server's part."""
+    """Return the share of the server's core that other programs used: its busy share, less the server's part."""
     found = sample_figures(sample)
     return max(found["server_core"] - found["server"], 0.0)
 

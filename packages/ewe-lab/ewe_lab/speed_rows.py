@@ -299,7 +299,7 @@ def contestants(
     takes_time = setting.asked or (setting.tls and not (setting.keep_alive or setting.resumed))
     found = []
     for each in chosen:
-        if each.name in FLOORS_AT:  # a floor sends the page of this size only, whatever is requested
+        if each.name in FLOORS_AT:  # a floor answers every request with the page of this size
             is_of_use = (
                 setting.size == TARGETS_AT.size and not setting.asked and FLOORS_AT[each.name](setting)
             )

@@ -43,7 +43,7 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
 
 
 def small(value: Any) -> Any:
-    """Return a value for JSON, without fields that have their default, and without what only charts need.
+    """Return a value for JSON, without fields that have their default, and without those that only charts need.
 
     Floats get DIGITS significant digits.
     """

@@ -43,7 +43,7 @@ class ChartLine:
 def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[ChartLine]:
     """Return a line for each server (and column, if there is more than one) that has an x and a figure.
 
-    order: of servers. A line has the colour of its server's place there, else of its own place.
+    order: of servers. A server in it gives its line the colour of this position; other lines are numbered.
     """
     columns = {cell.column for cell in cells if cell.x is not None}
     found: dict[str, list[tuple[float, float]]] = {}

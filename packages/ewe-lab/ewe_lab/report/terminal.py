@@ -159,7 +159,7 @@ def row_texts(cell: Cell) -> dict[str, str]:
         return {"server": cell.server} | dict.fromkeys(names, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
     unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
-    # A figure that only this experiment has stands in a column of its own
+    # A figure that only this experiment has stands in a separate column
     own = (
         figures.named_figure_text(cell.value, cell.median, cell.unit)
         if cell.value.startswith("extra.")
