@@ -436,10 +436,11 @@ def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnd
 
 def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
     """Return the load for a setting. wrk resumes the session of a TLS connection, ab does not."""
-    asked = ASKED[setting.asked] if setting.asked else Load(path=f"/{setting.size}.html", length=setting.size)
+    whole_file = Load(path=f"/{setting.size}.html", length=setting.size)
+    request_load = ASKED[setting.asked] if setting.asked else whole_file
     whole_handshake = setting.tls and not (setting.keep_alive or setting.resumed)
     return replace(
-        asked,
+        request_load,
         shape="saturation",
         users=connections,
         seconds=seconds,
@@ -447,7 +448,7 @@ def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
         keep_alive=setting.keep_alive,
         varied=setting.varied,
         tls="default" if setting.tls else "",
-        tool=asked.tool or ("ab" if whole_handshake else "wrk"),
+        tool=request_load.tool or ("ab" if whole_handshake else "wrk"),
     )
 
 
@@ -492,9 +493,9 @@ def size_text(size: int) -> str:
 
 def describe(setting: SpeedSetting) -> str:
     """Return a setting in words."""
-    kept = "keep-alive" if setting.keep_alive else "a connection a request"
+    connections_text = "keep-alive" if setting.keep_alive else "a connection a request"
     log = "on" if setting.access_log else "off"
-    return ", ".join((size_text(setting.size), kept, f"access log {log}", *setting_notes(setting)))
+    return ", ".join((size_text(setting.size), connections_text, f"access log {log}", *setting_notes(setting)))
 
 
 def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:

@@ -347,14 +347,14 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
     reference, paper_reference = experiment.references(most_changed.cell.column)
     printed_reference = paper_reference or reference
     printed_name = most_changed.cell.paper_server or most_changed.cell.server
-    then = f"{printed_name} had {ratio_text(most_changed.paper)} times {printed_reference}'s figure"
-    now = (
+    printed_clause = f"{printed_name} had {ratio_text(most_changed.paper)} times {printed_reference}'s figure"
+    our_clause = (
         f"{most_changed.cell.server} has {ratio_text(most_changed.ours)} times {reference}'s now{at_setting}"
     )
     if log_distance(most_changed) <= math.log(MAX_RATIO_FACTOR):
         moved = f"no ratio moved by more than {MAX_RATIO_FACTOR}"
-        return f"Little has changed: {moved}; at most, {then} then, and {now}."
-    text = f"What changed most: {then} then, and {now}."
+        return f"Little has changed: {moved}; at most, {printed_clause} then, and {our_clause}."
+    text = f"What changed most: {printed_clause} then, and {our_clause}."
     if clause := inverted_pair(tested):
         text = text.removesuffix(".") + f"; {clause}."
     return text
@@ -380,14 +380,15 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
-        then, now = ahead.paper / behind.paper, ahead.ours / behind.ours
-        if side_of_reference(then) == 1 and side_of_reference(now) == -1:
-            inverted.append((then / now, ahead, behind, then, now))
+        printed_ratio, ratio_here = ahead.paper / behind.paper, ahead.ours / behind.ours
+        if side_of_reference(printed_ratio) == 1 and side_of_reference(ratio_here) == -1:
+            inverted.append((printed_ratio / ratio_here, ahead, behind, printed_ratio, ratio_here))
     if not inverted:
         return ""
-    _, ahead, behind, then, now = max(inverted, key=lambda pair: pair[0])
+    _, ahead, behind, printed_ratio, ratio_here = max(inverted, key=lambda pair: pair[0])
     faster, slower = ahead.cell.server, behind.cell.server
-    return f"{faster} had {ratio_text(then)} times {slower}'s, and has {ratio_text(now)} times now"
+    had, has = ratio_text(printed_ratio), ratio_text(ratio_here)
+    return f"{faster} had {had} times {slower}'s, and has {has} times now"
 
 
 def with_capital(text: str) -> str:

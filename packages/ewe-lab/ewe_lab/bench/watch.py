@@ -104,11 +104,11 @@ class Watch:
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
-        first, second = self.readings[0].at, 1
-        while not self.stop.wait(max(first + second * SAMPLE_EVERY_S - time.monotonic(), 0)):
+        first, next_index = self.readings[0].at, 1
+        while not self.stop.wait(max(first + next_index * SAMPLE_EVERY_S - time.monotonic(), 0)):
             self.take_reading()
             # The next whole second; a slow reading may have taken several
-            second = int((time.monotonic() - first) / SAMPLE_EVERY_S) + 1
+            next_index = int((time.monotonic() - first) / SAMPLE_EVERY_S) + 1
 
     def take_reading(self) -> None:
         """Add a reading to `readings`."""

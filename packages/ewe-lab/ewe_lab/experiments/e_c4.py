@@ -36,8 +36,8 @@ def check(table: ExperimentTable) -> Finding:
     gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    more = sum(gain > LEVEL_RATIO for gain in gains.values())
-    verdict = HOLDS if more == len(gains) else IN_PART if more else FAILS
+    gaining_count = sum(gain > LEVEL_RATIO for gain in gains.values())
+    verdict = HOLDS if gaining_count == len(gains) else IN_PART if gaining_count else FAILS
     summary = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
     return Finding(
         verdict, f"Replies on kept connections over replies with a connection for each: {summary}."

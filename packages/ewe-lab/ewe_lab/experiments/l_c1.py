@@ -89,9 +89,8 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
 
 def sample_of(micros: list[float]) -> Sample:
     """Return the sample of some calls, with the median of their µs."""
-    return Sample(
-        "pinger", seconds=0.0, requests=len(micros), replies=len(micros), extra={"micros": statistics.median(micros)}
-    )
+    extra = {"micros": statistics.median(micros)}
+    return Sample("pinger", seconds=0.0, requests=len(micros), replies=len(micros), extra=extra)
 
 
 def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:

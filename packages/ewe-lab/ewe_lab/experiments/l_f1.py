@@ -187,11 +187,10 @@ def measure_fault(
             "status": float(status),
             "millis": millis,
         }
-        asked = sum(client.asked for client in clients)
-        answered = asked - int(extra["lost"])
-        sample = Sample(
-            "sockets", seconds=0.0, requests=asked, replies=answered, connections=asked, extra=extra
-        )
+        request_count = sum(client.asked for client in clients)
+        answered = request_count - int(extra["lost"])
+        sample = Sample("sockets", seconds=0.0, requests=request_count, replies=answered, extra=extra)
+        sample.connections = request_count
         lost_notes = [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
         sample.notes += lost_notes if again else [*lost_notes, "the library did not answer again"]
         lost.samples.append(sample)
@@ -234,6 +233,6 @@ def check(table: ExperimentTable) -> Finding:
         cells = [cell for cell in table.cells if cell.column == isolation and cell.samples]
         if cells:
             count = sum(sample.extra["lost"] for cell in cells for sample in cell.samples)
-            asked = sum(sample.requests for cell in cells for sample in cell.samples)
-            summary += f"; {isolation} other clients lost {count:.0f} of {asked:,} requests"
+            request_count = sum(sample.requests for cell in cells for sample in cell.samples)
+            summary += f"; {isolation} other clients lost {count:.0f} of {request_count:,} requests"
     return Finding(HOLDS if caught == again == len(samples) else FAILS, f"{summary}.")

@@ -88,11 +88,11 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
 
 def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
     """Return the µs of each step of each start. Another process measures them. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
+    steps_command = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
+        running(steps_command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_MEASUREMENT_S):
             raise LabError(

@@ -161,9 +161,9 @@ def sample(handling: Handling) -> Sample:
     """Return the sample of a size: the median time of a request in the server, in ms."""
     millis = statistics.median(handling.seconds) * 1e3
     count = len(handling.seconds)
-    usage = Usage(handling.server + handling.program)
+    extra, usage = {"millis": millis}, Usage(handling.server + handling.program)
     return Sample(
-        "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra={"millis": millis}, usage=usage
+        "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra=extra, usage=usage
     )
 
 

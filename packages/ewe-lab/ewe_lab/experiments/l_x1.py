@@ -44,11 +44,11 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
     """Return the µs of an exchange of each run. Another process measures them. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
+    exchanges_command = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
+        running(exchanges_command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"{count} exchanges took longer than {MAX_RUN_S} s")
@@ -62,8 +62,8 @@ def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
 
 def micros_by_part(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the µs of each part, and of all together."""
-    byte, raw, whole = (min(rounds[name]) for name in (BYTE, RAW, PROTOCOL))
-    return {CONTROL: byte, COMMUNICATION: raw - byte, CODEC: whole - raw, TOTAL: whole}
+    byte, raw, protocol = (min(rounds[name]) for name in (BYTE, RAW, PROTOCOL))
+    return {CONTROL: byte, COMMUNICATION: raw - byte, CODEC: protocol - raw, TOTAL: protocol}
 
 
 RUNS_OF_PART = {CONTROL: (BYTE,), COMMUNICATION: (RAW, BYTE), CODEC: (PROTOCOL, RAW), TOTAL: (PROTOCOL,)}

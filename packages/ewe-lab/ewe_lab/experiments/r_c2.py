@@ -74,13 +74,13 @@ def start_daemons(
 ) -> RunningServer:
     """Run `count` daemons, and ewe with the application that asks them; return ewe. stack: ends them."""
     settings = (f"daemons = {count}", f"connections = {count}")  # the daemons share the connections
-    asked = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
+    running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",
         model="pool",
         options=("--poolthreads", str(CLIENTS), "--wsgi", "/report=ewe_lab.stacks.asking:application"),
-        variables=((asking.DAEMON, asked.address), (asking.STATEMENT, statement)),
-        other_pids=(asked.pid, *database.pids),
+        variables=((asking.DAEMON, running_daemon.address), (asking.STATEMENT, statement)),
+        other_pids=(running_daemon.pid, *database.pids),
     )
     return stack.enter_context(lab.start(tested, lab.site([])))
 

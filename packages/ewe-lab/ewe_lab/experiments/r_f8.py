@@ -204,15 +204,15 @@ def check(table: ExperimentTable) -> Finding:
         }
         wall = {name: time for name in ROWS if (time := medians.get((name, column_of(system, RET, "wall"))))}
         # Scenario 7 does not connect to a database.
-        own = {name: time for name, time in con.items() if name != CGI_DAEMON}
-        if EMBEDDED not in own or len(own) < 2:
+        connect_times = {name: time for name, time in con.items() if name != CGI_DAEMON}
+        if EMBEDDED not in connect_times or len(connect_times) < 2:
             continue
         shares = {name: con[name] / (con[name] + ret[name]) for name in con if con[name] + ret[name] > 0}
         part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
-        part_holds.append(min(own, key=own.__getitem__) == EMBEDDED)
+        part_holds.append(min(connect_times, key=connect_times.__getitem__) == EMBEDDED)
         part_holds.append(bool(wall) and max(wall, key=wall.__getitem__) == CGI_DAEMON)
-        words = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
-        pieces.append(f"{system}: connecting is of the CPU time {words}")
+        share_texts = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
+        pieces.append(f"{system}: connecting is of the CPU time {share_texts}")
     adds = {
         cell.column: cell.median
         for cell in table.cells

@@ -75,23 +75,24 @@ def run(lab: Bench) -> Iterator[Cell]:
 def run_application(lab: Bench) -> Iterator[RunningServer]:
     """Run ewe with the application, and the database daemon with the sessions' table; yield ewe."""
     memory = MEMORY_DIRECTORY if os.access(MEMORY_DIRECTORY, os.W_OK) else lab.directory
-    where = tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True)
-    with where as name:
+    with tempfile.TemporaryDirectory(
+        prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True
+    ) as name:
         files = Path(name) / "files"
         files.mkdir()
-        tier = Path(name) / "sessions.db"
-        with sqlite3.connect(tier) as connection:  # the block commits, and does not close
+        database_file = Path(name) / "sessions.db"
+        with sqlite3.connect(database_file) as connection:  # the block commits, and does not close
             connection.execute(sessions.CREATE_TABLE)
         connection.close()
         with databases.daemon(
-            lab, LabDatabase(SQLITE, str(tier)), name=sessions.DATABASE, write=True
-        ) as asked:
+            lab, LabDatabase(SQLITE, str(database_file)), name=sessions.DATABASE, write=True
+        ) as running_daemon:
             tested = ServerUnderTest(
                 "sessions",
                 model="thread",
                 options=("--wsgi", "/state=ewe_lab.stacks.sessions:application"),
-                variables=((sessions.SESSIONS, str(files)), (sessions.DAEMON, asked.address)),
-                other_pids=(asked.pid,),
+                variables=((sessions.SESSIONS, str(files)), (sessions.DAEMON, running_daemon.address)),
+                other_pids=(running_daemon.pid,),
             )
             with lab.start(tested, lab.site([])) as server:
                 yield server

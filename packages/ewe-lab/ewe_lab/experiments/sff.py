@@ -159,18 +159,18 @@ def check(table: ExperimentTable) -> Finding:
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
     }
-    most = TIMES[-1]
+    largest_factor = TIMES[-1]
     try:
-        fifo, aged, pure = (found[name, MEAN, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        fifo, aged, pure = (found[name, MEAN, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
         alike = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
-        first, bounded, last = (found[name, BEFORE, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        first, bounded, last = (found[name, BEFORE, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
     except KeyError:
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
     parts = (pure <= fifo / 2, 0.5 < alike < 2, first == 0 and bounded == AGEING and last == SMALL_ONES)
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
-        f"With a file {most:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with ageing,"
-        f" {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file came"
-        f" {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
+        f"With a file {largest_factor:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with "
+        f"ageing, {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file "
+        f"came {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
     )

@@ -120,8 +120,8 @@ def memory_cell(
     interpreter: Interpreter, name: str, column: str, sample: Sample, command: str, opcache: bool
 ) -> Cell:
     """Return a cell with the resident memory of the process that runs PHP. column: BEFORE or AFTER."""
-    asked = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
-    cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=asked)
+    load_text = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
+    cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=load_text)
     if interpreter.document:
         printed_before, printed_after = interpreter.printed(opcache)
         cell.paper = printed_after if column == AFTER else printed_before

@@ -48,11 +48,11 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def crash_and_count(server: RunningServer) -> Sample:
     """Let one handler crash; return the answers of the other clients and of a new one. Raises LabError."""
-    where = address(server.url)
+    server_address = address(server.url)
     opened: list[socket.socket] = []
     try:
         for number in range(1 + OTHER_CLIENTS):
-            opened.append(socket.create_connection(where, ANSWER_TIMEOUT_S))
+            opened.append(socket.create_connection(server_address, ANSWER_TIMEOUT_S))
             path = "/index.html" if number else "/crash"  # the handler of the first client crashes
             opened[-1].sendall(UNFINISHED_HEAD.format(path=path).encode())
         crashing, *others = opened
@@ -64,9 +64,8 @@ def crash_and_count(server: RunningServer) -> Sample:
     finally:
         for each in opened:
             each.close()
-    return Sample(
-        "sockets", seconds=0.0, extra={"lost": lost, "again": float(new_client_is_answered(where, server.pid))}
-    )
+    again = float(new_client_is_answered(server_address, server.pid))
+    return Sample("sockets", seconds=0.0, extra={"lost": lost, "again": again})
 
 
 def complete_request(sock: socket.socket) -> bool:

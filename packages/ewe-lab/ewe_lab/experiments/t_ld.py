@@ -247,8 +247,8 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
         peaks = range_text(memory, figures.size_text)
         yield f"{blog}: memory at its peak is {peaks}. {lost_visitors_text(samples)}"
     if len(costs) > 1:
-        more = costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0
-        yield f"A page of WordPress costs {figures.number_text(more)} times the CPU time of the same page from SQL."
+        cost_ratio = figures.number_text(costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0)
+        yield f"A page of WordPress costs {cost_ratio} times the CPU time of the same page from SQL."
 
 
 def milliseconds(value: float | None) -> str:
@@ -322,9 +322,9 @@ def check(table: ExperimentTable) -> Finding:
     lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
     part_holds.append(lost > MAX_LOST_SHARE)
     pieces.append(f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase")
-    most = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
-    part_holds.append(most <= MAX_LOST_SHARE)
-    pieces.append(f"the others that the thesis names at most {figures.percent_text(most)}")
+    most_lost = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
+    part_holds.append(most_lost <= MAX_LOST_SHARE)
+    pieces.append(f"the others that the thesis names at most {figures.percent_text(most_lost)}")
     memory = {
         name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
     }

@@ -108,9 +108,9 @@ class Stack:
         for part, seconds in self.spent().items():
             if sample.replies:
                 sample.extra[part] = (seconds - before[part]) / sample.replies * 1e3
-        second = sample.phases[CAPACITY_PHASE]
-        if second.usage:
-            sample.extra["cpu"] = second.usage.cpu / second.seconds * 100
+        capacity_phase = sample.phases[CAPACITY_PHASE]
+        if capacity_phase.usage:
+            sample.extra["cpu"] = capacity_phase.usage.cpu / capacity_phase.seconds * 100
         return load, sample
 
     def spent(self) -> dict[str, float]:

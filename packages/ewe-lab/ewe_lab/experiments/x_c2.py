@@ -138,14 +138,16 @@ def check(table: ExperimentTable) -> Finding:
     if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
     bad = [cell for cell in cells if not is_as_claimed(cell)]
-    most = max(cells, key=lambda cell: cell.samples[0].extra["started"])
-    none = [cell for cell in cells if not cell.samples[0].extra["started"]]
+    most = max(cells, key=lambda cell: cell.samples[0].extra["started"])  # the point with the most starts
+    without_starts = [cell for cell in cells if not cell.samples[0].extra["started"]]
     started = most.samples[0].extra["started"]
     summary = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start an engine"
-    if none and (slow := most.samples[0].service) and (fast := none[0].samples[0].service):
+    slow = most.samples[0].service
+    fast = without_starts[0].samples[0].service if without_starts else None
+    if slow and fast:
         medians = f"{slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
         summary += f", and half of the answers take more than {medians}"
     if bad:
-        where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
-        return Finding(FAILS, f"Not as it should be with {where}. {summary}.")
+        bad_settings = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
+        return Finding(FAILS, f"Not as it should be with {bad_settings}. {summary}.")
     return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {summary}.")

@@ -370,12 +370,13 @@ def check(table: ExperimentTable) -> Finding:
     found = {layer: value for layer, value in share.items() if value is not None}
     if len(found) < len(LAYERS):
         return Finding(NOT_TESTABLE, "The layers were not all measured in Perl.")
-    most = found[FRONT] + found[SCRIPT]
-    least = min(found, key=lambda layer: found[layer])
-    parts = (most > 50, least == SWITCH)
+    front_and_script = found[FRONT] + found[SCRIPT]
+    least_layer = min(found, key=lambda layer: found[layer])
+    parts = (front_and_script > 50, least_layer == SWITCH)
     summary = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
-        f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {summary}).",
+        f"Front end and script together take {front_and_script:.0f} %, and the least is the {least_layer}'s (in "
+        f"Perl: {summary}).",
     )

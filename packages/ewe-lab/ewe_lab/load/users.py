@@ -118,10 +118,10 @@ def session_times(load: Load) -> Iterator[float]:
     _, first_rate = phases[0]
     for length, rate in ((load.warm_up, first_rate), *phases):
         if load.poisson:  # independent arrivals: the times between them have an exponential distribution
-            at = chance.expovariate(rate) if rate > 0 else length
-            while at < length:
-                yield start + at
-                at += chance.expovariate(rate)
+            arrival = chance.expovariate(rate) if rate > 0 else length
+            while arrival < length:
+                yield start + arrival
+                arrival += chance.expovariate(rate)
         else:
             number = 0
             while rate > 0 and number / rate < length:

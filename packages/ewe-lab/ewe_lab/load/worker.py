@@ -97,16 +97,16 @@ def main() -> int:
     order = json.load(sys.stdin)
     whole = value_from_json(Load, order["load"])
     assert isinstance(whole, Load)
-    number, of = int(order["number"]), int(order["of"])
+    worker_index, worker_count = int(order["number"]), int(order["of"])
     try:
-        plan = plan_of(part_of_load(whole, number, of), order["url"])
+        plan = plan_of(part_of_load(whole, worker_index, worker_count), order["url"])
     except (OSError, ValueError) as reason:
         print(f"cannot load {order['url']}: {reason}", file=sys.stderr)
         return 1
     scheduled = plan.recorder.scheduled
     attributes: dict[str, object] = {"plan": plan}
     if scheduled:
-        attributes["late"] = number / whole.rate  # workers take turns: number intervals of the whole load
+        attributes["late"] = worker_index / whole.rate  # workers take turns
     user: Any = type(USER, (LateArrivals if scheduled else users.ClosedUser,), attributes)
     environment = Environment(
         user_classes=[user], events=new_events(), host=order["url"], catch_exceptions=False

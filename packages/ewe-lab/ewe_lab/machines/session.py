@@ -239,9 +239,10 @@ class Session:
         except subprocess.TimeoutExpired:
             pass
         lines = [line for line in output_text(self.errors).splitlines() if not FORWARDED.search(line)]
-        said = last_line("\n".join(lines)) if lines else f"ssh ended with status {self.process.returncode}"
-        advice = next((f" ({advice})" for words, advice in ADVICE if words in said), "")
-        return LabError(f"{self.to}: {printable(said)}{advice}")
+        status = f"ssh ended with status {self.process.returncode}"
+        ssh_message = last_line("\n".join(lines)) if lines else status
+        advice = next((f" ({advice})" for words, advice in ADVICE if words in ssh_message), "")
+        return LabError(f"{self.to}: {printable(ssh_message)}{advice}")
 
     def clock_offset(self) -> tuple[float, float]:
         """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.

@@ -114,7 +114,7 @@ def draw_bars_chart(
     if not bars_by_server:
         return DrawnChart()
     unit = shown[0].cell.unit
-    what = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
+    axis_title = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
     legend = [("paper", "printed")] if ratios else []
     legend += [
         (f"c{index % PATTERN_COUNT}", column or "measured here")
@@ -122,27 +122,27 @@ def draw_bars_chart(
         if len(columns) > 1 or ratios
     ]
     references = {experiment.references(column)[0] for column in columns} if experiment else set()
-    over = f"{what}, over {' or '.join(sorted(references))}" if ratios else what
-    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [what])]
-    picture = Picture(name, chart.title, bars_description(chart.title, over, bars_by_server))
+    ratio_title = f"{axis_title}, over {' or '.join(sorted(references))}" if ratios else axis_title
+    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [axis_title])]
+    picture = Picture(name, chart.title, bars_description(chart.title, ratio_title, bars_by_server))
     diverging = 1.0 if ratios else None
-    draw_bars(picture, bars_by_server, legend, over, diverging, chart.value or shown[0].cell.value)
+    draw_bars(picture, bars_by_server, legend, ratio_title, diverging, chart.value or shown[0].cell.value)
     return DrawnChart(picture.svg(), head, rows)
 
 
-def bars_description(title: str, what: str, bars_by_server: dict[str, list[Bar]]) -> str:
+def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list[Bar]]) -> str:
     """Return a bar chart in words, for screen readers."""
     summary = "; ".join(
         f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
-    return f"{title}. {what}: {summary}."
+    return f"{title}. {axis_title}: {summary}."
 
 
 def draw_bars(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
     legend: Sequence[tuple[str, str]],
-    what: str,
+    axis_title: str,
     middle: float | None,
     value: str,
 ) -> None:
@@ -179,7 +179,7 @@ def draw_bars(
             y += ROW_PX
         y += GROUP_GAP_PX
     picture.line(origin, top, origin, bottom, "axis")
-    picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8), anchor="middle", kind="dim")
+    picture.write(WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8), anchor="middle", kind="dim")
     picture.height = bottom + 40
 
 
@@ -287,12 +287,12 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
                 ]
     if not bars_by_server:
         return DrawnChart()
-    what = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
+    axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
     summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what}: {summary}.")
+    picture = Picture(name, chart.title, f"{chart.title}. {axis_title}: {summary}.")
     legend = [(kind, part) for part, kind in kinds.items()]
-    draw_stack(picture, bars_by_server, legend, what, chart.value or cells[0].value)
-    return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
+    draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
+    return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
 
 
 def whole_of(chart: Chart, cell: Cell) -> str:
@@ -332,10 +332,10 @@ def draw_stack(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
     legend: Sequence[tuple[str, str]],
-    what: str,
+    axis_title: str,
     value: str,
 ) -> None:
-    """Draw stacked bars on a linear axis from zero. what: the axis's title. value: the name of the figure."""
+    """Draw stacked bars on a linear axis from zero. value: the name of the figure, for the ticks."""
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     axis = scale_for([bar.value for group in bars_by_server.values() for bar in group], left, WIDTH - room)
@@ -352,7 +352,7 @@ def draw_stack(
             y += row
         y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
-    picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8, NORMAL), anchor="middle", kind="dim")
+    picture.write(WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8, NORMAL), anchor="middle", kind="dim")
     picture.height = bottom + 40
 
 
@@ -383,12 +383,12 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
     if not bars_by_server:
         return DrawnChart()
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
-    what = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
+    axis_title = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     summary = "; ".join(" ".join(row) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {summary}.")
+    picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
-    draw_stack(picture, bars_by_server, legend, what, "extra.percent")
+    draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 

@@ -185,7 +185,7 @@ def matrices(found: Section) -> list[Matrix]:
     """Return a matrix for each setting if the document's table has several lines, else []."""
     if not any(each.cell.line for each in found.judged):
         return []
-    made = []
+    found_matrices = []
     for setting in dict.fromkeys(each.cell.setting for each in found.judged):
         inside = [
             each for each in found.judged if each.cell.setting == setting and each.cell.paper is not None
@@ -200,8 +200,8 @@ def matrices(found: Section) -> list[Matrix]:
             for line in dict.fromkeys(each.cell.line for each in inside)
         ]
         reasons = [f"{each.cell.server}: {each.reason}" for each in inside if each.reason]
-        made.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
-    return made
+        found_matrices.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
+    return found_matrices
 
 
 def ratios(each: JudgedCell) -> str:
@@ -251,10 +251,10 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     """Return the row of a cell in the table of all figures, by the titles of the columns."""
     found, sample = terminal.row_texts(cell), figures.middle_sample(cell)
     setting = " ".join(filter(None, (cell.column, terminal.setting_text(cell.x, experiment))))
-    own = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    own_figure = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
     # Repeats that differ much are named, also those of a figure that has its own column
     if summary.has_wide_spread(cell) and cell.spread:
-        own = " ".join(
+        own_figure = " ".join(
             (
                 f"{figures.figure_title(cell.value)}:",
                 cell_text(cell),
@@ -265,7 +265,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     return {
         "server": cell.server,
         "setting": setting,
-        "figure": own,
+        "figure": own_figure,
         "replies/s": found["req/s"],
         "lost": found["lost"],
         **{title: found[title] for title in terminal.TITLES},

@@ -88,12 +88,12 @@ def sentences(table: ExperimentTable) -> list[str]:
         column: (x, cells) for (column, x), cells in by_group
     }
     for column, (x, cells) in last_group.items():
-        where = ", ".join(filter(None, (column, f"at {figures.number_text(x)}" if x is not None else "")))
+        setting = ", ".join(filter(None, (column, f"at {figures.number_text(x)}" if x is not None else "")))
         parts = outcomes(cells)
         if reason := cpu_time_sentence(cells):
             parts.append(reason)
-        if where and parts:
-            found.append(f"{where}: {'; '.join(parts)}.")
+        if setting and parts:
+            found.append(f"{setting}: {'; '.join(parts)}.")
         else:
             found += [f"{with_capital(part)}." for part in parts]
     if found and (other_programs := verdicts.other_programs_clause(table)):

@@ -107,10 +107,10 @@ def wrap_line(line: str) -> Sequence[str]:
 def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the head and a line for each server, without empty columns."""
     rows = [row_texts(cell) for cell in cells]
-    names = [
+    columns = [
         name for name in rows[0] if any(found.get(name, "") not in ("", figures.NO_FIGURE) for found in rows)
     ]
-    widths = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in names}
+    widths = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in columns}
     # What the columns of figures, each with a blank, leave for the two columns of text
     room = TERMINAL_COLUMNS - sum(
         size + 1 for name, size in widths.items() if name not in ("server", "errors")
@@ -118,7 +118,7 @@ def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
     widths["server"] = min(widths["server"], MAX_SERVER_WIDTH)
     max_errors_width = max(10, room - widths["server"] - 2)
     yield " ".join(
-        name.ljust(widths[name]) if name in LEFT_ALIGNED else name.rjust(widths[name]) for name in names
+        name.ljust(widths[name]) if name in LEFT_ALIGNED else name.rjust(widths[name]) for name in columns
     )
     for cell, found in zip(cells, rows, strict=True):
         if not cell.samples:
@@ -126,7 +126,7 @@ def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
             yield f"{server} {cell.failure or 'not measured'}"
             continue
         parts = []
-        for name in names:
+        for name in columns:
             value = found.get(name, "")
             if name in LEFT_ALIGNED:
                 limit = widths["server"] if name == "server" else max_errors_width
@@ -154,13 +154,13 @@ TITLES = ("p50", "p99", "p50 due", "p99 due")  # of TIMES
 def row_texts(cell: Cell) -> dict[str, str]:
     """Return the texts of a server's line, by the titles of the columns."""
     sample = figures.middle_sample(cell)
-    names = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
+    columns = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
     if sample is None:
-        return {"server": cell.server} | dict.fromkeys(names, "")
+        return {"server": cell.server} | dict.fromkeys(columns, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
     unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
     # A figure that only this experiment has stands in a separate column
-    own = (
+    own_figure = (
         figures.named_figure_text(cell.value, cell.median, cell.unit)
         if cell.value.startswith("extra.")
         else ""
@@ -170,7 +170,7 @@ def row_texts(cell: Cell) -> dict[str, str]:
     )
     found = {
         "server": cell.server,
-        "own": own,
+        "own": own_figure,
         "req/s": rate if loaded and sample.seconds else "",
         **{
             title: figures.sample_figure_text(sample, name) for title, name in zip(TITLES, TIMES, strict=True)

@@ -134,7 +134,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
     """
     directory = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
     prefix = as_account(directory)
-    made = [
+    initdb_command = [
         *prefix,
         f"{programs()}/initdb",
         "-D",
@@ -146,7 +146,9 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         "--no-sync",
     ]
     try:
-        done = subprocess.run(made, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/")
+        done = subprocess.run(
+            initdb_command, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/"
+        )
     except subprocess.TimeoutExpired:
         raise LabError(f"initdb has not ended within {INITDB_TIMEOUT_S:g} s") from None
     if done.returncode:

@@ -52,10 +52,10 @@ def parse_once(connection: socket.socket, answers: Answers) -> bool:
     head = connection.recv(RECEIVE_BYTES)
     if not head:
         return False
-    line, _, rest = head.decode("latin-1").partition("\r\n")
+    line, _, field_lines = head.decode("latin-1").partition("\r\n")
     _method, _target, _version = line.split(" ")  # not used: the work counts
     fields = {}
-    for each in rest.split("\r\n"):
+    for each in field_lines.split("\r\n"):
         name, _, value = each.partition(":")
         fields[name.lower()] = value.strip()
     closes = fields.get("connection") == "close"
@@ -93,10 +93,10 @@ def loop(
                 connections[connection.fileno()] = connection
                 continue
             try:
-                kept = serve(connections[descriptor], answers)
+                is_kept = serve(connections[descriptor], answers)
             except OSError as error:
-                kept = bool(context) and error.errno == WANT_READ  # part of a TLS record: more will come
-            if not kept:
+                is_kept = bool(context) and error.errno == WANT_READ  # part of a TLS record: more will come
+            if not is_kept:
                 connections.pop(descriptor).close()  # which also removes it from the poller
 
 

@@ -66,16 +66,16 @@ class CgiProgram:
 def form_of(gateway: str, program: CgiProgram) -> Path | None:
     """Return the file that a gateway runs: its own form, or else a script in Python; None without either."""
     script = program.script
-    own = {
+    own_form = {
         FASTCGI: program.beside(".fcgi"),
         LIBCGI: program.beside(".so"),
         WSGI: program.beside("_wsgi.py"),
         ASGI: program.beside("_asgi.py"),
     }.get(gateway, script)
-    if own.is_file():
-        return own
+    if own_form.is_file():
+        return own_form
     if gateway == LIBCGI:  # a library may also lie in ../libcgi-bin, and no script takes its place
-        beside = program.directory.parent / "libcgi-bin" / own.name
+        beside = program.directory.parent / "libcgi-bin" / own_form.name
         return beside if beside.is_file() else None
     return script if script.suffix == ".py" and script.is_file() else None
 

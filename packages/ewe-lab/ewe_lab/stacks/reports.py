@@ -171,8 +171,8 @@ def missing_php_module(database: LabDatabase) -> str:
     if not (php := find_tool("php-cgi")):
         return "apt install php-cgi"
     module, package = PHP_MODULES[database.name]
-    known = subprocess.run([php, "-m"], capture_output=True, text=True, timeout=30).stdout.split()
-    return "" if module in known else f"apt install {package}"
+    installed = subprocess.run([php, "-m"], capture_output=True, text=True, timeout=30).stdout.split()
+    return "" if module in installed else f"apt install {package}"
 
 
 def driver_of(name: str) -> str:
@@ -249,15 +249,15 @@ def odbc_string(database: LabDatabase) -> str:
 
 def translate_embedded_sql(directory: Path) -> Path:
     """Translate embedded SQL into C; return the file. Raises LabError."""
-    made = directory / "report_ecpg.c"
-    command = ["ecpg", "-o", str(made), str(compiled.SOURCES / "report_ecpg.pgc")]
+    c_file = directory / "report_ecpg.c"
+    command = ["ecpg", "-o", str(c_file), str(compiled.SOURCES / "report_ecpg.pgc")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=compiled.COMPILE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as reason:
         raise LabError(f"ecpg: {reason}") from None
     if done.returncode:
         raise LabError(f"ecpg failed: {last_line(done.stderr)}")
-    return made
+    return c_file
 
 
 @contextmanager
@@ -270,8 +270,8 @@ def start_scenario(
     """
     if why := scenario.why_missing(database):
         raise LabError(why)
-    asked = (daemon.pid,) if scenario.through == DAEMON else ()
-    tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *asked))
+    daemon_pids = (daemon.pid,) if scenario.through == DAEMON else ()
+    tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *daemon_pids))
     if scenario.gateway == XSWITCH:
         with php_page(lab, database, tested) as found:
             yield found, "/cgi-bin/report.php"

@@ -141,9 +141,9 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
     found = list(options)
     if "--workers" not in found:
         return found, 1
-    at = found.index("--workers")
-    processes = int(found[at + 1])
-    del found[at : at + 2]
+    index = found.index("--workers")
+    processes = int(found[index + 1])
+    del found[index : index + 2]
     return found, processes
 
 

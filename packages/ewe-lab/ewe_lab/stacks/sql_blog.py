@@ -64,10 +64,10 @@ class BlogSetup:
         shutil.copytree(sample() / "htdocs", root)
         with (
             fill_database(lab, self.database, root.parent) as database,
-            databases.daemon(lab, database, name=DATABASE_NAME) as asked,
+            databases.daemon(lab, database, name=DATABASE_NAME) as running_daemon,
         ):
-            options = ("--dbd", asked.address, *self.options)
-            tested = ServerUnderTest(self.name, model=self.model, options=options, other_pids=(asked.pid,))
+            options = ("--dbd", running_daemon.address, *self.options)
+            tested = ServerUnderTest(self.name, model=self.model, options=options, other_pids=(running_daemon.pid,))
             with lab.start(tested, root) as server:
                 yield server, database.pids, ("/", f"/post?id={posts()[-1].number}")
 

@@ -317,9 +317,12 @@ def lighttpd_behind(behind: BackendProgram) -> str:
     if behind.gateway == "cgi":
         handler = f'cgi.assign = ( "{extension}" => "" )'  # the script's first line names its interpreter
     else:
-        host, _, rest = behind.address.rpartition(":")
-        where = f'"socket" => "{rest}"' if host == "unix" else f'"host" => "{host}", "port" => {rest}'
-        options = f'{where}, "check-local" => "disable"'  # lighttpd need not find the file itself
+        host, _, path_or_port = behind.address.rpartition(":")
+        if host == "unix":
+            address_options = f'"socket" => "{path_or_port}"'
+        else:
+            address_options = f'"host" => "{host}", "port" => {path_or_port}'
+        options = f'{address_options}, "check-local" => "disable"'  # lighttpd need not find the file itself
         handler = f'fastcgi.server = ( "{extension}" => (( {options} )) )'
     index = "" if behind.script else '\nindex-file.names += ( "index.php" )'
     return f'server.modules += ( "mod_{behind.gateway}" )\n{handler}{index}'

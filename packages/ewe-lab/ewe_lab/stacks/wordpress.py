@@ -166,7 +166,7 @@ def install(root: Path, password: str) -> int:
                 status = started.wait(INSTALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 raise LabError(f"WordPress's installer did not end within {INSTALL_TIMEOUT_S:g} s") from None
-            said = last_line(output_text(output))
-            if status or not said.startswith("post "):
-                raise LabError(f"WordPress could not be installed: {said}")
-            return int(said.removeprefix("post "))
+            last_output = last_line(output_text(output))
+            if status or not last_output.startswith("post "):
+                raise LabError(f"WordPress could not be installed: {last_output}")
+            return int(last_output.removeprefix("post "))
