@@ -38,7 +38,7 @@ class TemporaryUser:
     home: Path
 
     def write_program(self, name: str, text: str) -> None:
-        """Write an executable file that belongs to this user, below ~/public_html/cgi-bin."""
+        """Write an executable file into ~/public_html/cgi-bin. File and directories belong to this user."""
         directory = self.home / "public_html" / "cgi-bin"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)

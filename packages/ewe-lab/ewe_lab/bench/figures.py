@@ -62,7 +62,8 @@ def ratio_text(value: float | None) -> str:
     if value == 0:
         return "0"
     if value < 0.1:
-        return f"{value:.{1 - math.floor(math.log10(value))}f}"
+        exponent = math.floor(math.log10(value))  # of the first digit
+        return f"{value:.{1 - exponent}f}"
     return f"{value:.2f}" if value < 10 else number_text(value)
 
 

@@ -42,7 +42,7 @@ class Progress:
         self.clear()
 
     def tick(self) -> None:
-        """Update the line once a second."""
+        """Update the line once a second, so that the time left goes on between two steps. Runs in a thread."""
         while not self.ended.wait(UPDATE_EVERY_S):
             with self.lock:
                 if self.text:

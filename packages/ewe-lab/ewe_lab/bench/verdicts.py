@@ -114,7 +114,7 @@ def compare(paper: float, ours: float, level: bool = False) -> str:
 
 
 def compare_shares(paper: float, ours: float) -> str:
-    """Return the verdict on two shares of lost requests."""
+    """Return the verdict on two shares of lost requests: a share up to MAX_LOST_SHARE counts as none."""
     much_lost = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
     if all(much_lost):
         return REPRODUCED if max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR else SHAPE
@@ -309,7 +309,7 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
 
 def verdict_of_column(verdicts: Iterable[str]) -> str:
     """Return the word for a column of verdicts: holds, holds in part, does not hold, or why there is none."""
-    found = [verdict for verdict in verdicts if verdict]
+    found = [verdict for verdict in verdicts if verdict]  # without NOT_PRINTED
     tested = [verdict for verdict in found if verdict in TESTED]
     if not tested:
         return NOT_TESTABLE if found else NO_CLAIM

@@ -137,7 +137,7 @@ class Watch:
                 try:
                     yield psutil.Process(process.pid)
                 except psutil.NoSuchProcess:
-                    pass
+                    pass  # it has ended meanwhile
 
     def read_memory(self, family: list[psutil.Process]) -> float | None:
         """Return the memory in bytes; None if it was read too recently. Note when it may be read next."""
@@ -146,6 +146,7 @@ class Watch:
             return None
         found = sum_of_known(memory_of(process) for process in family)
         now = time.monotonic()
+        # So long a pause that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 

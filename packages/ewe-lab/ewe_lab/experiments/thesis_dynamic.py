@@ -160,9 +160,9 @@ def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
     """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it."""
     rates = {(cell.server, cell.column): cell.median for cell in cells}
     pieces = []
-    for (server, where), plain in rates.items():
+    for (server, cell_column), plain in rates.items():
         secure = rates.get((server, TLS_1_3_PREFIX + column))
-        if where == PLAIN + column and plain and secure:
+        if cell_column == PLAIN + column and plain and secure:
             pieces.append(f"{server} {plain / secure:.1f}")
     return f"TLS 1.3 divides the rate by, {column}: {', '.join(pieces) or 'none was measured'}."
 

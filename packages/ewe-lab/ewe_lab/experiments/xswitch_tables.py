@@ -125,9 +125,9 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
         return
     for count, mean in running_means(sample.extra["first"], sample):
         point = Sample(sample.tool, sample.seconds, extra={"running": mean})
-        yield Cell(
-            name, CURVE, count, "extra.running", "ms", samples=[point], command=cell.command, load=cell.load
-        )
+        curve_cell = Cell(name, CURVE, x=count, value="extra.running", unit="ms", samples=[point])
+        curve_cell.command, curve_cell.load = cell.command, cell.load
+        yield curve_cell
 
 
 def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator[Cell]:

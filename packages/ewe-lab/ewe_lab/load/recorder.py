@@ -175,7 +175,7 @@ class Recorder:
         for sent in self.send_times.values():
             if sent < self.end:
                 self.count_error("ct", at)
-                self.record_times(at, sent, sent, answered=False)
+                self.record_times(at, sent, sent, answered=False)  # without a schedule nothing was due earlier
         self.send_times.clear()
 
     def sample(self, tool: str) -> Sample:

@@ -62,7 +62,7 @@ def start_by_fork(command: list[str], shared: mmap.mmap) -> Micros:
         finally:  # only if execv() failed: it does not return. A shell uses the same status
             os._exit(127)
     returned = monotonic_ns()
-    os.close(writing)
+    os.close(writing)  # so that a program without an answer ends the read below
     answer = os.read(reading, TWO_TIMES.size)
     received = monotonic_ns()
     started, wrote = reap_and_read_times(pid, reading, answer)
@@ -83,7 +83,7 @@ def start_by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
     began = monotonic_ns()
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 1)])
     returned = monotonic_ns()
-    os.close(writing)
+    os.close(writing)  # so that a program without an answer ends the read below
     answer = os.read(reading, TWO_TIMES.size)
     received = monotonic_ns()
     reap_and_read_times(pid, reading, answer)

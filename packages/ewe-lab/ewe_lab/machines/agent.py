@@ -71,7 +71,7 @@ class Machine:
             try:
                 os.killpg(self.worker.pid, signal.SIGKILL)
             except OSError:
-                pass
+                pass  # it has ended
         os._exit(0)
 
     def exit_after_silence(self) -> None:
@@ -251,6 +251,7 @@ class ResourceReader:
             return None
         found = sum(memory_of(pid) for pid in family)
         now = time.monotonic()
+        # So long a pause that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
