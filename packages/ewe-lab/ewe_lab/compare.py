@@ -69,7 +69,8 @@ def load_of(options: Namespace) -> Load:
         path=options.path,
         tls="default" if options.tls else "",
     )
-    if options.rate:  # requests arrive by themselves; users are then connections that they share, 0: one for each
+    if options.rate:
+        # Requests arrive by themselves. Users are then the connections that they share; 0: one for each
         load = replace(load, shape="arrivals", rate=options.rate, users=options.users or 0, think=0.0)
     return load
 

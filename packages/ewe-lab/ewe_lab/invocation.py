@@ -119,8 +119,9 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
             for cell in planned.run(lab):
                 table.cells.append(without_negative_figure(cell))
     except KeyboardInterrupt:
-        for cell in lab.started:  # keep the samples of the cells that are not complete
-            if cell.samples and all(cell is not complete for complete in table.cells):  # `is`: two may be equal
+        # Keep the samples of the cells that are not complete. `is`: two cells may be equal
+        for cell in lab.started:
+            if cell.samples and all(cell is not complete for complete in table.cells):
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise

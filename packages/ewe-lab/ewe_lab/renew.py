@@ -105,7 +105,7 @@ class Renewer:
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
         waiting = order(kept, renewal.chosen, renewal.quick)
-        too_long: list[tuple[str, float]] = []  # experiments that do not fit into the time, with their seconds
+        too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
         for each in waiting:
             length = seconds_of(each, renewal.reports, renewal.quick)
             if length > until - self.clock():

@@ -495,7 +495,9 @@ def describe(setting: SpeedSetting) -> str:
     """Return a setting in words."""
     connections_text = "keep-alive" if setting.keep_alive else "a connection a request"
     log = "on" if setting.access_log else "off"
-    return ", ".join((size_text(setting.size), connections_text, f"access log {log}", *setting_notes(setting)))
+    return ", ".join(
+        (size_text(setting.size), connections_text, f"access log {log}", *setting_notes(setting))
+    )
 
 
 def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:

@@ -180,7 +180,8 @@ class Watch:
         """
         length = self.readings[-1].at - self.readings[0].at
         busy = self.core_busy_s[whose]
-        return None if busy is None or length <= 0 else min(busy / length, 1.0)  # /proc/stat has steps of 10 ms
+        # At most 1: /proc/stat has steps of 10 ms, so a busy core may seem to have more
+        return None if busy is None or length <= 0 else min(busy / length, 1.0)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""

@@ -149,7 +149,8 @@ def overload(lab: Bench, printed: PrintedTable, root: Path) -> Load:
     )
     with lab.start(FORK, root) as server:
         sample = lab.load(server, probe)
-    capacity = sample.rate / probe.calls if sample.rate else 100.0  # without a reply: any rate, since it divides
+    # Without a reply any rate will do, but not 0: the load divides by its rate
+    capacity = sample.rate / probe.calls if sample.rate else 100.0
     lab.notes.append(
         f"Same regime: the fork model serves {capacity:.0f} connections a second of {probe.calls} requests "
         f"(measured over {sample.seconds:.1f} s); offered are {OVERLOAD_RATIO} times as many."

@@ -49,7 +49,8 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure the first and the later calls of libraries and of engines, and an import; yield the cells."""
     programs = forms_of(lab, SIZES[:1])
     if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
-        lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")  # it begins with the gateway's name
+        _, _, reason = lacking.partition(": ")  # without the gateway's name
+        lab.notes.append(f"LibCGI is left out: {reason}")
     else:
         yield from measure_column(lab, LIBCGI, lambda: time_libraries(lab, programs))
     yield from measure_column(lab, ENGINE, lambda: time_engines(lab, programs))
@@ -68,7 +69,9 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
 
     measure: makes the calls.
     """
-    cells_by_name = {name: Cell(name, column, value="extra.micros", unit="µs") for name in (FIRST, LATER, LOADING)}
+    cells_by_name = {
+        name: Cell(name, column, value="extra.micros", unit="µs") for name in (FIRST, LATER, LOADING)
+    }
     try:
         for _ in range(lab.repeats):
             first, later = measure()

@@ -65,7 +65,8 @@ def run(lab: Bench) -> Iterator[Cell]:
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.why_missing(gateway, program)):
-            lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")  # without the gateway's name
+            _, _, why = lacking.partition(": ")  # without the gateway's name
+            lab.notes.append(f"{name} is left out: {why}")
             continue
         cells = {size: cell_of(name, size) for size in SIZES}
         parts = [Cell(name, part, value="extra.micros", unit="µs") for part in (SERVER, PROGRAM, REST)]

@@ -46,7 +46,8 @@ OTHER_SERVERS = {  # name: the package, the program, how the server runs it, its
 }
 SLOWEST_ROW = ("10 Mbit/s", 102_400)  # thirty answers of this size occupy the link for almost three seconds
 MIN_SHARE_OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
-MIN_SHARE_OF_NEXT_BEHIND_LINK = 0.9  # of the rate of the next way in the claim's order: the link makes all equal
+# Of the rate of the next way in the claim's order: the link makes all equal
+MIN_SHARE_OF_NEXT_BEHIND_LINK = 0.9
 REMARKS = (
     "30 clients, and a connection for each request, as ab makes them without -k.",
     "The same program in C each time. FastCGI is one process that serves all connections, which stay open. The Web "

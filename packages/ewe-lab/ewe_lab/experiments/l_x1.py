@@ -90,7 +90,9 @@ def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failur
                 f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
             )
         elif found:
-            sample = Sample("exchanges", seconds=0.0, requests=count, replies=count, extra={"micros": found[part]})
+            sample = Sample(
+                "exchanges", seconds=0.0, requests=count, replies=count, extra={"micros": found[part]}
+            )
             cell.samples.append(sample)
             cell.load = f"{count} exchanges, {ROUNDS} rounds"
         yield cell

@@ -167,7 +167,9 @@ def measure_extra_time(
         "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
     }  # fmt: skip
     usage = Usage(extra_cpu_s)
-    return Sample("pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra)
+    return Sample(
+        "pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra
+    )
 
 
 def asker(client: Client) -> Call:

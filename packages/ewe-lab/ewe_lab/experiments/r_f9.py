@@ -75,9 +75,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def run_application(lab: Bench) -> Iterator[RunningServer]:
     """Run ewe with the application, and the database daemon with the sessions' table; yield ewe."""
     memory = MEMORY_DIRECTORY if os.access(MEMORY_DIRECTORY, os.W_OK) else lab.directory
-    with tempfile.TemporaryDirectory(
-        prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True
-    ) as name:
+    with tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True) as name:
         files = Path(name) / "files"
         files.mkdir()
         database_file = Path(name) / "sessions.db"

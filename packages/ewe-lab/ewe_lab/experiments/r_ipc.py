@@ -74,7 +74,9 @@ def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
                 cell.failure = figures
             else:
                 cell.samples = [
-                    Sample("exchanges", seconds=0.0, extra={"micros": wall, "cpu": cpu, "per_second": 1e6 / wall})
+                    Sample(
+                        "exchanges", seconds=0.0, extra={"micros": wall, "cpu": cpu, "per_second": 1e6 / wall}
+                    )
                     for wall, cpu in zip(figures[name], figures[f"{name} cpu"], strict=True)
                 ]
             yield cell

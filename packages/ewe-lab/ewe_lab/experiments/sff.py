@@ -142,7 +142,8 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
         if not found:
             raise LabError(f"a client got no response within {TIMEOUT_S:g} s")
         for descriptor, _ in found:
-            if not by_descriptor[descriptor].recv(RECEIVE_BYTES):  # the server has closed: the response is complete
+            # No bytes: the server has closed, so the response is complete
+            if not by_descriptor[descriptor].recv(RECEIVE_BYTES):
                 ends[descriptor] = time.monotonic()
                 poll.unregister(descriptor)
     return [ends[sock.fileno()] for sock in clients]

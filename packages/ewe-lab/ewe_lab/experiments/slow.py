@@ -23,7 +23,6 @@ def run(lab: Bench) -> Iterator[Cell]:
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1.5, 4), warm_up=0, timeout=2.0)
     for tested in lab.servers((*MODELS, NGINX) if lab.quick else (*MODELS, APACHE_PREFORK, NGINX)):
         for count in counts:
-
             # count=count: the function keeps the number of this turn of the loop
             def silent(server: RunningServer, count: int = count) -> Iterator[None]:
                 with connections(server.url, count, UNFINISHED_HEAD):

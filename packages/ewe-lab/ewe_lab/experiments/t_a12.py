@@ -121,7 +121,9 @@ def memory_cell(
 ) -> Cell:
     """Return a cell with the resident memory of the process that runs PHP. column: BEFORE or AFTER."""
     load_text = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
-    cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=load_text)
+    cell = Cell(
+        name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=load_text
+    )
     if interpreter.document:
         printed_before, printed_after = interpreter.printed(opcache)
         cell.paper = printed_after if column == AFTER else printed_before
@@ -139,7 +141,9 @@ def check(table: ExperimentTable) -> Finding:
     for each in INTERPRETERS:
         name = each.way.name
         cost, cost_with, memory, memory_with = (
-            medians.get((server, column)) for column in (COST, AFTER) for server in (name, name + WITH_OPCACHE)
+            medians.get((server, column))
+            for column in (COST, AFTER)
+            for server in (name, name + WITH_OPCACHE)
         )
         if cost and cost_with and memory and memory_with:
             saved, grown = cost / cost_with, memory_with / memory

@@ -72,7 +72,8 @@ TESTED_STACKS = (
     ),
 )
 LONG_WAIT_S = 0.5  # seconds: a visitor notices a longer wait
-GROWN_WAIT_RATIO = 2  # of the third phase's p95 to the first's; a greater one comes from a queue of the second
+# Of the third phase's p95 to the first's; a greater one comes from a queue of the second phase
+GROWN_WAIT_RATIO = 2
 MIN_VISITORS = 20  # visitors in the second phase: with fewer, the lost share says nothing
 FIGURES = (  # column, figure, unit, key in PRINTED
     (MEMORY, "usage.memory", "GB", "memory"),

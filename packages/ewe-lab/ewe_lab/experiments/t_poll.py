@@ -63,9 +63,7 @@ def check(table: ExperimentTable) -> Finding:
         fewest, most = min(counts), max(counts)
         other, epoll = by_server[name][most] or 0.0, by_server[EPOLL][most] or 0.0
         part_holds.append(epoll * LEVEL_RATIO < other)
-        with_fewest = (
-            f"{by_server[name][fewest]:,.0f} and {by_server[EPOLL][fewest]:,.0f} with {fewest:,.0f}"
-        )
+        with_fewest = f"{by_server[name][fewest]:,.0f} and {by_server[EPOLL][fewest]:,.0f} with {fewest:,.0f}"
         pieces.append(
             f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {most:,.0f} connections ({with_fewest})"
         )

@@ -175,7 +175,8 @@ class Recorder:
         for sent in self.send_times.values():
             if sent < self.end:
                 self.count_error("ct", at)
-                self.record_times(at, sent, sent, answered=False)  # without a schedule nothing was due earlier
+                # It is called without a schedule only, so nothing was due earlier
+                self.record_times(at, sent, sent, answered=False)
         self.send_times.clear()
 
     def sample(self, tool: str) -> Sample:

@@ -99,7 +99,8 @@ def draw_bars_chart(
         ours = each.ours if ratios else figures.figure_of_cell(cell, chart.value)
         if ratios and each.paper is not None:
             printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
-            if printed not in group:  # several columns may have the same printed figure: it is drawn once, on top
+            # Several columns may have the same printed figure: it is drawn once, on top
+            if printed not in group:
                 group.insert(0, printed)
         if ours is not None:
             kind = f"c{columns.index(cell.column) % PATTERN_COUNT}"
@@ -352,7 +353,9 @@ def draw_stack(
             y += row
         y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
-    picture.write(WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8, NORMAL), anchor="middle", kind="dim")
+    picture.write(
+        WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8, NORMAL), anchor="middle", kind="dim"
+    )
     picture.height = bottom + 40
 
 

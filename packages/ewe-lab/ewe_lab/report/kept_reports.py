@@ -52,7 +52,8 @@ def small(value: Any) -> Any:
         return {
             each.name: small(part)
             for each, part in pairs
-            if each.name == "format" or part not in ([], {}, "", None, each.default)  # load() needs the format
+            # load() needs the format
+            if each.name == "format" or part not in ([], {}, "", None, each.default)
         }
     if isinstance(value, dict):
         return {name: small(part) for name, part in value.items()}

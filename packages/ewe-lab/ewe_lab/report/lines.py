@@ -230,7 +230,8 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale_for([second.at for second in seconds] or [1], 60, WIDTH - 70)
-    draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")  # 14: the gap of draw_panel()
+    # draw_panel() has left a gap of 14
+    draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]

@@ -209,7 +209,8 @@ def load(source: str) -> None:
     else:
         raise LabError(f"{POSTGRESQL} does not start")
     with connection, connection.cursor() as cursor:
-        cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())  # `user` is a word of PostgreSQL's SQL
+        # `user` is a word of PostgreSQL's SQL
+        cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
         with cursor.copy(COPY_STATEMENT) as copy:
             for row in sample():
                 copy.write_row(row)

@@ -71,7 +71,8 @@ def split_field(line: str) -> tuple[str, str, str]:
 
 def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer with the script that LAB_SCRIPT names: PEP 3333."""
-    variables = {name: value for name, value in environ.items() if isinstance(value, str)}  # not wsgi.input ...
+    # Without the objects of WSGI, such as wsgi.input
+    variables = {name: value for name, value in environ.items() if isinstance(value, str)}
     status, fields, body = parse_output(output_of(SCRIPT_PATH, variables))
     start_response(status, fields)
     return [body]

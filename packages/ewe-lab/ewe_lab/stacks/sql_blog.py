@@ -67,7 +67,9 @@ class BlogSetup:
             databases.daemon(lab, database, name=DATABASE_NAME) as running_daemon,
         ):
             options = ("--dbd", running_daemon.address, *self.options)
-            tested = ServerUnderTest(self.name, model=self.model, options=options, other_pids=(running_daemon.pid,))
+            tested = ServerUnderTest(
+                self.name, model=self.model, options=options, other_pids=(running_daemon.pid,)
+            )
             with lab.start(tested, root) as server:
                 yield server, database.pids, ("/", f"/post?id={posts()[-1].number}")
 
