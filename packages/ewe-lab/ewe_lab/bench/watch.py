@@ -146,7 +146,7 @@ class Watch:
             return None
         found = sum_of_known(memory_of(process) for process in family)
         now = time.monotonic()
-        # So long a pause that reading takes at most this share of the time
+        # The pause is so long that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
@@ -180,7 +180,7 @@ class Watch:
         """
         length = self.readings[-1].at - self.readings[0].at
         busy = self.core_busy_s[whose]
-        # At most 1: /proc/stat has steps of 10 ms, so a busy core may seem to have more
+        # At most 1: /proc/stat has steps of 10 ms, and a busy core may seem to have more
         return None if busy is None or length <= 0 else min(busy / length, 1.0)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:

@@ -251,7 +251,7 @@ class ResourceReader:
             return None
         found = sum(memory_of(pid) for pid in family)
         now = time.monotonic()
-        # So long a pause that reading takes at most this share of the time
+        # The pause is so long that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
