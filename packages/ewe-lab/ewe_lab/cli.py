@@ -271,7 +271,7 @@ def compare_servers(options: argparse.Namespace) -> int:
 
 def run_experiments(options: argparse.Namespace) -> int:
     """Run the experiments that the command line names, and write the report; return the exit status."""
-    raise_if_extra_is_missing(MODULES_WITHOUT_LOAD)
+    raise_if_extra_is_missing(MODULES_WITHOUT_LOAD)  # whether locust is needed depends on the experiments
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import ExperimentTable
@@ -313,7 +313,10 @@ def run_experiments(options: argparse.Namespace) -> int:
 
 
 def expand_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
-    """Replace the name of a document (`RDBMS`, or `R`, its prefix) by the ids of all its experiments."""
+    """Replace the name of a document (`RDBMS`, or `R`, its prefix) by the ids of all its experiments.
+
+    Any other name stays as it is; checked_ids() then judges it.
+    """
     found: list[str] = []
     for name in wanted:
         ids_of_document = [
@@ -327,16 +330,16 @@ def expand_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -
 
 def checked_ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return ids in the spelling of the catalogue, each once. Raises CommandError for an unknown id."""
-    spelt = {name.lower(): name for name in known}
+    spellings = {name.lower(): name for name in known}
     for name in wanted:
-        if name.lower() not in spelt:
+        if name.lower() not in spellings:
             near = nearest(name.upper(), known) or "; `ewe-lab list` shows them"
             raise CommandError(f"there is no experiment {name!r}{near}")
-    return list(dict.fromkeys(spelt[name.lower()] for name in wanted))
+    return list(dict.fromkeys(spellings[name.lower()] for name in wanted))
 
 
 def list_experiments(options: argparse.Namespace) -> int:
-    """List the experiments, those of each document under its name."""
+    """List the experiments, those of each document under its name; return 0."""
     from ewe_lab.experiments import CATALOG
 
     document = ""
@@ -345,6 +348,7 @@ def list_experiments(options: argparse.Namespace) -> int:
             document = experiment.document
             print(f"{document}:")
         mark = "q" if experiment.quick else " "
+        # Without `run` it cannot be run yet: `needs` names the missing precondition
         length = f"{experiment.minutes:4.1f} min" if experiment.run else "  waits "
         reason = "" if experiment.run else f" ({experiment.needs})"
         print(f"  {experiment.id:9} {mark} {length}  {experiment.title}{reason}")
@@ -354,7 +358,7 @@ def list_experiments(options: argparse.Namespace) -> int:
 
 
 def show_experiments(options: argparse.Namespace) -> int:
-    """Describe the experiments that the command line names."""
+    """Describe the experiments that the command line names; return 0."""
     from ewe_lab.experiments import CATALOG
 
     for name in checked_ids(options.ids, list(CATALOG)):
@@ -388,7 +392,7 @@ def show_experiments(options: argparse.Namespace) -> int:
 
 
 def load_runs(directories: Sequence[Path]) -> list[Results]:
-    """Load the results of runs, each from a directory or a results.json. Raises CommandError."""
+    """Return the results of runs, each from a directory or a results.json. Raises CommandError."""
     from ewe_lab.bench.results import BadResults, load
 
     parts = []
@@ -404,7 +408,11 @@ def load_runs(directories: Sequence[Path]) -> list[Results]:
 
 
 def write_claims(options: argparse.Namespace) -> int:
-    """Put the findings of runs on the page of all claims; print each change of a finding."""
+    """Add the findings of runs to the stored ones, and write the page of all claims; return 0.
+
+    A finding says whether a claim, a sentence of a document, holds here. The stored findings are in the file beside
+    the page. Prints a sentence for each new finding that does not replace a stored one.
+    """
     from ewe_lab.bench.results import BadResults
     from ewe_lab.report import claims
 
@@ -412,11 +420,11 @@ def write_claims(options: argparse.Namespace) -> int:
         raise CommandError(f"--page {options.page}: the page's name has to end in .md")
     parts = load_runs(options.directories)
     try:
-        kept = claims.load(claims.kept_file(options.page))
-        for results in sorted(parts, key=lambda part: part.started):
-            for sentence in kept.add_findings(results):
+        stored_findings = claims.load(claims.kept_file(options.page))
+        for results in sorted(parts, key=lambda part: part.started):  # of two equal findings the later stays
+            for sentence in stored_findings.add_findings(results):
                 print(sentence)
-        claims.write(kept, options.page)
+        claims.write(stored_findings, options.page)
     except BadResults as reason:
         raise CommandError(str(reason)) from None
     except OSError as reason:
@@ -426,7 +434,7 @@ def write_claims(options: argparse.Namespace) -> int:
 
 
 def renew_claims(options: argparse.Namespace) -> int:
-    """Carry out `renew`."""
+    """Measure the claims whose verdicts the page lacks, or has had for long; return the exit status."""
     raise_if_extra_is_missing()
     from ewe_lab import renew
     from ewe_lab.bench.results import BadResults
@@ -453,7 +461,7 @@ def renew_claims(options: argparse.Namespace) -> int:
 
 
 def make_report(options: argparse.Namespace) -> int:
-    """Join runs and write their report. Without --out, that of a single run goes into the run's directory."""
+    """Join runs and write their report; return 0. Without --out, that of a single run goes into its directory."""
     raise_if_extra_is_missing()
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError

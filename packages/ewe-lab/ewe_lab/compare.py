@@ -41,7 +41,10 @@ def tested_servers(models: Sequence[str], against: Sequence[str]) -> list[Server
 
 
 def tested_ewe(text: str) -> ServerUnderTest:
-    """Return ewe under the model that a text names, with options: `pool --parking never`. Raises CommandError."""
+    """Return ewe under the model that a text names, with options: `pool --parking never`. Raises CommandError.
+
+    The whole text is its name in tables.
+    """
     try:
         name, *options = shlex.split(text)
         model = base.SYNONYMS.get(name, name)
@@ -67,13 +70,16 @@ def load_of(options: Namespace) -> Load:
         tls="default" if options.tls else "",
     )
     if options.rate:
+        # Requests arrive by themselves. Users are then the connections that they share; 0: one for each
         load = replace(load, shape="arrivals", rate=options.rate, users=options.users or 0, think=0.0)
     return load
 
 
 def check_root(root: Path | None, path: str) -> int | None:
-    """Return the length of the file at `path`; None if there is no file (a program may answer). Raises
-    CommandError."""
+    """Return the length of the file at `path`; None if there is no file (a program may answer).
+
+    root: the document root, None for the lab's own site. Raises CommandError.
+    """
     if root is None:
         if path != "/index.html":
             raise CommandError("--path needs --root DIR: the lab's own site has /index.html only")
@@ -110,7 +116,10 @@ def gateway_cell(gateway: str, program: CgiProgram, model: ServerUnderTest | Non
 
 
 def gateways_table(options: Namespace, command: str) -> PlannedTable:
-    """Return the table of one program behind several gateways. Raises CommandError."""
+    """Return the table of one program behind several gateways. Raises CommandError.
+
+    command: the command line, for the report.
+    """
     names = list(dict.fromkeys(options.gateways)) or [gateways.CGI]
     for name in names:
         if name not in gateways.GATEWAYS:
@@ -123,12 +132,14 @@ def gateways_table(options: Namespace, command: str) -> PlannedTable:
     load = load_of(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
+        """Start all gateways under all models, load them in turns, and yield the cells."""
         jobs = []
         with ExitStack() as stack:
             for name in names:
                 if reason := gateways.why_missing(name, program):
                     lab.add_note(reason)
                     continue
+                # All gateways run side by side until the last turn
                 for model in lab.servers(models):
                     tested, path = stack.enter_context(gateways.start_gateway(lab, name, program, model))
                     cell = gateway_cell(name, program, model if len(models) > 1 else None)
@@ -165,5 +176,5 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
         )
 
     table = ExperimentTable("compare", f"{load.description()}, {load.path}", command=command)
-    count = sum(not why_server_is_missing(server) for server in tested)
+    count = sum(not why_server_is_missing(server) for server in tested)  # for the estimate only
     return PlannedTable(table, run, count * options.repeats * expected_s(load))

@@ -37,8 +37,10 @@ class Target:
 
 
 def split_url(url: str, path: str) -> tuple[str, str]:
-    """Return (`http://host:port/`, path) of a target's URL. path: of --path, for a URL without one. Raises
-    CommandError."""
+    """Return (`http://host:port/`, path) of a target's URL. path: of --path, for a URL without one.
+
+    Raises CommandError.
+    """
     wrong = CommandError(f"--target {session.printable(url)!r} is no URL: write http://HOST:PORT/PATH")
     try:
         parts = urlsplit(url)
@@ -64,7 +66,7 @@ def planned_target(url: str, where: str, options: Namespace) -> Target:
     where: the word of --target-ssh, "" to derive the machine from the URL.
     """
     base, path = split_url(url, options.path if options.path != options.default_path else "")
-    ssh = ssh_words(options)
+    ssh = ssh_arguments(options)
     name = urlsplit(base).hostname or ""
     if where == NOWHERE:
         server = TargetServer(base, None, "--target-ssh none", ssh)
@@ -72,7 +74,7 @@ def planned_target(url: str, where: str, options: Namespace) -> Target:
         server = TargetServer(base, ssh_host(where, "--target-ssh"), ssh=ssh)
     elif name in LOOPBACK:
         server = TargetServer(base, session.SshHost(""), ssh=ssh)
-    else:
+    else:  # the host of the URL; a name that ssh cannot have leaves the resources unknown
         try:
             server = TargetServer(base, session.parse_host(f"[{name}]" if ":" in name else name), ssh=ssh)
         except LabError as reason:
@@ -80,15 +82,18 @@ def planned_target(url: str, where: str, options: Namespace) -> Target:
     return Target(urlsplit(base).netloc, server, path, base.startswith("https"))
 
 
-def ssh_words(options: Namespace) -> tuple[str, ...]:
-    """Return the words of --ssh. Raises CommandError."""
+def ssh_arguments(options: Namespace) -> tuple[str, ...]:
+    """Return the command of --ssh, with which the lab reaches other machines, as an argument list: `ssh -i KEY`.
+
+    Raises CommandError.
+    """
     try:
-        words = tuple(shlex.split(options.ssh))
-    except ValueError:
-        words = ()
-    if not words:
+        arguments = tuple(shlex.split(options.ssh))
+    except ValueError:  # a quote without its end
+        arguments = ()
+    if not arguments:
         raise CommandError(f"--ssh {options.ssh!r} is not a command")
-    return words
+    return arguments
 
 
 def ssh_host(text: str, option: str) -> session.SshHost:
@@ -109,7 +114,7 @@ def load_hosts(options: Namespace) -> LoadHosts | None:
             " machines do not reach"
         )
     hosts = [ssh_host(text, "--load-from") for text in options.load_from]
-    return LoadHosts(hosts, ssh_words(options), options.load_python)
+    return LoadHosts(hosts, ssh_arguments(options), options.load_python)
 
 
 def announcement(targets: list[Target], load: Load, repeats: int, hosts: LoadHosts | None) -> str:
@@ -122,11 +127,14 @@ def announcement(targets: list[Target], load: Load, repeats: int, hosts: LoadHos
 
 
 def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
-    """Return the table of the targets that the command line names. Raises CommandError."""
+    """Return the table of the targets that the command line names. Raises CommandError.
+
+    command: the command line, for the report.
+    """
     for name in LOCAL:
         if getattr(options, name):
             raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
-    machines = options.target_ssh or [""] * len(options.target)
+    machines = options.target_ssh or [""] * len(options.target)  # "": the host of the URL
     if len(machines) != len(options.target):
         raise CommandError("write --target-ssh once for each --target, or not at all")
     targets = [
@@ -135,6 +143,7 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
     hosts = load_hosts(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:
+        """Say where the load goes, then load the targets in turns, and yield the cells."""
         lab.load_hosts = hosts
         if hosts:
             lab.progress.show_step("clocks")

@@ -47,7 +47,10 @@ def now() -> datetime:
 
 
 def new_directory(wanted: Path | None) -> Path:
-    """Make the directory for the results. Raises LabError if it cannot be written."""
+    """Make the directory for the results, and return it. Raises LabError if it cannot be written.
+
+    wanted: None for a new one in the working directory, with the time in its name.
+    """
     directory = wanted or Path(f"ewe-lab-{now():%Y-%m-%d-%H%M%S}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ def fill_tables(
             results.tables[-1].interrupted = True
         progress.print_line("interrupted: the results until then follow")
     finally:
-        ignore_interrupts()
+        ignore_interrupts()  # from here on, so that the report is written
         end_children(but=pids_before)
     if status == INTERRUPTED and results.tables:
         print_table(plan[len(results.tables) - 1], progress)  # the table that was being filled
@@ -116,7 +119,8 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
             for cell in planned.run(lab):
                 table.cells.append(without_negative_figure(cell))
     except KeyboardInterrupt:
-        for cell in lab.started:  # keep the samples of the cells that are not complete
+        # Keep the samples of the cells that are not complete. `is`: two cells may be equal
+        for cell in lab.started:
             if cell.samples and all(cell is not complete for complete in table.cells):
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
@@ -147,9 +151,10 @@ def without_negative_figure(cell: Cell) -> Cell:
 
 def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
     """Return a sentence for each core of which other programs used more than the share MAX_FOREIGN_SHARE."""
-    cells = [cell for cell in table.cells if not cell.line]  # a line has the samples of another cell
+    cells = [cell for cell in table.cells if not cell.line]  # a line repeats the samples of another cell
     samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
-    shares = {
+    # The busy share of a core, less the share that the server or the load generator used of it
+    foreign_shares = {
         "server": [
             sample.usage.core - sample.usage.cpu / sample.seconds
             for sample in samples
@@ -162,7 +167,7 @@ def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
         ],
     }
     notes = []
-    for whose, shares_of_core in shares.items():
+    for whose, shares_of_core in foreign_shares.items():
         if disturbed := [share for share in shares_of_core if share > MAX_FOREIGN_SHARE]:
             notes.append(
                 f"Other programs had {statistics.median(disturbed):.0%} of the {whose}'s core in"

@@ -83,16 +83,15 @@ class LabBench:
         self.started: list[Cell] = []
         self.load_hosts: LoadHosts | None = None  # the machines from which load comes; None: this one
         self.is_announced = False  # whether the progress line names the measurement
-        self.command_prefix: list[
-            str
-        ] = []  # of all commands: makes a command enter the network of a slow link
+        # The words before each command, such as those that enter the network of a slow link
+        self.command_prefix: list[str] = []
         self.server_core: int | None
         self.load_core: int | None
         self.watch_core: int | None
         cores = sorted(os.sched_getaffinity(0))
         self.server_core, self.load_core = two_cores()
         self.watch_core = cores[1] if len(cores) > 2 else self.load_core
-        if len(cores) == 1:
+        if len(cores) == 1:  # nothing can be pinned apart
             self.server_core = self.load_core = self.watch_core = None
 
     def __enter__(self) -> LabBench:
@@ -157,7 +156,7 @@ class LabBench:
     def start(
         self, tested: ServerUnderTest, root: Path, *options: str, tls: bool = False, access_log: bool = False
     ) -> Iterator[RunningServer]:
-        """Run a server on the server's core until the block is left. access_log: ewe and nginx only."""
+        """Run a server on the server's core until the block is left; yield it. access_log: ewe and nginx only."""
         if not self.is_announced:  # an experiment has called start() itself, without measure_once()
             self.progress.show_step(tested.name)
         certificate = self.certificate() if tls else None
@@ -224,15 +223,16 @@ class LabBench:
         with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
             sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
             sample.usage = watch.usage()
+            # The core of this machine says nothing about a load that comes from others
             sample.core = None if self.load_hosts else watch.busy_share(LOAD)
             if isinstance(watch, TargetWatch):
                 sample.elsewhere = True
                 self.add_note(watch.sentence())
             watch.add_to_timeline(sample.timeline)
-            begin = 0.0
+            phase_begin = 0.0
             for phase in sample.phases:
-                phase.usage = watch.usage_between(begin, begin + phase.seconds)
-                begin += phase.seconds
+                phase.usage = watch.usage_between(phase_begin, phase_begin + phase.seconds)
+                phase_begin += phase.seconds
         if not sample.replies and not sample.errors:
             sample.notes.append(f"not one answer came within {sample.seconds:.1f} s")
         return sample
@@ -240,7 +240,10 @@ class LabBench:
     # Cells
 
     def fill_cell(self, tested: ServerUnderTest, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Start, warm up, load and stop the server as often as the lab repeats; add the samples to the cell."""
+        """Start, warm up, load and stop the server as often as the lab repeats; add the samples to the cell.
+
+        Return the cell. After a failure it is not tried again.
+        """
         job = CellJob(tested, load, cell, root, options)
         for repeat in range(self.repeats):
             if not self.measure_once(job, repeat):
@@ -248,8 +251,7 @@ class LabBench:
         return cell
 
     def fill_cells_in_turns(self, jobs: Sequence[CellJob]) -> Iterator[Cell]:
-        """Measure cells in turns, with the order reversed in every other round; yield each cell when it is
-        complete.
+        """Measure cells in turns, in reverse order in every other round; yield each cell when it is complete.
 
         A busy minute of the machine then affects one repeat of many cells, not all repeats of one cell.
         """
@@ -307,6 +309,7 @@ class LabBench:
     def behind_link(self, speed: str) -> Iterator[str]:
         """Run the servers and loads of the block behind a slow link. Yield "", or why the link cannot be made."""
         slow_link = link(speed)
+        # Not a `with`: only an error of making the link is yielded; one of the block has to reach the caller
         try:
             self.command_prefix = slow_link.__enter__()
         except LabError as problem:

@@ -41,7 +41,7 @@ def number_type(low: float, high: float) -> Callable[[str], float]:
             if low <= (number := float(text)) <= high:
                 return number
         except ValueError:
-            pass
+            pass  # no number: the same error as for one outside the range
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
 
     return read

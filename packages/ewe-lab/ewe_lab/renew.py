@@ -43,6 +43,8 @@ MAX_WAIT_S = 600.0  # for a quiet machine, if no time was given
 START_S = 10.0  # that a process needs beside its experiment
 MAX_OVERTIME = 2  # times the estimate: then an experiment is interrupted
 END_S = 60.0  # in which an interrupted experiment must end
+# How urgent an experiment is, by its finding: the least number is measured first
+LACKS_VERDICT, WAS_QUICK, WAS_FULL = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,18 @@ class Renewal:
 def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
     """Return the experiments that a run may improve: the most urgent first, and of one day the shortest first."""
     runnable = [each for each in chosen if each.run is not None]
-    if quick:
-        runnable = [each for each in runnable if urgency(kept.findings.get(each.id))[0] < 2]
+    if quick:  # a quick run does not improve the finding of a full one
+        runnable = [each for each in runnable if urgency(kept.findings.get(each.id))[0] < WAS_FULL]
     return sorted(runnable, key=lambda each: (urgency(kept.findings.get(each.id)), each.minutes))
 
 
 def urgency(finding: KeptFinding | None) -> tuple[int, str]:
-    """Return 0 for a claim without a finding, 1 for one that was measured quickly, else 2; then its date."""
+    """Return LACKS_VERDICT, WAS_QUICK or WAS_FULL; then the date of the finding, "" without one."""
     if finding is None:
-        return 0, ""
+        return LACKS_VERDICT, ""
     if finding.word == verdicts.NO_VERDICT:
-        return 0, finding.date
-    return (1 if finding.quick else 2), finding.date
+        return LACKS_VERDICT, finding.date
+    return (WAS_QUICK if finding.quick else WAS_FULL), finding.date
 
 
 def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
@@ -103,11 +105,11 @@ class Renewer:
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
         waiting = order(kept, renewal.chosen, renewal.quick)
-        late: list[tuple[str, float]] = []  # what does not fit, with its length
+        too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
         for each in waiting:
             length = seconds_of(each, renewal.reports, renewal.quick)
             if length > until - self.clock():
-                late.append((each.id, length))
+                too_long.append((each.id, length))
                 continue
             if not self.is_quiet(until - length):
                 say(
@@ -123,9 +125,9 @@ class Renewer:
             status = max(status, ended)
             count += self.keep(each, directory)
         say(f"{count} of {len(waiting)} experiments were measured")
-        if late:
-            id, length = min(late, key=lambda pair: pair[1])
-            names = ", ".join(each for each, _ in late)
+        if too_long:
+            id, length = min(too_long, key=lambda pair: pair[1])
+            names = ", ".join(each for each, _ in too_long)
             say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {in_minutes(length)}")
         return status
 
@@ -133,7 +135,8 @@ class Renewer:
         """Wait until other programs leave the cores alone, until `until` at most; return whether they do."""
         if self.renewal.anyway:
             return True
-        until = min(until, self.clock() + MAX_WAIT_S) if math.isinf(self.renewal.seconds) else until
+        if math.isinf(self.renewal.seconds):  # no time was given, so `until` never comes
+            until = min(until, self.clock() + MAX_WAIT_S)
         has_said = False
         while (foreign := self.foreign()) > MAX_FOREIGN_SHARE:
             if self.clock() + PAUSE_S > until:
@@ -161,7 +164,7 @@ class Renewer:
         """Write the page, the file beside it, and the small report; return True. Raises OSError, BadResults."""
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
-        sentences = list(kept.add_findings(results))
+        sentences = list(kept.add_findings(results))  # one if the earlier finding stays
         for sentence in sentences:
             say(sentence)
         if not sentences:

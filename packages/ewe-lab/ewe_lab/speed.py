@@ -69,7 +69,7 @@ FILE_ROWS = tuple(row for row in ROWS if row not in {comparison.row for comparis
 
 
 def run(lab: LabBench) -> Iterator[Cell]:
-    """Measure all models beside nginx, in turns."""
+    """Measure all models beside nginx, in turns; yield the cells."""
     found = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
     tested_servers = [
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
@@ -81,13 +81,13 @@ def run(lab: LabBench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each model: the CPU time that it may take."""
+    """Return the finding: for each model, the claim's part is the CPU time that it may take."""
     cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
     found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
-    part_holds = [value <= most for _, value, most in found]
-    summary = ", ".join(f"{model} {value:.2f} (at most {most})" for model, value, most in found)
+    part_holds = [value <= limit for _, value, limit in found]
+    summary = ", ".join(f"{model} {value:.2f} (at most {limit})" for model, value, limit in found)
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"CPU time for a reply, in nginx's: {summary}.")
 
@@ -97,7 +97,7 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def foreign_share(sample: Sample) -> float:
-    """Return the share of the server's core that other programs used."""
+    """Return the share of the server's core that other programs used: its busy share, less the server's part."""
     found = sample_figures(sample)
     return max(found["server_core"] - found["server"], 0.0)
 
@@ -157,7 +157,8 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         str(row.connections),
     )
     if not row.samples:
-        return (*about, *["-"] * 6, row.notes())
+        figure_count = len(COLUMNS) - len(about)
+        return (*about, *["-"] * figure_count, row.notes())
     spread = [sample_figures(sample)["micros"] for sample in row.samples]
     return (
         *about,
@@ -173,8 +174,8 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
 
 def goal_note(setting: SpeedSetting, beside: float | None) -> str:
     """Return a note if a row's ratio to the reference is above the goal of its setting, else ""."""
-    most = goal(setting)
-    return f"above {most:.2g}" if most and beside and beside > most else ""
+    limit = goal(setting)
+    return f"above {limit:.2g}" if limit and beside and beside > limit else ""
 
 
 def micros_text(micros: float) -> str:
@@ -183,43 +184,50 @@ def micros_text(micros: float) -> str:
 
 
 def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
-    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target measured at TARGETS_AT."""
+    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target measured at TARGETS_AT.
+
+    A target names several variants of a model: the first that was measured counts.
+    """
     reached = {row.server: ratio(rows, row) for row in rows if row.setting == TARGETS_AT}
     found = []
-    for model, (names, most) in printed("SPEED").items():
+    for model, (names, limit) in printed("SPEED").items():
         value = next((value for name in names if (value := reached.get(name)) is not None), None)
         if value is not None:
-            found.append((model, value, most))
+            found.append((model, value, limit))
     return found
 
 
-def report(rows: Sequence[SpeedRow], crowd: str = "") -> str:
+def report(rows: Sequence[SpeedRow], no_verdict: str = "") -> str:
     """Return the table, the targets, and the reasons of the failures.
 
-    crowd: a clause if other programs had much of the cores; no target is then judged.
+    no_verdict: why no target is judged (other programs had much of the cores), else "".
     """
     parts = [table(rows)]
     if found := targets(rows):
         parts.append(f"Targets, in nginx's CPU time a request at {describe(TARGETS_AT)}:")
         parts[-1] += "".join(
-            f"\n  {model:8} {value:5.2f}, at most {most}: {target_word(value, most, crowd)}"
-            for model, value, most in found
+            f"\n  {model:8} {value:5.2f}, at most {limit}: {target_word(value, limit, no_verdict)}"
+            for model, value, limit in found
         )
-    if crowd:
-        parts.append(f"No verdict: {crowd}. Run it again on a quiet machine.")
+    if no_verdict:
+        parts.append(f"No verdict: {no_verdict}. Run it again on a quiet machine.")
     failures = dict.fromkeys(f"{row.server}: {row.failure}" for row in rows if row.failure)
     if failures:
         parts.append("Failed:\n  " + "\n  ".join(failures))
     return "\n\n".join(parts)
 
 
-def target_word(value: float, most: float, crowd: str) -> str:
-    """Return the word on a target. crowd: as in `report`."""
-    return "no verdict" if crowd else "ok" if value <= most else "MISSED"
+def target_word(value: float, limit: float, no_verdict: str) -> str:
+    """Return the word on a target: `ok`, `MISSED`, or `no verdict` if there is a reason `no_verdict`."""
+    return "no verdict" if no_verdict else "ok" if value <= limit else "MISSED"
 
 
-def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], crowd: str = "") -> str:
-    """Return every sample as JSON, for other programs. about: the facts before the rows. crowd: as in `report`."""
+def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], no_verdict: str = "") -> str:
+    """Return every sample as JSON, for other programs.
+
+    about: the facts before the rows. no_verdict: why no target is judged (other programs had much of the cores),
+    else "".
+    """
     measured = [row for row in rows if row.samples or row.failure]
     return json.dumps(
         {
@@ -239,10 +247,10 @@ def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], crowd: str = 
                 for row in measured
             ],
             "targets": [
-                {"model": model, "ratio": value, "most": most, "ok": None if crowd else value <= most}
-                for model, value, most in targets(rows)
+                {"model": model, "ratio": value, "most": limit, "ok": None if no_verdict else value <= limit}
+                for model, value, limit in targets(rows)
             ],
-            "no_verdict": crowd,
+            "no_verdict": no_verdict,
         },
         indent=1,
     )
@@ -262,22 +270,22 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
     """
     here = [about["processor"], about["cores"], about["system"]]
     try:
-        kept = json.loads(file.read_text())
-        known = kept["ratios"] if kept["machine"] == here else {}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        known = {}
-    found: dict[str, float] = {}
+        last_run = json.loads(file.read_text())
+        last_ratios = last_run["ratios"] if last_run["machine"] == here else {}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # no file, or none of this program
+        last_ratios = {}
+    ratios: dict[str, float] = {}
     for row in rows:
         value = ratio(rows, row)
         if value is None or row.server == reference_name(row.setting):
             continue
         name = f"{row.server}, {row.connections} connections: {describe(row.setting)}"
-        found[name] = value
-        last = known.get(name)
+        ratios[name] = value
+        last = last_ratios.get(name)
         if isinstance(last, float) and value > last * SLOWER_RATIO:
             row.last = last
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"machine": here, "ratios": {**known, **found}}, indent=1) + "\n")
+    file.write_text(json.dumps({"machine": here, "ratios": {**last_ratios, **ratios}}, indent=1) + "\n")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -327,22 +335,23 @@ def estimated_s(rows: int, seconds: float, repeats: int) -> float:
 def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int, str]:
     """Fill the rows, leave no process and no file behind.
 
-    Return the exit status, and a clause if other programs had much of the cores meanwhile, else "".
+    Return the exit status, and a clause if other programs had much of the cores meanwhile, else "". seconds: of one
+    measurement.
     """
     before = {each.pid for each in process_tree(os.getpid())}
-    quiet = not sys.stderr.isatty()
+    hides_progress = not sys.stderr.isatty()  # in a file its lines would stand in the way
     watch = OtherProgramsWatch(two_cores())
     status = 0
     raise_on_first_interrupt()
     try:
         with (
             watch,
-            Progress(file=io.StringIO() if quiet else None) as progress,
+            Progress(file=io.StringIO() if hides_progress else None) as progress,
             LabBench(progress, repeats=repeats) as lab,
         ):
             jobs = jobs_of(lab, rows, seconds)
             progress.begin_table(estimated_s(len(rows), seconds, repeats))
-            for _ in lab.fill_cells_in_turns(jobs):
+            for _ in lab.fill_cells_in_turns(jobs):  # the rows have the cells
                 pass
     except KeyboardInterrupt:
         print("Interrupted: the results until then follow.\n")
@@ -358,7 +367,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the report; return the exit status."""
     parser = arguments()
     options = parser.parse_args(argv)
-    seconds = options.seconds or MEASUREMENT_S[not options.quick]
+    quick_s, full_s = MEASUREMENT_S
+    seconds = options.seconds or (quick_s if options.quick else full_s)
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     try:
         tested_servers = chosen_servers(options.models, options.quick)
@@ -385,18 +395,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for lacking in reasons:
         print(f"not run: {lacking}")
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
-    status, crowd = measure(rows, seconds, options.repeats)
+    status, no_verdict = measure(rows, seconds, options.repeats)
     try:
-        if not crowd:  # a ratio measured beside other programs is nothing to compare with
+        if not no_verdict:  # a ratio measured beside other programs is nothing to compare with
             compare_with_last(rows, about, LAST_RUN)
     except OSError as reason:
         print(
             f"{LAST_RUN} cannot be written, and the next run has nothing to compare with: {reason.strerror}"
         )
-    print(report(rows, crowd))
+    print(report(rows, no_verdict))
     if options.json:
-        before = {"machine": about, "seconds": seconds, "repeats": options.repeats}
-        options.json.write_text(as_json(rows, before, crowd) + "\n")
+        conditions = {"machine": about, "seconds": seconds, "repeats": options.repeats}
+        options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
     return status
 
 

@@ -260,8 +260,8 @@ ROWS = (
 
 
 def settings(sizes: Sequence[int], rows: Sequence[str]) -> list[SpeedSetting]:
-    """Return the settings of some kinds of rows, in the order of ROWS."""
-    size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]
+    """Return the settings of some kinds of rows, in the order of ROWS. sizes: of the files, for the rows `size`."""
+    size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]  # of all rows that do not vary it
     found: dict[str, list[SpeedSetting]] = {
         "size": [SpeedSetting(each) for each in sizes],
         "close": [SpeedSetting(size, keep_alive=False)],
@@ -278,9 +278,8 @@ def settings(sizes: Sequence[int], rows: Sequence[str]) -> list[SpeedSetting]:
     return [each for row in ROWS if row in rows for each in found[row]]
 
 
-FLOORS_AT: Mapping[
-    str, Callable[[SpeedSetting], bool]
-] = {  # where a floor shows how fast Python can be at all
+# By floor: whether it shows, at a setting, how fast Python can be at all
+FLOORS_AT: Mapping[str, Callable[[SpeedSetting], bool]] = {
     "floor-loop": lambda at: not (at.varied or at.access_log),
     "floor-parse": lambda at: at.varied,
     "floor-thread": lambda at: not (at.keep_alive or at.tls),
@@ -300,7 +299,7 @@ def contestants(
     takes_time = setting.asked or (setting.tls and not (setting.keep_alive or setting.resumed))
     found = []
     for each in chosen:
-        if each.name in FLOORS_AT:
+        if each.name in FLOORS_AT:  # a floor answers every request with the page of this size
             is_of_use = (
                 setting.size == TARGETS_AT.size and not setting.asked and FLOORS_AT[each.name](setting)
             )
@@ -312,10 +311,14 @@ def contestants(
 
 
 def contestants_of(comparison: PeerComparison, chosen: Sequence[ServerUnderTest]) -> list[Contestant]:
-    """Return the contestants of a comparison: all other servers, and ewe under the chosen models."""
+    """Return the contestants of a comparison: all other servers, and ewe under the chosen models.
+
+    [] if no model of ewe would take part: then there is nothing to compare.
+    """
     if comparison.row == XSWITCH:
         return list(comparison.contestants)
     models = {each.model for each in chosen}
+    # Of ewe: a stack under a chosen model, or a chosen server (`tested` of a contestant without a stack)
     found = [
         each
         for each in comparison.contestants
@@ -354,7 +357,7 @@ class SpeedRow:
         return self.cell.failure
 
     def median(self, what: str) -> float:
-        """Return the median of a figure of `facts`."""
+        """Return the median, over the samples, of a figure of sample_figures(). what: its name."""
         return float(statistics.median(sample_figures(sample)[what] for sample in self.samples))
 
     def notes(self) -> str:
@@ -433,10 +436,11 @@ def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnd
 
 def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
     """Return the load for a setting. wrk resumes the session of a TLS connection, ab does not."""
-    asked = ASKED[setting.asked] if setting.asked else Load(path=f"/{setting.size}.html", length=setting.size)
+    whole_file = Load(path=f"/{setting.size}.html", length=setting.size)
+    request_load = ASKED[setting.asked] if setting.asked else whole_file
     whole_handshake = setting.tls and not (setting.keep_alive or setting.resumed)
     return replace(
-        asked,
+        request_load,
         shape="saturation",
         users=connections,
         seconds=seconds,
@@ -444,7 +448,7 @@ def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
         keep_alive=setting.keep_alive,
         varied=setting.varied,
         tls="default" if setting.tls else "",
-        tool=asked.tool or ("ab" if whole_handshake else "wrk"),
+        tool=request_load.tool or ("ab" if whole_handshake else "wrk"),
     )
 
 
@@ -460,7 +464,7 @@ def rows_to_fill(
     """
     rows, lacking = [], []
     for setting in found:
-        loaded_by = load_of(setting, connections, 1).tool
+        loaded_by = load_of(setting, connections, 1).tool  # which does not depend on the seconds
         if not find_tool(loaded_by):
             lacking.append(
                 f"{describe(setting)}: {loaded_by} is not installed: apt install {PACKAGES[loaded_by]}"
@@ -471,8 +475,8 @@ def rows_to_fill(
                 lacking.append(each.why_missing)
                 continue
             count = COMPARISONS[setting.comparison].connections if setting.comparison else connections
-            most = each.stack.max_connections(True) if each.stack else count
-            count = min(adapted_load(load_of(setting, count, 1), each.tested).users, most)
+            max_of_stack = each.stack.max_connections(keep_alive=True) if each.stack else count
+            count = min(adapted_load(load_of(setting, count, 1), each.tested).users, max_of_stack)
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
             rows.append(SpeedRow(each.name, setting, count, cell))
     return rows, list(dict.fromkeys(lacking))
@@ -489,13 +493,16 @@ def size_text(size: int) -> str:
 
 def describe(setting: SpeedSetting) -> str:
     """Return a setting in words."""
-    kept = "keep-alive" if setting.keep_alive else "a connection a request"
+    connections_text = "keep-alive" if setting.keep_alive else "a connection a request"
     log = "on" if setting.access_log else "off"
-    return ", ".join((size_text(setting.size), kept, f"access log {log}", *setting_notes(setting)))
+    return ", ".join(
+        (size_text(setting.size), connections_text, f"access log {log}", *setting_notes(setting))
+    )
 
 
 def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:
     """Return a document root with the requested files, all of the same time."""
+    # The first three are the files of ASKED and of the comparison with LibCGI
     root = lab.site([64, 1024, LARGE, *(row.setting.size for row in rows if not row.setting.comparison)])
     listed = root / "listing"
     if any(row.setting.asked == "listing" for row in rows) and not listed.exists():
@@ -514,15 +521,15 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
     jobs = []
     for row in rows:
         setting, load = row.setting, load_of(row.setting, row.connections, seconds)
-        found = by_name.get(row.server)
+        contestant = by_name.get(row.server)
         if setting.comparison:
-            found = next(
+            contestant = next(
                 each for each in COMPARISONS[setting.comparison].contestants if each.name == row.server
             )
-            load = replace(load, path=found.path)
-        assert found is not None
-        tested = found.tested
-        if found.library:
+            load = replace(load, path=contestant.path)
+        assert contestant is not None
+        tested, stack = contestant.tested, contestant.stack
+        if contestant.library:
             tested = gateways.in_process(forms_of(lab) / "bytes.so", tested)
-        jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=found.stack))
+        jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=stack))
     return jobs

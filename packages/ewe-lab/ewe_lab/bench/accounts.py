@@ -38,7 +38,7 @@ class TemporaryUser:
     home: Path
 
     def write_program(self, name: str, text: str) -> None:
-        """Write an executable file that belongs to this user, below ~/public_html/cgi-bin."""
+        """Write an executable file into ~/public_html/cgi-bin. File and directories belong to this user."""
         directory = self.home / "public_html" / "cgi-bin"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
@@ -60,11 +60,14 @@ def why_impossible() -> str:
     return ""
 
 
-def make_etc(directory: Path, machine: Path, passwd: str) -> None:
-    """Make the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
+def make_etc(directory: Path, machine_etc: Path, passwd: str) -> None:
+    """Make the directory to mount over /etc: `passwd` as a file, links into `machine_etc` for all other names.
+
+    machine_etc: where the machine's own /etc is mounted, since /etc itself will be covered.
+    """
     directory.mkdir()
     for name in set(os.listdir("/etc")) - {"passwd"}:
-        (directory / name).symlink_to(machine / name)
+        (directory / name).symlink_to(machine_etc / name)
     (directory / "passwd").write_text(passwd)
 
 
@@ -77,21 +80,21 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUs
     if why := why_impossible():
         raise LabError(why)
     used_uids = {entry.pw_uid for entry in pwd.getpwall()}
-    numbers = range(FIRST_UID, FIRST_UID + count)
-    if used_uids & set(numbers):
+    uids = range(FIRST_UID, FIRST_UID + count)
+    if used_uids & set(uids):
         raise LabError(f"the users {FIRST_UID} to {FIRST_UID + count - 1} exist on this machine")
     homes = directory / "homes"
     homes.mkdir(exist_ok=True)
-    users = [TemporaryUser(f"lab{number}", number, homes / f"lab{number}") for number in numbers]
+    users = [TemporaryUser(f"lab{uid}", uid, homes / f"lab{uid}") for uid in uids]
     lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
     for user in users:
         user.home.mkdir(exist_ok=True)
     # The machine's /etc is mounted here. This directory is not inside `directory`, because the caller deletes the
     # contents of `directory`. rmdir() cannot delete a file of the machine.
-    machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
+    machine_etc = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
     try:
-        machine.chmod(0o755)
-        make_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
-        yield users, [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine), str(directory / "etc")]
+        machine_etc.chmod(0o755)
+        make_etc(directory / "etc", machine_etc, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
+        yield users, [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine_etc), str(directory / "etc")]
     finally:
-        machine.rmdir()
+        machine_etc.rmdir()

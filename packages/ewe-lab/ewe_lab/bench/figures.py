@@ -39,8 +39,9 @@ def number_text(value: float | None) -> str:
         return "∞"
     if value == 0:
         return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(digits, 15)}f}"
+    exponent = math.floor(math.log10(abs(value)))  # of the first digit
+    digits = max(0, 2 - exponent)  # behind the point: two more digits than the first
+    text = f"{value:,.{min(digits, 15)}f}"  # a float has about 15 digits
     return text.rstrip("0").rstrip(".") if "." in text and abs(value) >= 100 else without_trailing_zeros(text)
 
 
@@ -61,7 +62,8 @@ def ratio_text(value: float | None) -> str:
     if value == 0:
         return "0"
     if value < 0.1:
-        return f"{value:.{1 - math.floor(math.log10(value))}f}"
+        exponent = math.floor(math.log10(value))  # of the first digit
+        return f"{value:.{1 - exponent}f}"
     return f"{value:.2f}" if value < 10 else number_text(value)
 
 
@@ -71,7 +73,7 @@ def time_text(value: float | None) -> str:
         return NO_FIGURE
     if value == 0:
         return "0"
-    if value < 0.9995e-3:
+    if value < 0.9995e-3:  # from here on three digits make 1 ms, not 1000 µs
         return f"{number_text(value * 1e6)} µs"
     return f"{number_text(value * 1e3)} ms" if value < 0.9995 else f"{number_text(value)} s"
 
@@ -90,6 +92,7 @@ def percent_text(value: float | None) -> str:
     """Return a share in percent."""
     if value is None:
         return NO_FIGURE
+    # Two digits below 10 %, no decimals above; from 0.0995 on two digits round to 10
     text = f"{value * 100:.0f}" if value >= 0.0995 or value == 0 else f"{value * 100:.2g}"
     return f"{text}\u00a0%"
 
@@ -104,7 +107,7 @@ def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
         return size_text(value)
     if name in ("client", "lost"):
         return percent_text(value)
-    if name in ("rate", "micros") or not name.startswith("extra."):
+    if name in ("rate", "micros") or not name.startswith("extra."):  # the title names their unit
         return number_text(value)
     return f"{number_text(value)} {unit}".rstrip()
 
@@ -124,7 +127,10 @@ def errors_text(found: Mapping[str, int]) -> str:
 
 
 def middle_sample(cell: Cell) -> Sample | None:
-    """Return the sample with the median figure (the lower one of two), None if there is no sample."""
+    """Return the sample with the median of the cell's figure (the lower one of two).
+
+    If no sample has the figure, it is the first one; None if there is no sample. `cell.value` is the figure's name.
+    """
     by_figure = sorted(
         (value, index)
         for index, sample in enumerate(cell.samples)
@@ -133,7 +139,7 @@ def middle_sample(cell: Cell) -> Sample | None:
     if by_figure:
         _, index_of_middle = by_figure[(len(by_figure) - 1) // 2]
         return cell.samples[index_of_middle]
-    return cell.samples[0] if cell.samples else None  # no sample has the figure
+    return cell.samples[0] if cell.samples else None
 
 
 def figure_of_cell(cell: Cell, name: str = "") -> float | None:
@@ -145,7 +151,7 @@ def figure_of_cell(cell: Cell, name: str = "") -> float | None:
 
 
 def is_lower_bound(sample: Sample | None, name: str) -> bool:
-    """Whether a figure is a lower bound: a percentile that includes requests without an answer."""
+    """Whether a figure is a lower bound: a percentile that includes requests without an answer. name: its name."""
     kind, _, part = name.partition(".")
     if sample is None or kind not in ("service", "response") or part in ("mean", "count"):
         return False

@@ -53,8 +53,9 @@ class ProcessTreeClock:
     def cpu_seconds_since_last_call(self, everyone: Iterable[ProcessStat], cores: Sequence[int]) -> float:
         """Return the CPU seconds that the process tree used on the cores since the last call.
 
-        A child that was waited for is in its parent's `waited`. What the ended processes had used by the last call
-        was counted then.
+        `own` of a living process is counted as it grows. When a process has ended and its parent has waited for it,
+        all that it ever used appears in the parent's `waited` at once. The part of it that it had used by the last
+        call was counted then, and is taken off.
         """
         family = self.family(list(everyone))
         readings = {
@@ -81,6 +82,7 @@ class ProcessTreeClock:
         for process in everyone:
             children.setdefault(process.parent, []).append(process)
         earlier_members = self.members
+        # The root, and the processes that were in the tree once: a daemon has another parent now
         to_visit = [
             process
             for process in everyone
@@ -101,6 +103,7 @@ def busy_seconds(cores: Sequence[int]) -> float:
     for line in Path("/proc/stat").read_text(errors="replace").splitlines():
         name, *ticks = line.split()
         if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
+            # proc(5): user, nice, system, idle, iowait, irq, softirq, steal
             user, nice, system, *_, steal = map(int, ticks[:8])
             found += (user + nice + system + steal) / TICKS_PER_S
     return found
@@ -141,6 +144,7 @@ class OtherProgramsWatch:
 
     def take_reading(self, first: bool = False) -> None:
         """Add the CPU seconds since the last reading to the totals. first: there is no reading before it."""
+        # Both clocks are read one after the other, so that they cover the same time
         busy_s = self.read_busy_seconds(self.cores)
         lab_s = self.tree_clock.cpu_seconds_since_last_call(self.list_processes(), self.cores)
         self.ended = time.monotonic()

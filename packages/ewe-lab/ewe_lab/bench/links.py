@@ -42,15 +42,14 @@ def link(speed: str) -> Iterator[list[str]]:
         raise LabError(f"no link of {speed}: {' and '.join(lacking)} missing: apt install iproute2")
     script = LINK_SCRIPT.format(ip=path_of_tool("ip"), tc=path_of_tool("tc"), speed=speed)
     superuser = os.geteuid() == 0
-    user = [] if superuser else ["--user", "--map-current-user", "--keep-caps"]
-    command = [path_of_tool("unshare"), *user, "--net", "sh", "-c", script]
+    user_namespace = [] if superuser else ["--user", "--map-current-user", "--keep-caps"]
+    command = [path_of_tool("unshare"), *user_namespace, "--net", "sh", "-c", script]
     with tempfile.TemporaryFile() as output, running(command, output, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
-        with holder.stdout as ready_line:
-            readable, _, _ = select.select([ready_line], [], [], COMMAND_TIMEOUT_S)
-            if (
-                not readable or ready_line.readline() != b"ready\n"
-            ):  # LINK_SCRIPT writes it when the link is made
+        with holder.stdout as script_output:
+            readable, _, _ = select.select([script_output], [], [], COMMAND_TIMEOUT_S)
+            # LINK_SCRIPT writes `ready` when the link is made
+            if not readable or script_output.readline() != b"ready\n":
                 raise LabError(f"no link of {speed} can be made here: {last_line(output_text(output))}")
             enter = [] if superuser else ["--user", "--preserve-credentials"]
             yield [path_of_tool("nsenter"), "--target", str(holder.pid), *enter, "--net", "--"]

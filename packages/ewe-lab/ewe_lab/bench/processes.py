@@ -93,7 +93,8 @@ def process_tree(*roots: int) -> list[ProcessStat]:
 def cpu_seconds(*roots: int) -> float:
     """Return the CPU seconds (user and system) that processes and their descendants have used so far.
 
-    A process that has ended counts too: as a zombie, or in the total of the parent that has waited for it.
+    A process that has ended counts too: as a zombie, or in the total of the parent that has waited for it. The tree
+    is read again until two readings have the same processes, at most MAX_READINGS_OF_TREE times.
     """
     for _ in range(MAX_READINGS_OF_TREE):
         family = process_tree(*roots)
@@ -117,6 +118,7 @@ def core_seconds(core: int) -> float:
     for line in Path("/proc/stat").read_text(errors="replace").splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
+            # proc(5): eight kinds of time; behind them that of guests, which user and nice include
             user, nice, system, _idle, _iowait, *others = (int(number) for number in ticks[:8])
             return (user + nice + system + sum(others)) / TICKS_PER_S
     raise LabError(f"core {core} is not in /proc/stat")
@@ -160,7 +162,7 @@ def running(
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a new session. No process of the session is left when the block ends.
+    """Run a command in a new session; yield its process. No process of the session is left when the block ends.
 
     output: receives standard error, and standard output if `stdout` is None.
     """
@@ -214,7 +216,7 @@ def end_children(but: set[int]) -> None:
     A block of running() stops its own process. An interrupt in the middle of a start leaves one without a block.
     """
     new = [process for process in process_tree(os.getpid()) if process.pid not in but | {os.getpid()}]
-    for session in {process.session for process in new} - {os.getsid(0)}:
+    for session in {process.session for process in new} - {os.getsid(0)}:  # our own session lives on
         end_session(session)
 
 
@@ -225,7 +227,7 @@ def allow_descriptors(wanted: int) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     new_limit = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    if soft == resource.RLIM_INFINITY or soft >= new_limit:
+    if soft == resource.RLIM_INFINITY or soft >= new_limit:  # high enough; infinity is -1, and no count
         return wanted if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard))
     return new_limit
@@ -234,7 +236,7 @@ def allow_descriptors(wanted: int) -> int:
 def wait_for_end(started: subprocess.Popen[bytes], seconds: float) -> bool:
     """Wait at most `seconds` for a child to end; return whether it has ended.
 
-    The child stays a zombie, so that its CPU time can still be read.
+    The child stays a zombie, so that its CPU time can still be read: wait() would remove it.
     """
     descriptor = os.pidfd_open(started.pid)
     try:

@@ -9,6 +9,7 @@ import time
 from typing import TextIO
 
 UPDATE_EVERY_S = 1.0  # seconds between two updates of the time left
+CLEAR_LINE = "\r\x1b[K"  # to the first column; erase to the end of the line
 # After finished tables of this many estimated seconds, their real duration corrects the estimate.
 MIN_FINISHED_S = 5.0
 
@@ -41,7 +42,7 @@ class Progress:
         self.clear()
 
     def tick(self) -> None:
-        """Update the line once a second."""
+        """Update the line once a second, so that the time left goes on between two steps. Runs in a thread."""
         while not self.ended.wait(UPDATE_EVERY_S):
             with self.lock:
                 if self.text:
@@ -79,31 +80,30 @@ class Progress:
         if self.is_terminal:
             with self.lock:
                 self.text = ""
-                print("\r\x1b[K", end="", file=self.file, flush=True)
+                print(CLEAR_LINE, end="", file=self.file, flush=True)
 
     def draw(self) -> None:
         """Write the line, no wider than the terminal."""
-        width = shutil.get_terminal_size().columns - 1
-        print(
-            f"\r\x1b[K{f'[{self.time_left_text()}] {self.text}'[:width]}", end="", file=self.file, flush=True
-        )
+        width = shutil.get_terminal_size().columns - 1  # in the last column some terminals begin a new line
+        line = f"[{self.time_left_text()}] {self.text}"[:width]
+        print(f"{CLEAR_LINE}{line}", end="", file=self.file, flush=True)
 
     def planned_time_text(self) -> str:
         """Return the time that the run will take, as text; "" if it is not known."""
-        return (
-            f"about {duration_text(self.unbegun_s + self.current_s)}"
-            if self.unbegun_s + self.current_s
-            else ""
-        )
+        planned_s = self.unbegun_s + self.current_s
+        return f"about {duration_text(planned_s)}" if planned_s else ""
 
     def time_left_text(self) -> str:
-        """Return the time that is left, as text: the estimates, corrected by the finished tables' real times."""
+        """Return the time that is left, as text: the estimates, corrected by the finished tables' real times.
+
+        "longer than planned" if the last table has taken longer than its estimate.
+        """
         factor = self.finished_real_s / self.finished_s if self.finished_s > MIN_FINISHED_S else 1.0
         current_left_s = (
             max(self.current_s * factor - (time.monotonic() - self.began), 0.0) if self.current_s else 0.0
         )
         seconds = current_left_s + self.unbegun_s * factor
-        if self.current_s and not seconds:  # the last table takes longer than its estimate
+        if self.current_s and not seconds:
             return "longer than planned"
         return f"{duration_text(seconds)} left"
 

@@ -69,7 +69,7 @@ class Times:
         return max(self.count, sum(count for _, count in self.buckets))
 
     def is_lower_bound(self, value: float) -> bool:
-        """Whether a percentile is a lower bound: it is not below `at_least`."""
+        """Whether a percentile is a lower bound: it is not below `at_least`, which a bucket may have rounded."""
         return self.at_least is not None and value >= self.at_least * (1 - PRECISION)
 
 
@@ -254,9 +254,8 @@ def figure(sample: Sample, name: str) -> float | None:
     if has_too_few_times(sample, name):
         return None
     value: Any = sample
-    for part in name.split(
-        "."
-    ):  # `usage.memory` is sample.usage.memory, `extra.accepted` sample.extra["accepted"]
+    # `usage.memory` is sample.usage.memory, `extra.accepted` sample.extra["accepted"]
+    for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
         if value is None:
             return None
@@ -312,7 +311,7 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results.json. Raises OSError, BadResults."""
+    """Read results.json; return the results. Raises OSError, BadResults."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -325,12 +324,12 @@ def load(path: Path) -> Results:
 
 
 def value_from_json(kind: Any, value: Any) -> Any:
-    """Convert a value from JSON to the type of a field's annotation. Raises TypeError."""
-    if kind is float and type(value) is int:
+    """Return a value from JSON as the type `kind`, that of a field's annotation. Raises TypeError."""
+    if kind is float and type(value) is int:  # JSON does not tell 5.0 from 5
         return float(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind)  # the annotations of the fields are texts, these are types
         if unknown := set(value) - {field.name for field in fields(kind)}:
             raise TypeError(f"{kind.__name__} has no {sorted(unknown)[0]}")
         return kind(**{name: value_from_json(hints[name], part) for name, part in value.items()})
@@ -352,7 +351,7 @@ def value_from_json(kind: Any, value: Any) -> Any:
 
 
 def join_runs(parts: Sequence[Results]) -> Results:
-    """Join runs. A later table replaces an earlier one with the same id."""
+    """Return runs as one. A later table replaces an earlier one with the same id; the rest is of the latest run."""
     latest = max(parts, key=lambda part: part.started)
     tables = {
         table.id: table for part in sorted(parts, key=lambda part: part.started) for table in part.tables

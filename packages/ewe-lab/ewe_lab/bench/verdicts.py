@@ -103,7 +103,7 @@ def side_of_reference(ratio_to_reference: float) -> int:
 
 def compare(paper: float, ours: float, level: bool = False) -> str:
     """Return the verdict on two ratios to the reference server. level: our ratio may differ from 1 by chance."""
-    if paper == ours:
+    if paper == ours:  # also if both are 0, which have no factor
         return REPRODUCED
     if min(paper, ours) > 0 and max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR:
         return REPRODUCED
@@ -114,7 +114,7 @@ def compare(paper: float, ours: float, level: bool = False) -> str:
 
 
 def compare_shares(paper: float, ours: float) -> str:
-    """Return the verdict on two shares of lost requests."""
+    """Return the verdict on two shares of lost requests: a share up to MAX_LOST_SHARE counts as none."""
     much_lost = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
     if all(much_lost):
         return REPRODUCED if max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR else SHAPE
@@ -122,7 +122,10 @@ def compare_shares(paper: float, ours: float) -> str:
 
 
 def compare_with_bound(paper: float, bound: float, *, is_lower: bool) -> str:
-    """Return the verdict if only a bound of our ratio is known. is_lower: a lower bound, else an upper bound."""
+    """Return the verdict if only a bound of our ratio is known. is_lower: a lower bound, else an upper bound.
+
+    NOT_TESTABLE if the bound leaves open on which side of the reference our ratio is, or how far away.
+    """
     known_side = 1 if is_lower else -1  # the only side of the reference of which the bound can be a proof
     if side_of_reference(bound) != known_side:
         return NOT_TESTABLE
@@ -155,9 +158,8 @@ def distinct_groups(cells: Sequence[Cell]) -> dict[tuple[str, float | None], lis
     groups = comparable_groups(cell for cell in cells if not cell.line)
     earlier_figures: list[tuple[str, str, list[Sample]]] = []
     distinct = set()
-    for column, x in sorted(
-        groups, key=lambda column_and_x: column_and_x[1] is None
-    ):  # those with an x first
+    # Those with an x first: they stay, and a group without an x that repeats them is left out
+    for column, x in sorted(groups, key=lambda column_and_x: column_and_x[1] is None):
         figures_of_group = [
             (cell.server, cell.value, cell.samples) for cell in groups[column, x] if cell.samples
         ]
@@ -198,8 +200,8 @@ def judge(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedC
 
 
 def judge_on_quiet_machine(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
-    """Judge as `judge` does, as if no other program had run."""
-    by_cell: dict[int, JudgedCell] = {}
+    """Return the cells with their verdicts as `judge` does, as if no other program had run."""
+    by_cell: dict[int, JudgedCell] = {}  # by id(): two cells may be equal
     for (column, _), group in comparable_groups(table.cells).items():
         reference, paper_reference = experiment.references(column) if experiment else ("", "")
         ours = next((cell for cell in group if reference and cell.server == reference), None)
@@ -216,7 +218,7 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
 
     reference: the cell of our reference server. paper_reference: the cell with the figure of the document's.
     """
-    if cell.value == "lost":
+    if cell.value == "lost":  # shares are not compared by ratios: the reference may have lost nothing
         return judge_lost_share(cell)
     ours, reason = our_ratio(cell, reference)
     if cell.paper is None:
@@ -287,7 +289,7 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     tested = {name: word for name, word in words.items() if word not in (NOT_TESTABLE, NO_CLAIM)}
     if not tested:
         reasons = Counter(judged.reason for judged in judged_cells if judged.reason)
-        if not reasons:
+        if not reasons:  # the cell of the reference server alone has a verdict, and needs no reason
             return Finding(NOT_TESTABLE, "Only one server was measured.")
         ((most_frequent, _),) = reasons.most_common(1)
         return Finding(NOT_TESTABLE, with_capital(most_frequent) + ".")
@@ -295,19 +297,19 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     word = different_words.pop() if len(different_words) == 1 else IN_PART
     if len(tested) > MAX_DESCRIBED_COLUMNS:
         all_tested = [judged for name in tested for judged in columns[name]]
-        counted = f"{len(tested)} settings, in all: {order_text(all_tested)}"
+        sentence = f"{len(tested)} settings, in all: {order_text(all_tested)}"
     else:
-        counted = "; ".join(
+        sentence = "; ".join(
             (f"{name}: " if len(columns) > 1 and name else "") + order_text(columns[name])
             for name, word_of_column in words.items()
             if word_of_column != NO_CLAIM
         )
-    return Finding(word, with_capital(counted) + ".")
+    return Finding(word, with_capital(sentence) + ".")
 
 
 def verdict_of_column(verdicts: Iterable[str]) -> str:
     """Return the word for a column of verdicts: holds, holds in part, does not hold, or why there is none."""
-    found = [verdict for verdict in verdicts if verdict]
+    found = [verdict for verdict in verdicts if verdict]  # without NOT_PRINTED
     tested = [verdict for verdict in found if verdict in TESTED]
     if not tested:
         return NOT_TESTABLE if found else NO_CLAIM
@@ -316,7 +318,7 @@ def verdict_of_column(verdicts: Iterable[str]) -> str:
 
 
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:
-    """Say how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
+    """Return how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
     count = Counter(judged.verdict for judged in judged_cells)
     tested = sum(count[verdict] for verdict in TESTED)
     if not tested:
@@ -345,16 +347,16 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
     reference, paper_reference = experiment.references(most_changed.cell.column)
     printed_reference = paper_reference or reference
     printed_name = most_changed.cell.paper_server or most_changed.cell.server
-    then = f"{printed_name} had {ratio_text(most_changed.paper)} times {printed_reference}'s figure"
-    now = (
+    printed_clause = f"{printed_name} had {ratio_text(most_changed.paper)} times {printed_reference}'s figure"
+    our_clause = (
         f"{most_changed.cell.server} has {ratio_text(most_changed.ours)} times {reference}'s now{at_setting}"
     )
     if log_distance(most_changed) <= math.log(MAX_RATIO_FACTOR):
         moved = f"no ratio moved by more than {MAX_RATIO_FACTOR}"
-        return f"Little has changed: {moved}; at most, {then} then, and {now}."
-    text = f"What changed most: {then} then, and {now}."
-    if pairs := inverted_pair(tested):
-        text = text[:-1] + f"; {pairs}."
+        return f"Little has changed: {moved}; at most, {printed_clause} then, and {our_clause}."
+    text = f"What changed most: {printed_clause} then, and {our_clause}."
+    if clause := inverted_pair(tested):
+        text = text.removesuffix(".") + f"; {clause}."
     return text
 
 
@@ -369,8 +371,8 @@ def log_distance(judged: JudgedCell) -> float:
 
 
 def inverted_pair(tested: Sequence[JudgedCell]) -> str:
-    """Name the pair of servers whose order is inverted most clearly; "" if there is none."""
-    inverted = []
+    """Name the pair of servers whose order is inverted most clearly, with both ratios; "" if there is none."""
+    inverted = []  # (how clearly, the server that was ahead, the other one, their ratio then, and now)
     for first, second in itertools.combinations(tested, 2):
         if (first.cell.column, first.cell.x) != (second.cell.column, second.cell.x):
             continue  # figures at different settings are not compared
@@ -378,14 +380,15 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
-        then, now = ahead.paper / behind.paper, ahead.ours / behind.ours
-        if side_of_reference(then) == 1 and side_of_reference(now) == -1:
-            inverted.append((then / now, ahead, behind, then, now))
+        printed_ratio, ratio_here = ahead.paper / behind.paper, ahead.ours / behind.ours
+        if side_of_reference(printed_ratio) == 1 and side_of_reference(ratio_here) == -1:
+            inverted.append((printed_ratio / ratio_here, ahead, behind, printed_ratio, ratio_here))
     if not inverted:
         return ""
-    _, ahead, behind, then, now = max(inverted, key=lambda pair: pair[0])
+    _, ahead, behind, printed_ratio, ratio_here = max(inverted, key=lambda pair: pair[0])
     faster, slower = ahead.cell.server, behind.cell.server
-    return f"{faster} had {ratio_text(then)} times {slower}'s, and has {ratio_text(now)} times now"
+    had, has = ratio_text(printed_ratio), ratio_text(ratio_here)
+    return f"{faster} had {had} times {slower}'s, and has {has} times now"
 
 
 def with_capital(text: str) -> str:
@@ -428,7 +431,7 @@ def figure_range(cell: Cell, name: str) -> FigureRange | None:
         return None
     repeats = [found for sample in cell.samples if (found := figure(sample, name)) is not None]
     margin = 1 + (CLOSE_SHARE if len(repeats) > 1 else CHANCE_SHARE)
-    half = math.sqrt(margin)  # each of two figures has half of the margin
+    half = math.sqrt(margin)  # each of two figures has half of the margin: half * half is the whole factor
     return FigureRange(cell.server, value, min(*repeats, value / half), max(*repeats, value * half))
 
 
@@ -483,6 +486,7 @@ def winners(cells: Sequence[Cell]) -> list[Winner]:
         if len(ranked) < 2:
             continue
         best = ranked[0]
+        # The last one that is level with the best, so that all between them belong to them (see Winner)
         last_level = max(index for index, ranged in enumerate(ranked) if ranged.is_level_with(best))
         level, behind = ranked[: last_level + 1], ranked[last_level + 1 :]
         found.append(Winner(name, tuple(level), behind[0] if behind else None))

@@ -36,7 +36,10 @@ MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memor
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading. cpu, voluntary, involuntary: totals so far."""
+    """One reading. at: a time of time.monotonic(). cpu, voluntary, involuntary: totals so far.
+
+    cpu is in seconds; voluntary and involuntary are context switches. memory: bytes. None: not read.
+    """
 
     at: float
     cpu: float
@@ -92,7 +95,7 @@ class Watch:
 
     def end(self) -> None:
         """Take the last reading; turn core_busy_s into the differences since begin()."""
-        self.stop.set()
+        self.stop.set()  # the thread may still be reading: take_reading() waits for it by the lock
         for whose, core in self.cores.items():
             busy_before = self.core_busy_s[whose]
             if core is not None and busy_before is not None:
@@ -101,12 +104,11 @@ class Watch:
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
-        first, number = self.readings[0].at, 1
-        while not self.stop.wait(max(first + number * SAMPLE_EVERY_S - time.monotonic(), 0)):
+        first, next_index = self.readings[0].at, 1
+        while not self.stop.wait(max(first + next_index * SAMPLE_EVERY_S - time.monotonic(), 0)):
             self.take_reading()
-            number = (
-                int((time.monotonic() - first) / SAMPLE_EVERY_S) + 1
-            )  # skips seconds that a slow reading took
+            # The next whole second; a slow reading may have taken several
+            next_index = int((time.monotonic() - first) / SAMPLE_EVERY_S) + 1
 
     def take_reading(self) -> None:
         """Add a reading to `readings`."""
@@ -114,7 +116,7 @@ class Watch:
             at, cpu = time.monotonic(), cpu_seconds(*self.pids)
             family = list(self.living_processes())
             for process in family:
-                self.switches.update(switches(process.pid))
+                self.switches.update(switches(process.pid))  # the last counts of ended threads stay
             self.readings.append(
                 Reading(
                     at,
@@ -135,7 +137,7 @@ class Watch:
                 try:
                     yield psutil.Process(process.pid)
                 except psutil.NoSuchProcess:
-                    pass
+                    pass  # it has ended meanwhile
 
     def read_memory(self, family: list[psutil.Process]) -> float | None:
         """Return the memory in bytes; None if it was read too recently. Note when it may be read next."""
@@ -144,6 +146,7 @@ class Watch:
             return None
         found = sum_of_known(memory_of(process) for process in family)
         now = time.monotonic()
+        # The pause is so long that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
@@ -153,6 +156,8 @@ class Watch:
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, in seconds since begin(); None without two readings between.
+
+        start, end: of a phase of the load. A reading counts as inside if it is at most half a second outside.
 
         The readings are a second apart. The figures are those from the first to the last reading of the interval,
         and CPU time is scaled to the length of the interval.
@@ -175,24 +180,28 @@ class Watch:
         """
         length = self.readings[-1].at - self.readings[0].at
         busy = self.core_busy_s[whose]
+        # At most 1: /proc/stat has steps of 10 ms, and a busy core may seem to have more
         return None if busy is None or length <= 0 else min(busy / length, 1.0)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""
         first = self.readings[0].at
         for before, reading in pairwise(self.readings):
-            number = (
-                round((reading.at - first) / SAMPLE_EVERY_S) - 1
-            )  # of the second that ends with this reading
+            # A reading about k seconds after the first ends the second with the index k - 1
+            second_index = round((reading.at - first) / SAMPLE_EVERY_S) - 1
             length = reading.at - before.at
-            if not 0 <= number < len(timeline) or length < HALF_SAMPLE_S:  # the last reading may come early
+            # The last reading comes when the load ends, perhaps early in a second: so short a part is left out
+            if not 0 <= second_index < len(timeline) or length < HALF_SAMPLE_S:
                 continue
-            second = timeline[number]
+            second = timeline[second_index]
             second.cpu = (reading.cpu - before.cpu) / length
             second.memory = reading.memory
             second.threads, second.processes = reading.threads, reading.processes
             second.descriptors = reading.descriptors
-            second.switches = reading.voluntary + reading.involuntary - before.voluntary - before.involuntary
+            switches_so_far, switches_before = (
+                each.voluntary + each.involuntary for each in (reading, before)
+            )
+            second.switches = switches_so_far - switches_before
 
 
 def usage_of_readings(readings: Sequence[Reading]) -> Usage:
@@ -255,6 +264,7 @@ def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
             lines = task.read_text(errors="replace").splitlines()
         except OSError:
             continue
+        # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
         counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
         if len(counts) == 2:
             found[pid, int(task.parent.name)] = (counts[0], counts[1])

@@ -27,14 +27,17 @@ ROUNDS = 7
 
 
 def gunicorn() -> ServingStack:
+    """Return gunicorn with the WSGI application."""
     return ServingStack("gunicorn", "wsgi", "python", program="hello", label="gunicorn")
 
 
 def wsgi(model: str) -> ServingStack:
+    """Return ewe under a model, with the WSGI application."""
     return ServingStack("ewe", "wsgi", "python", program="hello", model=model, label=f"ewe {model}")
 
 
 def uvicorn(loop: str, parser: str) -> ServingStack:
+    """Return uvicorn with the ASGI application, an event loop and an HTTP parser."""
     options = ("--loop", loop, "--http", parser)
     return ServingStack(
         "uvicorn", "asgi", "python", program="hello", options=options, label=f"uvicorn {parser}"
@@ -42,6 +45,7 @@ def uvicorn(loop: str, parser: str) -> ServingStack:
 
 
 def asgi(loop: str) -> ServingStack:
+    """Return ewe with the ASGI application and an event loop."""
     return ServingStack(
         "ewe", "asgi", "python", program="hello", options=("--loop", loop), label="ewe asyncio"
     )
@@ -49,7 +53,10 @@ def asgi(loop: str) -> ServingStack:
 
 @dataclass(frozen=True)
 class Contest:
-    """The servers of one column. The first of `ours` must have at least `least` times the rate of the reference."""
+    """The servers of one column. The first of `ours` must have at least `least` times the rate of the reference.
+
+    beside: servers that are measured, and of which the claim says nothing.
+    """
 
     column: str
     reference: ServingStack
@@ -74,7 +81,7 @@ CONTESTS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the columns one after the other."""
+    """Measure the columns one after the other; yield the cells."""
     for contest in CONTESTS:
         yield from take_turns(lab, contest)
 
@@ -101,8 +108,8 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
             )  # fmt: skip
             cells[-1].command, cells[-1].load = server.command, load.description()
             running.append((server, load, cells[-1]))
-        for number in range(int(lab.quick_or_full(2, ROUNDS))):
-            for server, load, cell in running if number % 2 else reversed(running):
+        for round_number in range(int(lab.quick_or_full(2, ROUNDS))):
+            for server, load, cell in running if round_number % 2 else reversed(running):
                 cell.samples.append(lab.load(server, load))
     yield from cells
 
@@ -110,18 +117,24 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
 def median_ratio(
     table: ExperimentTable, contest: Contest, stack: ServingStack, value: str = "rate"
 ) -> float | None:
-    """Return the median, over the rounds, of a server's rate over that of the reference. None: not measured."""
+    """Return the median, over the rounds, of a server's rate over that of the reference. None: not measured.
+
+    value: the name of the figure.
+    """
     found = {cell.server: cell for cell in table.cells if cell.column == contest.column}
     ours, reference = found.get(stack.name), found.get(contest.reference.name)
     if ours is None or reference is None:
         return None
-    pairs = zip(ours.values, reference.values, strict=False)
+    pairs = zip(ours.values, reference.values, strict=False)  # one of them may lack a round
     ratios = [one / other for one, other in pairs if other]
     return statistics.median(ratios) if ratios else None
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each column: the ratio that its first server of ours must reach."""
+    """Return the finding on the claim.
+
+    The claim has a part for each column: the ratio that its first server of ours must reach.
+    """
     pieces, part_holds = [], []
     for contest in CONTESTS:
         measured = {stack.name: median_ratio(table, contest, stack) for stack in contest.ours}

@@ -21,6 +21,8 @@ MIN_IDLE_DESCRIPTOR = 1024  # connections that only stay open have descriptors f
 SPARE_DESCRIPTORS = 200  # descriptors for everything else
 OPEN_TIMEOUT_S = 20.0  # seconds within which all connections must be open
 MAX_OPENING_CONNECTIONS = 64  # connections that are opened together: more could overflow the backlog
+BATCH_TIMEOUT_S = 1.0  # seconds in which connections that are opened together must be open
+POLL_MS = 50  # longest wait for an event, after which the deadline is checked
 UNFINISHED_HEAD = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
 COMPLETE_HEAD = UNFINISHED_HEAD + b"\r\n"
 
@@ -33,27 +35,27 @@ def address(url: str) -> tuple[str, int]:
 
 
 @contextmanager
-def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Hold connections open within the block. say: what each sends first. Raises LabError.
+def connections(url: str, count: int, first_bytes: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Hold connections open within the block; yield them. first_bytes: sent over each one. Raises LabError.
 
     Connections that the server's backlog does not accept are missing from the list.
     """
-    least = count + SPARE_DESCRIPTORS
-    if (limit := allow_descriptors(least + MIN_IDLE_DESCRIPTOR)) < least:
-        raise LabError(f"the limit of descriptors is {limit}, and {least} are needed: ulimit -Hn {least}")
+    needed = count + SPARE_DESCRIPTORS
+    if (limit := allow_descriptors(needed + MIN_IDLE_DESCRIPTOR)) < needed:
+        raise LabError(f"the limit of descriptors is {limit}, and {needed} are needed: ulimit -Hn {needed}")
     opened: list[socket.socket] = []
     end = time.monotonic() + OPEN_TIMEOUT_S
     try:
         while len(opened) < count and time.monotonic() < end:
             batch = open_connections(address(url), min(MAX_OPENING_CONNECTIONS, count - len(opened)), end)
             opened += batch
-            if not batch:
+            if not batch:  # the backlog is full, and the server accepts nothing: more would not open, either
                 break
             for sock in batch:
                 try:
-                    sock.send(say)
+                    sock.send(first_bytes)
                 except OSError:
-                    pass  # the server closed it; `answered` will not count it
+                    pass  # the server closed it; count_answered() will not count it
         yield opened
     finally:
         for sock in opened:
@@ -61,7 +63,7 @@ def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.
 
 
 def move_to_high_descriptor(sock: socket.socket) -> socket.socket:
-    """Move a socket to a high descriptor: select() works below 1024 only, and other code needs select()."""
+    """Return the socket with a high descriptor: select() works below 1024 only, and other code needs select()."""
     try:
         high = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, MIN_IDLE_DESCRIPTOR)
     except OSError:
@@ -71,7 +73,10 @@ def move_to_high_descriptor(sock: socket.socket) -> socket.socket:
 
 
 def open_connections(address: tuple[str, int], count: int, end: float) -> list[socket.socket]:
-    """Open connections together; return those that are open within a second."""
+    """Open connections together; return those that are open within BATCH_TIMEOUT_S.
+
+    end: a time of time.monotonic() after which none is waited for.
+    """
     waiting: dict[int, socket.socket] = {}
     done: list[socket.socket] = []
     poll = select.poll()
@@ -81,11 +86,11 @@ def open_connections(address: tuple[str, int], count: int, end: float) -> list[s
             sock.setblocking(False)
             waiting[sock.fileno()] = sock
             if sock.connect_ex(address) not in (0, errno.EINPROGRESS):
-                continue
-            poll.register(sock, select.POLLOUT)
-        until = min(end, time.monotonic() + 1.0)
+                continue  # refused; it stays in `waiting`, which is closed below
+            poll.register(sock, select.POLLOUT)  # writable: connected, or failed
+        until = min(end, time.monotonic() + BATCH_TIMEOUT_S)
         while waiting and time.monotonic() < until:
-            for descriptor, event in poll.poll(50):
+            for descriptor, event in poll.poll(POLL_MS):
                 poll.unregister(descriptor)
                 sock = waiting.pop(descriptor)
                 if event & (select.POLLERR | select.POLLHUP):
@@ -99,15 +104,15 @@ def open_connections(address: tuple[str, int], count: int, end: float) -> list[s
 
 
 def count_answered(sockets: Sequence[socket.socket], quiet: float) -> int:
-    """Count the connections that get an answer with status 200, until none got one for `quiet` seconds."""
+    """Return how many connections get an answer with status 200, until none has got one for `quiet` seconds."""
     poll = select.poll()
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     for sock in sockets:
         poll.register(sock, select.POLLIN)
     end, count = time.monotonic() + quiet, 0
     while by_descriptor and time.monotonic() < end:
-        for descriptor, _ in poll.poll(50):
-            poll.unregister(descriptor)
+        for descriptor, _ in poll.poll(POLL_MS):
+            poll.unregister(descriptor)  # the status line is enough, and comes in the first bytes
             end = time.monotonic() + quiet
             try:
                 count += by_descriptor.pop(descriptor).recv(64).startswith(b"HTTP/1.1 200")
@@ -124,7 +129,10 @@ def measure_cells(
     measure: Callable[[RunningServer], Sample],
     repeats: int = 1,
 ) -> Sequence[Cell]:
-    """Start a server, and add each sample of `measure` to all cells. A LabError becomes the cells' failure."""
+    """Start a server, and add each sample of `measure` to all cells; return them.
+
+    A LabError becomes the cells' failure.
+    """
     try:
         with lab.start(tested, root) as server:
             for _ in range(repeats):
@@ -148,7 +156,8 @@ def measure_once(
 ) -> Cell:
     """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
 
-    around: a generator that is entered before the load and left after it. A LabError becomes the cell's failure.
+    around: a generator function that yields once: it runs to its `yield` before the load, and on after it. A
+    LabError becomes the cell's failure. Return the cell.
     """
     load = with_warm_up(load, tested.kind)
     cell.load = load.description()

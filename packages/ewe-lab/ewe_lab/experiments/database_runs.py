@@ -59,5 +59,5 @@ def start_ways(
 
 
 def reversed_every_second_turn(names: Sequence[str], turn: int) -> list[str]:
-    """Return the names in their order, and in every second turn in reverse."""
+    """Return the names in their order, and in every second turn in reverse: none of them is always the first."""
     return list(names) if turn % 2 == 0 else list(reversed(names))

@@ -22,7 +22,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Let each server fork 200 times, then count its zombies while no request comes."""
+    """Let each server fork 200 times, then count its zombies while no request comes; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(SERVERS):
         try:
@@ -30,35 +30,37 @@ def run(lab: Bench) -> Iterator[Cell]:
                 answers = 0
                 for _ in range(REQUEST_COUNT // CONNECTIONS_AT_ONCE):
                     with connections(server.url, CONNECTIONS_AT_ONCE, COMPLETE_HEAD) as opened:
-                        answers += count_answered(opened, 5)
+                        answers += count_answered(opened, quiet=5)
                 yield from count_zombies(server, tested.name, answers, lab.quick_or_full(2, 5))
         except LabError as reason:
             yield Cell(tested.name, failure=str(reason))
 
 
 def count_zombies(server: RunningServer, name: str, answers: int, seconds: float) -> Iterator[Cell]:
-    """Count the zombies of a server at each point of time."""
+    """Count the zombies of a server again and again for `seconds`; yield a cell for each count.
+
+    name: of the server. answers: that it gave before.
+    """
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
         zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
         sample = Sample(
             "sockets",
-            0.0,
+            seconds=0.0,
             requests=REQUEST_COUNT,
             replies=answers,
             connections=REQUEST_COUNT,
             extra={"zombies": zombies},
         )
-        cell = Cell(
-            name, "", round(at / COUNT_EVERY_S) * COUNT_EVERY_S, "extra.zombies", "zombies", samples=[sample]
-        )
+        time_of_count = round(at / COUNT_EVERY_S) * COUNT_EVERY_S  # rounded: all servers have the same x
+        cell = Cell(name, x=time_of_count, value="extra.zombies", unit="zombies", samples=[sample])
         cell.command, cell.load = server.command, f"{REQUEST_COUNT} connections, then none"
         yield cell
         time.sleep(COUNT_EVERY_S)
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if zombies stay with lazy reaping only."""
+    """Return the finding: the claim holds if zombies stay with lazy reaping only."""
     last = {cell.server: cell.median for cell in table.cells if cell.median is not None}
     lazy = last.pop(SERVERS[0].name, None)
     if lazy is None or not last:

@@ -13,7 +13,7 @@ ON, OFF = "persistent", "not persistent"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each model with the option on and off."""
+    """Measure each model with the option on and off; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(MODELS):
         for column in (ON, OFF):
@@ -25,7 +25,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections."""
+    """Return the finding on the claim.
+
+    The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections.
+    """
     rates: dict[str, dict[str, float]] = {}
     for cell in table.cells:
         if cell.median:
@@ -33,8 +36,8 @@ def check(table: ExperimentTable) -> Finding:
     gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    more = sum(gain > LEVEL_RATIO for gain in gains.values())
-    verdict = HOLDS if more == len(gains) else IN_PART if more else FAILS
+    gaining_count = sum(gain > LEVEL_RATIO for gain in gains.values())
+    verdict = HOLDS if gaining_count == len(gains) else IN_PART if gaining_count else FAILS
     summary = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
     return Finding(
         verdict, f"Replies on kept connections over replies with a connection for each: {summary}."

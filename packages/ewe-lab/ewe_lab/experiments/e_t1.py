@@ -16,20 +16,21 @@ CLAIMED = ("port", "poolthreads", "indexes", "persistent")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Compare each printed default with ours."""
-    for option, (name, then) in PRINTED.items():
+    """Compare each printed default with ours; yield the cells."""
+    for option, (name, printed_default) in PRINTED.items():
         ours = getattr(Config, name).default
         # A pool that parks grows. The pool of 2006 (parking = never) does not, and has as many threads as then.
         smallest = int(ours) if isinstance(ours, CountRange) else ours
-        same = smallest in (then, (then,))  # a setting that is a list today has the one default of 2006
-        if ours not in (then, (then,)):
-            lab.notes.append(f"{option}: {then!r} in 2006, {ours!r} here.")
-        sample = Sample("settings", 0.0, extra={"same": float(same)})
+        as_printed = (printed_default, (printed_default,))  # a setting may be a list today, of one default
+        same = smallest in as_printed
+        if ours not in as_printed:
+            lab.notes.append(f"{option}: {printed_default!r} in 2006, {ours!r} here.")
+        sample = Sample("settings", seconds=0.0, extra={"same": float(same)})
         yield Cell(option, value="extra.same", unit="(1: as in 2006)", samples=[sample])
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if the defaults of CLAIMED are unchanged."""
+    """Return the finding: the claim holds if the defaults of CLAIMED are unchanged."""
     other = [cell.server for cell in table.cells if cell.median == 0]
     summary = f"{len(table.cells) - len(other)} of {len(table.cells)} defaults are as printed"
     return Finding(

@@ -33,7 +33,7 @@ TIMEOUT_S = 5.0
 
 
 def run(lab: Bench, calls: int) -> Iterator[Cell]:
-    """Find each server's peak, then sweep around it."""
+    """Find each server's peak, then sweep around it; yield a cell for each rate. calls: on a connection."""
     root = lab.site([])
     bounded: list[str] = []
     for tested in lab.servers(SERVERS):
@@ -54,7 +54,7 @@ def run(lab: Bench, calls: int) -> Iterator[Cell]:
                 timeout=TIMEOUT_S,
             )
             yield measure_once(lab, tested, load, Cell(tested.name, x=float(f"{demanded:.3g}")), root)
-            if demanded == MAX_LOAD_REQUESTS_PER_S[calls]:
+            if demanded == MAX_LOAD_REQUESTS_PER_S[calls]:  # all further steps would demand the same
                 bounded.append(tested.name)
                 break
     if bounded:
@@ -70,7 +70,10 @@ def list_text(names: Sequence[str]) -> str:
 
 
 def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> float:
-    """Return the replies a second of a server that is overloaded. Raises LabError."""
+    """Return the replies a second of a server that is overloaded: for a second it gets as much load as we can send.
+
+    Raises LabError.
+    """
     rate = MAX_LOAD_REQUESTS_PER_S[calls] / calls
     load = Load(
         "arrivals", rate=rate, sessions=int(rate), calls=calls, timeout=TIMEOUT_S, seconds=10, warm_up=0
@@ -83,7 +86,10 @@ def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> floa
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a server that answers less than 90 % of its best at the highest demand."""
+    """Return the finding on the claim.
+
+    The claim holds for a server that answers less than 90 % of its best at the highest demand.
+    """
     fell: list[str] = []
     stayed: list[str] = []
     for server in dict.fromkeys(cell.server for cell in table.cells):
@@ -93,8 +99,9 @@ def check(table: ExperimentTable) -> Finding:
         if len(points) < 3:
             continue
         best = max(rate for _, rate in points)
-        (fell if points[-1][1] < FALLEN_SHARE * best else stayed).append(
-            f"{server} ({points[-1][1] / best:.0%})"
+        _, rate_at_highest_demand = points[-1]
+        (fell if rate_at_highest_demand < FALLEN_SHARE * best else stayed).append(
+            f"{server} ({rate_at_highest_demand / best:.0%})"
         )
     if not fell and not stayed:
         return Finding(NOT_TESTABLE, "No server was measured at three rates.")

@@ -98,7 +98,7 @@ class PrintedTable:
 
 
 def run(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one. of: the fields of a PrintedTable.
+    """Measure one table, behind a link if it needs one; yield the cells. of: the fields of a PrintedTable.
 
     Behind a slow link the link is the limit, so there is no `same regime`.
     """
@@ -142,13 +142,14 @@ def overload(lab: Bench, printed: PrintedTable, root: Path) -> Load:
     """Return a load of one second that demands 4.65 times the rate that the fork model can serve.
 
     The fork model needs about 4.65 seconds to serve the load. As in 2006 it answers every request, late, and no
-    client times out.
+    client times out. Its rate is measured first, with more requests than it can serve.
     """
     probe = replace(
         load_of_2006(lab, printed), rate=500, sessions=500, calls=min(REGIME_REQUESTS, printed.calls)
     )
     with lab.start(FORK, root) as server:
         sample = lab.load(server, probe)
+    # Without a reply any rate will do, but not 0: the load divides by its rate
     capacity = sample.rate / probe.calls if sample.rate else 100.0
     lab.notes.append(
         f"Same regime: the fork model serves {capacity:.0f} connections a second of {probe.calls} requests "
@@ -178,9 +179,9 @@ def line_cells(printed: PrintedTable, rate_cell: Cell) -> Iterator[Cell]:
     """
     name = rate_cell.paper_server
     for line, (value, unit) in LINES.items():
-        paper = printed.lost(name) if line == "errors" and name else None
-        if line != "errors" and name:
-            paper = printed.compared(line, name)
+        paper = None
+        if name:
+            paper = printed.lost(name) if line == "errors" else printed.compared(line, name)
         yield replace(
             rate_cell,
             column=f"{rate_cell.column}: {line}",
@@ -188,24 +189,25 @@ def line_cells(printed: PrintedTable, rate_cell: Cell) -> Iterator[Cell]:
             value=value,
             unit=unit,
             paper=paper,
-            samples=[replace(sample, timeline=[]) for sample in rate_cell.samples],
+            samples=[replace(sample, timeline=[]) for sample in rate_cell.samples],  # rate_cell keeps it
         )
 
 
 def check_network(table: ExperimentTable) -> Finding:
-    """The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal."""
+    """Return the finding on the claim.
+
+    The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal.
+    """
     column = f"{PRINTED}: net I/O"
     medians = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
     apache, others = medians.get("apache-prefork"), [medians.get(name) for name in ("fork", "thread")]
     if not apache or not all(others):
         return Finding(NOT_TESTABLE, "Apache, fork and thread were not all measured.")
-    three = [apache, *(value for value in others if value)]
-    summary = ", ".join(f"{value:,.0f}" for value in three)
-    verdict = (
-        HOLDS
-        if max(three) <= LEVEL_RATIO * min(three) and min(three) >= FULL_LINK_SHARE * LINK_KB_PER_S
-        else FAILS
-    )
+    kb_per_s = [apache, *(value for value in others if value)]
+    summary = ", ".join(f"{value:,.0f}" for value in kb_per_s)
+    are_equal = max(kb_per_s) <= LEVEL_RATIO * min(kb_per_s)
+    fill_the_link = min(kb_per_s) >= FULL_LINK_SHARE * LINK_KB_PER_S
+    verdict = HOLDS if are_equal and fill_the_link else FAILS
     return Finding(
         verdict,
         f"As printed, Apache, fork and thread sent {summary} KB/s; the wire carries {LINK_KB_PER_S:,.0f}.",

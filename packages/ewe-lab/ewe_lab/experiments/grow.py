@@ -18,14 +18,14 @@ QUIET_S = 1.0  # seconds without an answer: by then every connection has had its
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure users first, then idle connections, server by server."""
+    """Measure users first, then idle connections, server by server; yield the cells."""
     for tested in lab.servers(SERVERS):
         yield from growing_users(lab, tested)
         yield from growing_idle(lab, tested)
 
 
 def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
-    """Measure users with a think time of 100 ms."""
+    """Measure users with a think time of 100 ms; yield the cells."""
     root = lab.site([])
     for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
         load = Load(
@@ -39,21 +39,23 @@ def growing_users(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 
 
 def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
-    """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
+    """Measure idle connections, each after one answer, beside a load of 50 requests a second; yield the cells."""
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1, 3), warm_up=0, timeout=2.0)
     for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
         cell = Cell(tested.name, IDLE, count, value="usage.memory", unit="bytes")
         if count > tested.max_connections:
             lab.notes.append(f"{tested.name} holds at most {tested.max_connections} connections.")
-            return
-        answered: list[int] = []
+            return  # the next numbers are greater
+        answered: list[int] = []  # idle() adds the number of connections that got an answer
 
+        # The defaults keep the objects of this turn of the loop
         def idle(server: RunningServer, count: int = count, answered: list[int] = answered) -> Iterator[None]:
             with connections(server.url, count, COMPLETE_HEAD) as opened:
                 answered.append(count_answered(opened, QUIET_S))
                 yield
 
         measure_once(lab, tested, load, cell, lab.site([]), idle)
+        # Not strict: if the load failed, there is a number and no sample
         for sample, open_ones in zip(cell.samples, answered, strict=False):
             sample.extra["held"] = open_ones
             if open_ones < count:
@@ -62,8 +64,11 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread."""
-    cost = {}
+    """Return the finding on the claim.
+
+    The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread.
+    """
+    cost = {}  # by server: bytes for each connection
     for server in ("asyncio", "pool", "thread", "fork", "nginx"):
         points = sorted(
             (cell.x, cell.median)
@@ -71,8 +76,8 @@ def check(table: ExperimentTable) -> Finding:
             if cell.server == server and cell.column == IDLE and cell.x and cell.median
         )
         if len(points) >= 2:
-            (x0, y0), (x1, y1) = points[0], points[-1]
-            cost[server] = (y1 - y0) / (x1 - x0)
+            (fewest, least_memory), (most, most_memory) = points[0], points[-1]
+            cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:
         return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
     summary = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())

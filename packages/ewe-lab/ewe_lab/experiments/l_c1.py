@@ -46,14 +46,15 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the first and the later calls of libraries and of engines, and an import."""
+    """Measure the first and the later calls of libraries and of engines, and an import; yield the cells."""
     programs = forms_of(lab, SIZES[:1])
     if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
-        lab.notes.append(f"LibCGI is left out: {lacking.partition(': ')[2]}")
+        _, _, reason = lacking.partition(": ")  # without the gateway's name
+        lab.notes.append(f"LibCGI is left out: {reason}")
     else:
         yield from measure_column(lab, LIBCGI, lambda: time_libraries(lab, programs))
     yield from measure_column(lab, ENGINE, lambda: time_engines(lab, programs))
-    cell = Cell(LOADING, IMPORT, None, "extra.micros", "µs")
+    cell = Cell(LOADING, IMPORT, value="extra.micros", unit="µs")
     cell.samples = [sample_of([time_import(programs) for _ in range(int(lab.quick_or_full(*ENGINE_COUNTS)))])]
     yield cell
     lab.notes += REMARKS
@@ -64,8 +65,13 @@ WARM_UP_PATH = f"/{ANSWER_BYTES}.html"  # a file: the server's first request als
 
 
 def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
-    """Measure a column: the first calls, the later calls, and their difference. measure: makes the calls."""
-    cells_by_name = {name: Cell(name, column, None, "extra.micros", "µs") for name in (FIRST, LATER, LOADING)}
+    """Measure a column: the first calls, the later calls, and their difference; yield the three cells.
+
+    measure: makes the calls.
+    """
+    cells_by_name = {
+        name: Cell(name, column, value="extra.micros", unit="µs") for name in (FIRST, LATER, LOADING)
+    }
     try:
         for _ in range(lab.repeats):
             first, later = measure()
@@ -79,15 +85,15 @@ def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
             cell.failure = str(reason)
     if column == LIBCGI:
         for name, micros in PRINTED.items():
+            # A column's rows are compared with each other, so the row's name is the server's, in the paper too
             cells_by_name[name].paper, cells_by_name[name].paper_server = micros, name
     yield from cells_by_name.values()
 
 
 def sample_of(micros: list[float]) -> Sample:
-    """Return a sample of times."""
-    return Sample(
-        "pinger", 0.0, requests=len(micros), replies=len(micros), extra={"micros": statistics.median(micros)}
-    )
+    """Return the sample of some calls, with the median of their µs."""
+    extra = {"micros": statistics.median(micros)}
+    return Sample("pinger", seconds=0.0, requests=len(micros), replies=len(micros), extra=extra)
 
 
 def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:
@@ -97,6 +103,7 @@ def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]
     names = [f"bytes{number}.so" for number in range(int(lab.quick_or_full(*LIBRARY_COUNTS)))]
     for name in names:
         shutil.copy(programs / "bytes.so", directory / name)
+    # The name of one library is enough: the server calls all of its directory
     tested = gateways.in_process(directory / names[0], ServerUnderTest(LIBCGI, model="thread"))
     with lab.start(tested, programs) as server, on_core(load_core()):
         time_call(server, WARM_UP_PATH)
@@ -142,7 +149,7 @@ def time_import(programs: Path) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if loading a library takes less than three later calls."""
+    """Return the finding: the claim holds if loading a library takes less than three later calls."""
     medians = {cell.server: cell.median for cell in table.cells if cell.column == LIBCGI}
     loading, later = medians.get(LOADING), medians.get(LATER)
     if loading is None or not later:

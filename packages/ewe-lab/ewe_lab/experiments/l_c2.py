@@ -51,10 +51,10 @@ def why_impossible() -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure requests whose library asks for the name, or does not."""
+    """Measure requests whose library asks for the name, or does not; yield the cells."""
     if lacking := gateways.why_no_libcgi() or compiled.why_missing() or why_impossible():
         lab.notes.append(f"Not measured: {lacking}")
-        yield from (Cell(name, "", None, "extra.millis", "ms", failure=lacking) for name in ROWS)
+        yield from (Cell(name, "", value="extra.millis", unit="ms", failure=lacking) for name in ROWS)
         return
     directory = lab.directory / "names"
     directory.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     resolver.write_text(f"nameserver {RESOLVER_ADDRESS}\noptions timeout:10 attempts:1\n")
     resolver.chmod(0o644)
     for name, (query, delay) in ROWS.items():
-        cell = Cell(name, "", None, "extra.millis", "ms")
+        cell = Cell(name, "", value="extra.millis", unit="ms")
         try:
             for _ in range(lab.repeats):
                 cell.samples.append(measure_row(lab, library, resolver, query, delay))
@@ -74,14 +74,15 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: float) -> Sample:
-    """Start the server with its own resolv.conf, in a mount namespace, and time a few requests. Raises LabError.
+    """Start the server with its own resolv.conf, in a mount namespace, and time a few requests; return the sample.
 
     query: of the URL, "" for a library that does not ask for the client's name. delay: of the resolver, in seconds.
+    Raises LabError.
     """
     prefix_before = lab.command_prefix
     with ExitStack() as stack:
         dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
-        stack.callback(setattr, lab, "command_prefix", prefix_before)
+        stack.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
         lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
         server = stack.enter_context(lab.start(tested, lab.site([])))
@@ -94,7 +95,7 @@ def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: fl
 
 
 def time_request(server: RunningServer, query: str, expected: str) -> float:
-    """Return the seconds of one request. Raises LabError."""
+    """Return the seconds of one request. expected: the body of a right answer. Raises LabError."""
     connection = http.client.HTTPConnection(
         urlsplit(server.url).netloc, timeout=ANSWER_TIMEOUT_S, source_address=(CLIENT_ADDRESS, 0)
     )
@@ -112,7 +113,10 @@ def time_request(server: RunningServer, query: str, expected: str) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: a request that resolves the name waits for the resolver, and others do not wait."""
+    """Return the finding on the claim.
+
+    The claim has two parts: a request that resolves the name waits for the resolver, and others do not wait.
+    """
     medians = {cell.server: cell.median for cell in table.cells if cell.median is not None}
     if len(medians) < len(ROWS):
         return Finding(NOT_TESTABLE, "Not all rows were measured.")

@@ -41,7 +41,10 @@ REMARKS = (
 
 @dataclass
 class FaultClient:
-    """A client in a thread, which sends one request after another."""
+    """A client in a thread, which sends one request after another.
+
+    over: set by another thread to stop the client. asked: the requests so far. lost: the wrong answers, in words.
+    """
 
     url: str
     path: str
@@ -59,7 +62,7 @@ class FaultClient:
 
 
 def get(url: str, path: str) -> tuple[int, bytes]:
-    """Return the status and the body of an answer; 0 if there was none."""
+    """Return the status and the body of an answer; 0 and b"" if there was none."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -73,7 +76,7 @@ def get(url: str, path: str) -> tuple[int, bytes]:
 
 @contextmanager
 def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
-    """Run a client for each path during the block."""
+    """Run a client for each path during the block; yield the clients."""
     over = threading.Event()
     clients = [FaultClient(url, path, over) for path in paths]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -88,13 +91,13 @@ def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Cause every fault under each isolation."""
+    """Cause every fault under each isolation; yield the cells."""
     if lacking := compiled.why_missing():
         lab.notes.append(f"All programs are left out: {lacking}")
         return
     directory = lab.directory / "faults"
     directory.mkdir(exist_ok=True)
-    numbers = itertools.count()
+    numbers = itertools.count()  # of the copies of the library: each copy has a new name
     for isolation in (IN_PROCESS, PROCESS, PROGRAM):
         if lacking := why_missing(isolation):
             lab.notes.append(f"{isolation}: left out, {lacking}")
@@ -104,7 +107,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 for fault in FAULTS:
                     yield from measure_fault(lab, server, isolation, fault, directory, numbers)
         except LabError as reason:
-            yield Cell(PROGRAM, isolation, None, "extra.lost", "requests", failure=str(reason))
+            yield Cell(PROGRAM, isolation, value="extra.lost", unit="requests", failure=str(reason))
     lab.notes += REMARKS
 
 
@@ -119,7 +122,7 @@ def why_missing(isolation: str) -> str:
 
 @contextmanager
 def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
-    """Run ewe with the libraries, or programs, of a directory."""
+    """Run ewe with the libraries, or programs, of a directory; yield it. isolation: where they run."""
     tested = ServerUnderTest(
         isolation,
         model="thread",
@@ -129,7 +132,7 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
         if isolation == PROGRAM:
             tested = gateways.with_options(tested, "--cgi-path", str(directory))
         elif isolation == IN_PROCESS:
-            tested = gateways.in_process(directory / "none.so", tested)
+            tested = gateways.in_process(directory / "none.so", tested)  # only the directory counts
         else:
             _, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
             socket.chmod(0o666)
@@ -140,27 +143,31 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
 
 def copy_program(isolation: str, directory: Path, name: str) -> str:
     """Make a copy of the library, or of the program; return the path of its URL."""
-    ending, options = (".cgi", ["-DPROGRAM"]) if isolation == PROGRAM else (".so", [])
-    first = directory / f"first{ending}"
+    is_program = isolation == PROGRAM
+    ending = ".cgi" if is_program else ".so"
+    first = directory / f"first{ending}"  # compiled once, then copied
     if not first.exists():
         source = compiled.SOURCES / "faults.c"
-        if options:
-            compiled.build(source, first, *options)
+        if is_program:
+            compiled.build(source, first, "-DPROGRAM")
         else:
             compiled.library(source, first)
     shutil.copy(first, directory / f"{name}{ending}")
-    return f"/{'cgi-bin' if isolation == PROGRAM else 'libcgi-bin'}/{name}{ending}"
+    return f"/{'cgi-bin' if is_program else 'libcgi-bin'}/{name}{ending}"
 
 
 def measure_fault(
     lab: Bench, server: RunningServer, isolation: str, fault: str, directory: Path, numbers: Iterator[int]
 ) -> Iterator[Cell]:
-    """Cause one fault in each round; yield its cells."""
-    lost = Cell(fault, isolation, None, "extra.lost", "requests")
-    recovery = Cell(fault, f"{isolation}: recovery", None, "extra.millis", "ms")
+    """Cause one fault in each round; yield its two cells: the lost requests, and the time until recovery.
+
+    numbers: of the copies that have no name yet.
+    """
+    lost = Cell(fault, isolation, value="extra.lost", unit="requests")
+    recovery = Cell(fault, f"{isolation}: recovery", value="extra.millis", unit="ms")
     for _ in range(lab.repeats * int(lab.quick_or_full(*ROUND_COUNTS))):
         path = copy_program(isolation, directory, f"faults{next(numbers)}")
-        other = copy_program(isolation, directory, f"faults{next(numbers)}")
+        other = copy_program(isolation, directory, f"faults{next(numbers)}")  # does not fail
         for each in (path, other):
             if get(server.url, each) != (200, ANSWER):
                 raise LabError(f"{each.rpartition('/')[2]} does not answer {isolation}")
@@ -175,14 +182,15 @@ def measure_fault(
             time.sleep(QUIET_LOAD_S)
         extra = {
             "lost": float(sum(len(client.lost) for client in clients)),
+            # The first clients are those of the failing library
             "same": float(sum(len(client.lost) for client in clients[:CLIENTS_OF_EACH_LIBRARY])),
             "status": float(status),
             "millis": millis,
         }
-        asked = sum(client.asked for client in clients)
-        sample = Sample(
-            "sockets", 0.0, requests=asked, replies=asked - int(extra["lost"]), connections=asked, extra=extra
-        )
+        request_count = sum(client.asked for client in clients)
+        answered = request_count - int(extra["lost"])
+        sample = Sample("sockets", seconds=0.0, requests=request_count, replies=answered, extra=extra)
+        sample.connections = request_count
         lost_notes = [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
         sample.notes += lost_notes if again else [*lost_notes, "the library did not answer again"]
         lost.samples.append(sample)
@@ -208,12 +216,16 @@ def recovers(url: str, path: str) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if ewe answers every fault in its process with an error, and the library answers again."""
+    """Return the finding on the claim.
+
+    The claim holds if ewe answers every fault in its process with an error, and the library answers again.
+    """
     found = [cell for cell in table.cells if cell.column == IN_PROCESS and cell.samples]
     if not found:
         return Finding(NOT_TESTABLE, "No library was called in place.")
     samples = [sample for cell in found for sample in cell.samples]
     caught = sum(sample.extra["status"] >= 500 for sample in samples)
+    # measure_fault() writes this note
     again = sum(not any("did not answer" in note for note in sample.notes) for sample in samples)
     summary = f"In place {caught} of {len(samples)} faults were answered with status 500"
     summary += f", and {again} times the library answered again"
@@ -221,6 +233,6 @@ def check(table: ExperimentTable) -> Finding:
         cells = [cell for cell in table.cells if cell.column == isolation and cell.samples]
         if cells:
             count = sum(sample.extra["lost"] for cell in cells for sample in cell.samples)
-            asked = sum(sample.requests for cell in cells for sample in cell.samples)
-            summary += f"; {isolation} other clients lost {count:.0f} of {asked:,} requests"
+            request_count = sum(sample.requests for cell in cells for sample in cell.samples)
+            summary += f"; {isolation} other clients lost {count:.0f} of {request_count:,} requests"
     return Finding(HOLDS if caught == again == len(samples) else FAILS, f"{summary}.")

@@ -47,11 +47,11 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each method, then let the library do each kind of damage under it."""
+    """Measure each method, then let the library do each kind of damage under it; yield the cells."""
     try:
         found = measure(lab)
     except LabError as reason:
-        yield Cell(KEYS, TIME, None, "extra.nanos", "ns", failure=str(reason))
+        yield Cell(KEYS, TIME, value="extra.nanos", unit="ns", failure=str(reason))
         return
     for method in METHODS:
         yield from cells_of(lab, method, found["methods"][method])
@@ -82,24 +82,27 @@ def measure(lab: Bench) -> dict[str, Any]:
 
 
 def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[Cell]:
-    """Yield the cells of a method. found: its figures, or the reason why there are none."""
+    """Yield the cells of a method: its time, then one for each kind of damage.
+
+    found: its figures, or the reason why there are none.
+    """
     load = f"{lab.quick_or_full(*CALL_COUNTS[method]):,.0f} calls a round"
-    cell = Cell(method, TIME, None, "extra.nanos", "ns", load=load)
+    cell = Cell(method, TIME, value="extra.nanos", unit="ns", load=load)
     if isinstance(found, str):
         cell.failure = found
         yield cell
         return
-    cell.samples = [Sample("calls", 0.0, extra={"nanos": nanos}) for nanos in found["nanos"]]
+    cell.samples = [Sample("calls", seconds=0.0, extra={"nanos": nanos}) for nanos in found["nanos"]]
     yield cell
     for deed, outcome in found["outcomes"].items():
-        sample = Sample("calls", 0.0, extra={"stopped": float(outcome == STOPPED)})
-        cell = Cell(deed, STOPS.format(method), None, "extra.stopped", "of 1", samples=[sample])
+        sample = Sample("calls", seconds=0.0, extra={"stopped": float(outcome == STOPPED)})
+        cell = Cell(deed, STOPS.format(method), value="extra.stopped", unit="of 1", samples=[sample])
         cell.remark = outcome if outcome == ENDED else ""
         yield cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if keys stop the damage of mistakes, for less than a process costs.
+    """Return the finding: the claim holds if keys stop the damage of mistakes, for less than a process costs.
 
     What a library does on purpose is named, and is no part of the claim: the paper trusts who installs libraries.
     """
@@ -115,7 +118,7 @@ def check(table: ExperimentTable) -> Finding:
         reason = with_capital(reason or "nothing was measured")
         return Finding(NOT_TESTABLE, f"{reason}. A call takes: {summary or 'unknown'}.")
     part_holds = [stopped.get(deed, False) for deed in MISTAKES]
-    part_holds.append(times[KEYS] * LEVEL_RATIO < times[PROCESS])
+    part_holds.append(times[KEYS] * LEVEL_RATIO < times[PROCESS])  # the last part: the cost
     passed = ", ".join(f"“{deed}”" for deed, held in stopped.items() if not held) or "nothing"
     return Finding(
         HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,

@@ -46,7 +46,7 @@ CHARTED = column_of("C", PARENT_MB[0])
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the steps for a program in C and one in Python, with a small and a large parent."""
+    """Measure the steps for a program in C and one in Python, with a small and a large parent; yield cells."""
     script = lab.directory / "stamp.py"
     script.write_text(PYTHON_STAMP)
     commands = {"Python": [sys.executable, "-S", "-E", str(script)]}
@@ -61,14 +61,14 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> Iterator[Cell]:
-    """Measure one column. Each repeat gives a sample with the medians of all its starts."""
+    """Measure one column; yield the cells. Each repeat gives a sample with the medians of all its starts."""
     column = column_of(language, megabytes)
-    found = [Cell(step, column, None, "extra.micros", "µs") for step in STEPS]
+    found = [Cell(step, column, value="extra.micros", unit="µs") for step in STEPS]
     if column == CHARTED:
         for cell in found:
             cell.paper = PRINTED.get(cell.server)
             cell.paper_server = {FORK: "Fork", EXEC: "Exec", TOTAL: "Total"}.get(cell.server, cell.server)
-            if cell.paper is None:
+            if cell.paper is None:  # the paper does not have this step
                 cell.paper_server = ""
     count = int(lab.quick_or_full(*START_COUNTS[language]))
     try:
@@ -88,11 +88,11 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
 
 def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
     """Return the µs of each step of each start. Another process measures them. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
+    steps_command = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
+        running(steps_command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_MEASUREMENT_S):
             raise LabError(
@@ -108,21 +108,24 @@ def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[s
 
 def sample(times: Sequence[float]) -> Sample:
     """Return the sample of a step: the median of its starts, and the 5th and 95th percentiles."""
-    low, *_, high = statistics.quantiles(times, n=20)
+    low, *_, high = statistics.quantiles(times, n=20)  # every fifth percentile, from the 5th to the 95th
     extra = {"micros": statistics.median(times), "p5": low, "p95": high}
-    return Sample("starts", 0.0, requests=len(times), replies=len(times), extra=extra)
+    return Sample("starts", seconds=0.0, requests=len(times), replies=len(times), extra=extra)
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if, for the small parent and the program in C, exec takes most of the total."""
+    """Return the finding on the claim.
+
+    The claim holds if, for the small parent and the program in C, exec takes most of the total.
+    """
     medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
-    whole, exec_time = medians.get(TOTAL), medians.get(EXEC)
-    if not whole or not exec_time:
+    total, exec_time = medians.get(TOTAL), medians.get(EXEC)
+    if not total or not exec_time:
         return Finding(NOT_TESTABLE, "The program in C was not measured.")
     large = {cell.server: cell.median for cell in table.cells if cell.column == column_of("C", PARENT_MB[1])}
-    summary = f"Starting a program in C takes {whole:,.0f} µs, {exec_time / whole:.0%} of it exec"
+    summary = f"Starting a program in C takes {total:,.0f} µs, {exec_time / total:.0%} of it exec"
     if (fork := large.get(FORK)) and (before := medians.get(FORK)):
         summary += (
             f"; fork grows from {before:,.0f} to {fork:,.0f} µs with the parent, posix_spawn does not need to"
         )
-    return Finding(HOLDS if exec_time > whole / 2 else FAILS, f"{summary}.")
+    return Finding(HOLDS if exec_time > total / 2 else FAILS, f"{summary}.")

@@ -35,6 +35,8 @@ REQUEST_COUNTS = (150, 1_000)  # requests of each size, quick and full
 START_COUNTS = (20, 200)  # the same if each request starts an interpreter
 WARM_UP_REQUESTS = 3  # requests before the measurement
 SERVER, PROGRAM, REST = "time in ewe", "time in the program", "rest"
+# How often, and after which pauses, the file of times is read until the server has written it: 4 s in all
+READ_TRIES, READ_PAUSE_S = 200, 0.02
 REMARKS = (
     "The median time from the receipt of a request until its response has been handed to the kernel, by the "
     "server's clock (thread model, one client on a kept connection).",
@@ -58,15 +60,16 @@ class Handling:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each way with each size."""
+    """Measure each way with each size; yield the cells."""
     programs = forms_of(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.why_missing(gateway, program)):
-            lab.notes.append(f"{name} is left out: {lacking.partition(': ')[2]}")
+            _, _, why = lacking.partition(": ")  # without the gateway's name
+            lab.notes.append(f"{name} is left out: {why}")
             continue
         cells = {size: cell_of(name, size) for size in SIZES}
-        parts = [Cell(name, part, None, "extra.micros", "µs") for part in (SERVER, PROGRAM, REST)]
+        parts = [Cell(name, part, value="extra.micros", unit="µs") for part in (SERVER, PROGRAM, REST)]
         for _ in range(lab.repeats):
             try:
                 found = measure_sizes(lab, name, gateway, programs, file)
@@ -76,10 +79,10 @@ def run(lab: Bench) -> Iterator[Cell]:
                 break
             for size, handling in found.items():
                 cells[size].samples.append(sample(handling))
-            figures = micros_by_part(found[SIZES[1]])
+            figures = micros_by_part(found[SIZES[1]])  # 1 KB
             for cell, figure in zip(parts, figures, strict=True):
                 extra = {"micros": figure, "share": figure / sum(figures) * 100}
-                cell.samples.append(Sample("pinger", 0.0, extra=extra))
+                cell.samples.append(Sample("pinger", seconds=0.0, extra=extra))
         yield from cells.values()
         yield from parts
     lab.notes += REMARKS
@@ -87,7 +90,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def cell_of(name: str, size: int) -> Cell:
     """Return an empty cell with the figure that the paper prints."""
-    cell = Cell(name, size_name(size), None, "extra.millis", "ms")
+    cell = Cell(name, size_name(size), value="extra.millis", unit="ms")
     cell.load = "one client on a kept connection"
     if name in PRINTED:
         cell.paper = TABLE_2[size_name(size)][name]
@@ -96,7 +99,10 @@ def cell_of(name: str, size: int) -> Cell:
 
 
 def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> dict[int, Handling]:
-    """Start the server once and send requests of each size. Raises LabError."""
+    """Start the server once and send requests of each size; return the handling by size. Raises LabError.
+
+    name: of the row. gateway, file: as in WAYS.
+    """
     times = programs / "times"
     found = {}
     tested = ServerUnderTest(
@@ -144,21 +150,21 @@ def cpu_seconds_of(pid: int) -> float:
 
 def read_times(file: Path, count: int) -> list[float]:
     """Return the seconds of each request; the server writes them when the connection ends. Raises LabError."""
-    for _ in range(200):
+    for _ in range(READ_TRIES):
         lines = file.read_text().splitlines()
         if len(lines) >= count:
             return [float(line) for line in lines[:count]]
-        time.sleep(0.02)
+        time.sleep(READ_PAUSE_S)
     raise LabError(f"the server noted {len(lines)} of {count} requests")
 
 
 def sample(handling: Handling) -> Sample:
-    """Return the sample of a size."""
+    """Return the sample of a size: the median time of a request in the server, in ms."""
     millis = statistics.median(handling.seconds) * 1e3
     count = len(handling.seconds)
-    usage = Usage(handling.server + handling.program)
+    extra, usage = {"millis": millis}, Usage(handling.server + handling.program)
     return Sample(
-        "pinger", 0.0, requests=count, replies=count, connections=1, extra={"millis": millis}, usage=usage
+        "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra=extra, usage=usage
     )
 
 
@@ -170,7 +176,10 @@ def micros_by_part(handling: Handling) -> tuple[float, float, float]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: LibCGI is faster than FastCGI, and this than CGI; the gap closes with the size."""
+    """Return the finding on the claim.
+
+    The claim has two parts: LibCGI is faster than FastCGI, and this than CGI; the gap closes with the size.
+    """
     figures = {(cell.server, cell.column): cell.median for cell in table.cells}
     pieces, orders, gains = [], [], []
     for size in SIZES:
@@ -182,6 +191,6 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{size_name(size)} {cgi / library:.1f} and {fastcgi / library:.1f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "CGI, FastCGI and LibCGI were not all measured.")
-    part_holds = (all(orders), gains[-1] < gains[0])
+    part_holds = (all(orders), gains[-1] < gains[0])  # the gain at the greatest size, and at the least
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(pieces)}.")

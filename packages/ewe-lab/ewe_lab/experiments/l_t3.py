@@ -46,6 +46,8 @@ OTHER_SERVERS = {  # name: the package, the program, how the server runs it, its
 }
 SLOWEST_ROW = ("10 Mbit/s", 102_400)  # thirty answers of this size occupy the link for almost three seconds
 MIN_SHARE_OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
+# Of the rate of the next way in the claim's order: the link makes all equal
+MIN_SHARE_OF_NEXT_BEHIND_LINK = 0.9
 REMARKS = (
     "30 clients, and a connection for each request, as ab makes them without -k.",
     "The same program in C each time. FastCGI is one process that serves all connections, which stay open. The Web "
@@ -57,14 +59,15 @@ Serving = Callable[[], AbstractContextManager[tuple[RunningServer, str]]]
 
 
 def column_of(setting: str, size: int) -> str:
-    """Return the name of a column."""
+    """Return the name of a column. setting: a link of LINKS, a model of ewe, or OTHER_SERVERS_COLUMN."""
     return f"{setting}, {size_name(size)}"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure behind each link, then without one under each model, then other servers."""
+    """Measure behind each link, then without one under each model, then other servers; yield the cells."""
     programs = forms_of(lab, SIZES)
     for setting, speed in LINKS.items():
+        # A quick run measures 1 KB without a link only, and leaves out the slowest row
         sizes = [
             size for size in SIZES if not lab.quick or (size != SIZES[1] and (setting, size) != SLOWEST_ROW)
         ]
@@ -107,7 +110,10 @@ def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving
 def run_ewe(
     lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Run ewe with the program behind a gateway, or with the files if there is none."""
+    """Run ewe with the program behind a gateway, or with the files if there is none.
+
+    Yields the server, and the path with {size} in it.
+    """
     with ExitStack() as stack:
         path = "/{size}.html"
         if gateway:
@@ -135,7 +141,7 @@ def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
 
 @contextmanager
 def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[RunningServer, str]]:
-    """Run another server with the program."""
+    """Run another server with the program; yield the server, and the path with {size} in it."""
     _, file, by, prepare = OTHER_SERVERS[name]
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
     directory.chmod(0o755)
@@ -167,14 +173,15 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Ru
 def measure_setting(
     lab: Bench, setting: str, sizes: Sequence[int], ways: dict[str, Serving]
 ) -> Iterator[Cell]:
-    """Measure each way with each size, in turns, as often as the lab repeats."""
+    """Measure each way with each size, in turns, as often as the lab repeats; yield the cells."""
     cells = {name: {size: cell_of(name, setting, size) for size in sizes} for name in ways}
     for repeat in range(lab.repeats):
+        # Every second round goes backwards, so that no way always comes first
         for name in ways if repeat % 2 == 0 else reversed(ways):
             try:
                 with ways[name]() as (server, path):
                     for size, cell in cells[name].items():
-                        measure(lab, server, path.replace("{size}", str(size)), cell, (setting, size))
+                        measure(lab, server, path.replace("{size}", str(size)), cell, setting, size)
             except LabError as reason:
                 for cell in cells[name].values():
                     cell.failure = cell.failure or str(reason)
@@ -183,23 +190,26 @@ def measure_setting(
 
 
 def cell_of(name: str, setting: str, size: int) -> Cell:
-    """Return an empty cell with the figure that the paper prints."""
+    """Return an empty cell, with the paper's figure if the setting is a link. name: of the way.
+
+    Rows have the paper's names of the ways.
+    """
     cell = Cell(name, column_of(setting, size))
-    if setting in TABLE_3:
+    if setting in TABLE_3:  # by link, size and way
         cell.paper, cell.paper_server = TABLE_3[setting][size_name(size)][name], name
     return cell
 
 
-def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, which: tuple[str, int]) -> None:
-    """Measure a cell once. Raises LabError."""
+def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, setting: str, size: int) -> None:
+    """Measure a cell once: add a sample to it. size: bytes of the answer. Raises LabError."""
     load = Load(
         "saturation",
         users=CLIENTS,
         keep_alive=False,
-        seconds=6.0 if which == SLOWEST_ROW else lab.quick_or_full(0.6, 3),
+        seconds=6.0 if (setting, size) == SLOWEST_ROW else lab.quick_or_full(0.6, 3),
         warm_up=lab.quick_or_full(0.1, 0.5),
         path=path,
-        length=which[1],
+        length=size,
     )
     lab.probe(server, load)
     cell.samples.append(lab.load(server, load))
@@ -210,7 +220,9 @@ Rates = Mapping[tuple[str, str], float]  # by server and column
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: LibCGI, FastCGI and CGI in this order everywhere; LibCGI near the static file.
+    """Return the finding on the claim.
+
+    The claim has two parts: LibCGI, FastCGI and CGI in this order everywhere; LibCGI near the static file.
 
     Behind a link, rates are compared, and 0.9 of the next rate is enough, since the link makes all rates equal. At
     full speed, CPU times are compared: their inverse is the rate that the server would have without other programs.
@@ -228,7 +240,7 @@ def check(table: ExperimentTable) -> Finding:
         found = rate if linked else cpu
         rates = [found[kind, column] for kind in (LIBCGI, FASTCGI, CGI) if (kind, column) in found]
         if len(rates) == 3:
-            orders.append(in_order(rates, 0.9 if linked else 1.0))
+            orders.append(in_order(rates, MIN_SHARE_OF_NEXT_BEHIND_LINK if linked else 1.0))
     near = [ratio for model in IN_PROCESS if (ratio := least_ratio(cpu, LIBCGI, STATIC, model))]
     if not orders or not near:
         return Finding(NOT_TESTABLE, "CGI, FastCGI, LibCGI and the static file were not all measured.")
@@ -249,7 +261,10 @@ def in_order(rates: Sequence[float], share: float) -> bool:
 
 
 def least_ratio(rates: Rates, one: str, other: str, model: str) -> float | None:
-    """Return the least ratio of two ways under a model, over the sizes; None if nothing was measured."""
+    """Return the least ratio of two ways under a model, over the sizes; None if nothing was measured.
+
+    one, other: the names of the ways; `other` may be one of OTHER_SERVERS.
+    """
     other_setting = OTHER_SERVERS_COLUMN if other in OTHER_SERVERS else model
     ratios = [
         rates[one, column_of(model, size)] / rates[other, column_of(other_setting, size)]
@@ -260,7 +275,7 @@ def least_ratio(rates: Rates, one: str, other: str, model: str) -> float | None:
 
 
 def ratios_text(cpu: Rates, rates: Rates, one: str, other: str) -> str:
-    """Return the ratios of two ways under each model, in words."""
+    """Return the ratios of two ways under each model, in words: by CPU time, and in parentheses by rate."""
     return (
         ", ".join(
             f"{model} {figures.ratio_text(ratio)} ({figures.ratio_text(least_ratio(rates, one, other, model))})"

@@ -29,7 +29,7 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the parts, for FastCGI with and without kept connections and for an engine."""
+    """Measure the parts, for FastCGI with and without kept connections and for an engine; yield the cells."""
     count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     for column in COLUMNS:
         rounds: Mapping[str, Sequence[float]] = {}
@@ -44,11 +44,11 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
     """Return the µs of an exchange of each run. Another process measures them. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
+    exchanges_command = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
     with (
         tempfile.TemporaryFile() as error_output,
         tempfile.TemporaryFile() as output,
-        running(asked, error_output, server_core(), env=environment(), stdout=output) as started,
+        running(exchanges_command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"{count} exchanges took longer than {MAX_RUN_S} s")
@@ -62,8 +62,8 @@ def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
 
 def micros_by_part(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the µs of each part, and of all together."""
-    byte, raw, whole = (min(rounds[name]) for name in (BYTE, RAW, PROTOCOL))
-    return {CONTROL: byte, COMMUNICATION: raw - byte, CODEC: whole - raw, TOTAL: whole}
+    byte, raw, protocol = (min(rounds[name]) for name in (BYTE, RAW, PROTOCOL))
+    return {CONTROL: byte, COMMUNICATION: raw - byte, CODEC: protocol - raw, TOTAL: protocol}
 
 
 RUNS_OF_PART = {CONTROL: (BYTE,), COMMUNICATION: (RAW, BYTE), CODEC: (PROTOCOL, RAW), TOTAL: (PROTOCOL,)}
@@ -76,25 +76,30 @@ def noise_of_part(part: str, rounds: Mapping[str, Sequence[float]]) -> float:
 
 
 def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failure: str) -> Iterator[Cell]:
-    """Return the cells of a column."""
+    """Yield the cells of a column. rounds: the µs of each run, empty after a failure.
+
+    A part that is not greater than its noise has no figure.
+    """
     found = micros_by_part(rounds) if rounds else {}
     for part in (*PARTS, TOTAL):
-        cell = Cell(part, column, None, "extra.micros", "µs", failure=failure)
+        cell = Cell(part, column, value="extra.micros", unit="µs", failure=failure)
         if column == EACH_CONNECTION:  # the paper's server opens a connection for each request
             cell.paper, cell.paper_server = PRINTED[part], part
-        if found and (unsure := noise_of_part(part, rounds)) >= found[part]:
+        if found and (noise := noise_of_part(part, rounds)) >= found[part]:
             cell.failure = (
-                f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {unsure:.0f} µs"
+                f"not resolved: {found[part]:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
             )
         elif found:
-            sample = Sample("exchanges", 0.0, requests=count, replies=count, extra={"micros": found[part]})
+            sample = Sample(
+                "exchanges", seconds=0.0, requests=count, replies=count, extra={"micros": found[part]}
+            )
             cell.samples.append(sample)
             cell.load = f"{count} exchanges, {ROUNDS} rounds"
         yield cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: control takes most, the protocol least."""
+    """Return the finding: the claim's two parts are that control takes most, and the protocol least."""
     medians = {
         cell.server: cell.median
         for cell in table.cells
@@ -102,8 +107,8 @@ def check(table: ExperimentTable) -> Finding:
     }
     if len(medians) < len(PARTS) + 1:
         return Finding(NOT_TESTABLE, "The parts were not all measured.")
-    order = sorted(PARTS, key=lambda part: medians[part])
-    part_holds = (order[-1] == CONTROL, order[0] == CODEC)
+    least, *_, most = sorted(PARTS, key=lambda part: medians[part])
+    part_holds = (most == CONTROL, least == CODEC)
     summary = ", ".join(f"{part} {medians[part]:.0f} µs" for part in PARTS)
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
-    return Finding(verdict, f"Most is {order[-1]}, least is {order[0]} ({summary}).")
+    return Finding(verdict, f"Most is {most}, least is {least} ({summary}).")

@@ -117,7 +117,7 @@ def papers() -> list[Paper]:
 
 @cache
 def paper(file: Path) -> Paper:
-    """Read a file. Raises ConfigError."""
+    """Read a file, once; return its paper. Raises ConfigError, which names the file."""
     data = read_file(str(file))
     try:
         return paper_of(data, file.stem)
@@ -175,14 +175,18 @@ def add_experiment(
     machine: dict[str, str],
     tested_servers: Mapping[str, ServerUnderTest],
 ) -> None:
-    """Add an experiment to a paper."""
+    """Add an experiment to a paper.
+
+    table: of the experiment; keys are moved out of it until only the fields of an Experiment are left. machine:
+    that of the document. tested_servers: those that only this paper has.
+    """
     apart = {key: table.pop(key) for key in APART if key in table}
     measured = {key: table.pop(key) for key in plain.KNOWN_KEYS if key in table}
-    own = apart.get("machine", {})  # false: the document names none for this experiment
+    own_machine = apart.get("machine", {})  # false: the document names none for this experiment
     table |= {
         "id": id,
         "document": to.document,
-        "machine": {} if own is False else machine | own,
+        "machine": {} if own_machine is False else machine | own_machine,
         "charts": tuple(charts(apart, measured, table, id)),
         "by_column": {name: tuple(pair) for name, pair in apart.get("by_column", {}).items()},
     }
@@ -190,11 +194,11 @@ def add_experiment(
         table["run"] = code_of(apart["run"], "run", apart.get("given", {}))
     elif measured:
         measurement = plain.measurement(measured, tested_servers, id)
-        if "needs" in table:
+        if "needs" in table:  # it cannot run yet: only its printed figures are shown
             to.waiting[id] = list(measurement.cells())
         else:
             table["run"] = Code(plain.__name__, "run", {"measurement": measurement})
-    if ("run" in table) is ("needs" in table):
+    if ("run" in table) is ("needs" in table):  # both, or neither
         raise ConfigError(f"{id}: one of columns, run and needs has to be there")
     to.experiments.append(record(Experiment, table, id))
     if "check" in apart:
@@ -209,9 +213,11 @@ def charts(
 ) -> Iterator[Chart]:
     """Yield the charts of an experiment. A chart or a group of charts with {column} is drawn for each column."""
     columns = [each.get("name", "") for each in measured.get("columns", ())]
+    # Without `columns`, the printed figures that the experiment's function is given are by column
     columns = columns or list(apart.get("given", {}).get("printed", ()))
     for each in apart.get("charts", ()):
         group = each if isinstance(each, list) else [each]
+        # str(): the name may be in any key of any chart of the group
         for column in columns if "{column}" in str(group) else [""]:
             for chart in group:
                 words = {"column": column, "reference": table.get("reference", "")}
@@ -219,7 +225,7 @@ def charts(
 
 
 def with_words(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a chart with each name in braces replaced by its word."""
+    """Return a chart, or a part of one, with each name in braces replaced by its word. Unknown names stay."""
     if isinstance(value, str):
         return re.sub(r"\{(\w+)\}", lambda found: words.get(found[1], found[0]), value)
     if isinstance(value, list):
@@ -241,6 +247,7 @@ def with_remarks(value: Any, remarks: Mapping[str, Any], id: str) -> Any:
         found = []
         for each in value:
             named = with_remarks(each, remarks, id)
+            # A name in a list may stand for several remarks: they become elements of this list
             found += named if isinstance(named, list) and isinstance(each, str) else [named]
         return found
     if isinstance(value, str) and value.startswith("@"):

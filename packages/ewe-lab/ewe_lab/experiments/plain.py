@@ -67,10 +67,15 @@ class Measurement:
 
 
 def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], context: str) -> Measurement:
-    """Return the measurement that an experiment describes. own: the servers of the paper. Raises ConfigError."""
+    """Return the measurement that an experiment describes. Raises ConfigError.
+
+    table: the keys KNOWN_KEYS of the experiment. own: the servers that only this paper has. context: begins each
+    error message.
+    """
     known = {**BY_NAME, **own}
     columns = []
     for each in table.get("columns", ()):
+        # A key of the column replaces that of the experiment
         column = record(PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns")
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
         if not column.servers:
@@ -78,6 +83,7 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
         tested_servers = [tested_server(name, known, context) for name in column.servers]
         for name, pair in column.printed.items():
             check_printed(column, name, pair, context)
+        # In the file a server may have a short name; a cell has the name for tables
         column = replace(column, printed={known[name].name: pair for name, pair in column.printed.items()})
         columns.append((column, tested_servers))
     link = of_type(str, table.get("link", ""), f"{context}: link")
@@ -92,12 +98,13 @@ def tested_server(name: str, known: Mapping[str, ServerUnderTest], context: str)
 
 
 def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the fields of a load. Raises ConfigError if a field is unknown or has a wrong value."""
+    """Return the fields of a load, pairs included. Raises ConfigError if one is unknown or has a wrong value."""
     context = f"{context}: load"
     check_keys(table, [each.name for each in fields(Load)], context)
-    if table.get("shape") == "ceiling":
+    if table.get("shape") == "ceiling":  # a paper that others wrote may still have the former name
         print(f"{context}: the shape ceiling is now called saturation", file=sys.stderr)
         table = {**table, "shape": "saturation"}
+    # A check only: loads_of() makes the Load, when it is known whether the run is quick
     record(
         Load, {name: value[0] if is_pair(name, value) else value for name, value in table.items()}, context
     )
@@ -105,12 +112,15 @@ def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
 
 
 def is_pair(name: str, value: Any) -> bool:
-    """Whether a value of a load is a pair of numbers: for --quick, and for a full run."""
+    """Whether a value of a load is a pair of numbers: for --quick, and for a full run. (`paths` is no pair.)"""
     return isinstance(value, list) and type(getattr(DEFAULT_LOAD, name)) in (int, float) and len(value) == 2
 
 
 def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: str) -> None:
-    """Check the printed figures of a server. Raises ConfigError."""
+    """Check the printed figures of a server. Raises ConfigError.
+
+    pair: the document's name of the server, then its figure, a list of figures, or nothing.
+    """
     context = f"{context}: column {column.name!r}, printed.{name}"
     if name not in column.servers:
         raise ConfigError(f"{context}: no such server is measured{nearest(name, column.servers)}")
@@ -128,7 +138,8 @@ def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: 
 
 
 def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
-    """Measure column by column."""
+    """Measure column by column; yield the cells."""
+    # 0 stands for /index.html, which every site has
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
     with ExitStack() as stack:
@@ -141,7 +152,7 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
 
 
 def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
-    """Return the loads of a column: one, or one for each number of users."""
+    """Yield the loads of a column: one, or one for each number of users."""
     values = {
         name: lab.quick_or_full(*value) if is_pair(name, value) else value
         for name, value in column.load.items()
@@ -149,16 +160,17 @@ def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
     if column.size:
         values |= {"path": f"/{column.size}.html", "length": column.size}
     if "sessions" in values:
-        values["sessions"] = int(values["sessions"])
+        values["sessions"] = int(values["sessions"])  # quick_or_full() may return a float
     load = record(Load, values, column.name)
     yield from (replace(load, users=users) for users in column.users) if column.users else [load]
 
 
 def cell_of(column: PlainColumn, tested: ServerUnderTest, index: int) -> Cell:
-    """Return an empty cell with the printed figure. index: of the number of users."""
+    """Return an empty cell with the printed figure. index: of the column's number of users; 0 without any."""
     cell = Cell(tested.name, column.name, value=column.value, unit=column.unit)
     if column.users:
         cell.x = column.users[index]
+    # [name], [name, figure] or [name, [a figure for each number of users]]
     cell.paper_server, *figure = column.printed.get(tested.name, [""])
     if figure:
         cell.paper = figure[0][index] if isinstance(figure[0], list) else figure[0]

@@ -49,20 +49,20 @@ ANSWER_TIMEOUT_S = 20.0  # that an answer may take
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Replay the day under each X-Switch, for all languages that are here."""
-    there = {}
+    """Replay the day under each X-Switch, for all languages that are here; yield the cells."""
+    scripts = {}
     for language, extension in LANGUAGES.items():
         if lacking := technology(f"xswitch {language.lower()}").why_missing:
             lab.notes.append(lacking)
         else:
-            there[language] = programs_directory(lab) / f"hello.{extension}"
+            scripts[language] = programs_directory(lab) / f"hello.{extension}"
     hours = VISIT_HOURS[0] if lab.quick else VISIT_HOURS[1]
     for mode in (NONE, PRIMED, WARM):
-        cells = {name: Cell(mode, name, value="extra.first", unit="ms") for name in there}
+        cells = {name: Cell(mode, name, value="extra.first", unit="ms") for name in scripts}
         try:
             with run_xswitch(lab, mode) as (clock, address):
-                replay_day(clock, address, there, hours)
-                first, engine_hours = replay_day(clock, address, there, hours, DAY_S)
+                replay_day(clock, address, scripts, hours)  # the first day: X-Switch learns
+                first, engine_hours = replay_day(clock, address, scripts, hours, DAY_S)
             for language, cell in cells.items():
                 cell.samples.append(sample_of(first[language], engine_hours[language]))
         except (LabError, OSError, ValueError) as reason:
@@ -82,14 +82,15 @@ def sample_of(waits: list[float], engine_hours: float) -> Sample:
 
 @contextmanager
 def run_xswitch(lab: Bench, mode: str) -> Iterator[tuple[Path, str]]:
-    """Run an X-Switch; yield the file of its clock and its address. Raises LabError."""
+    """Run an X-Switch; yield the file of its clock and its address. mode: NONE, PRIMED or WARM. Raises LabError."""
     directory = Path(tempfile.mkdtemp(prefix="day-", dir=lab.directory))
     directory.chmod(0o755)
     state = directory / "state"
     state.mkdir()
-    if os.geteuid() == 0:
+    if os.geteuid() == 0:  # the main process of X-Switch, which writes the profile, then runs as nobody
         account = pwd.getpwnam("nobody")
         os.chown(state, account.pw_uid, account.pw_gid)
+    # reserve-memory = 0: a machine with little free memory ends no idle engine
     lines = [f'idle = "{ENGINE_IDLE_S}s"' if mode != WARM else 'idle = "1d"', "reserve-memory = 0"]
     if mode == PRIMED:
         lines.append(f'prime = "{state}/profile"')
@@ -117,7 +118,7 @@ def replay_day(
     begin: of the day, in seconds of the clock.
     """
     waits: dict[str, list[float]] = {language: [] for language in scripts}
-    there = dict.fromkeys(scripts, 0.0)
+    engine_hours = dict.fromkeys(scripts, 0.0)
     last = begin
 
     def pass_to(seconds: float) -> None:
@@ -125,21 +126,23 @@ def replay_day(
         nonlocal last
         engines = {engine["language"] for engine in status(address)["engines"]}
         for language in scripts:
-            there[language] += (seconds - last) / 3600 * (language.lower() in engines)
+            if language.lower() in engines:
+                engine_hours[language] += (seconds - last) / 3600
         last = seconds
+        # Overwritten in place, with a fixed width: X-Switch may read at any time, and never sees an empty file
         with clock.open("r+") as file:
             file.write(f"{seconds:<20.1f}")
         time.sleep(SETTLED_S)
 
     for hour in hours:
-        visit = begin + hour * 3600.0 + LEAD_TIME_S
-        pass_to(visit - LEAD_TIME_S - LEAD_TIME_S)
-        pass_to(visit)
+        full_hour = begin + hour * 3600.0
+        pass_to(full_hour - LEAD_TIME_S)  # X-Switch starts the engines that it expects to need
+        pass_to(full_hour + LEAD_TIME_S)  # the visits
         for language, script in scripts.items():
             waits[language].append(1000 * wait_for(address, script))
-        pass_to(begin + hour * 3600.0 + SLOT_SECONDS + LEAD_TIME_S)
+        pass_to(full_hour + SLOT_SECONDS + LEAD_TIME_S)  # after the quarter the engines are no longer kept
     pass_to(begin + DAY_S)
-    return waits, there
+    return waits, engine_hours
 
 
 def status(address: str) -> dict[str, Any]:
@@ -162,7 +165,10 @@ def wait_for(address: str, script: Path) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if priming saves each language a quarter of the wait, in under half of the engine hours."""
+    """Return the finding on the claim.
+
+    The claim holds if priming saves each language a quarter of the wait, in under half of the engine hours.
+    """
     found = {(cell.server, cell.column): cell.samples[0].extra for cell in table.cells if cell.samples}
     languages = [name for name in LANGUAGES if all((mode, name) in found for mode in (NONE, PRIMED, WARM))]
     if not languages:

@@ -38,26 +38,30 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the columns one after the other. Within a column the numbers of daemons take turns."""
+    """Measure the columns one after the other; yield the cells.
+
+    Within a column the numbers of daemons take turns.
+    """
     for name in DATABASES:
         if lacking := databases.why_missing(name):
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name, pinned=False) as database:
-            for column, (cells, statement) in COLUMNS.items():
-                if cells == name:
+            for column, (database_name, statement) in COLUMNS.items():
+                if database_name == name:
                     yield from measure_column(lab, column, database, statement)
     lab.notes += REMARKS
 
 
 def measure_column(lab: Bench, column: str, database: LabDatabase, statement: str) -> Iterator[Cell]:
-    """Measure a column."""
+    """Measure a column: one statement, with each number of daemons; yield its cells."""
     cells = {count: Cell("daemons", column, count) for count in DAEMON_COUNTS}
     try:
         with ExitStack() as stack:
             servers = {
                 count: start_daemons(lab, stack, database, statement, count) for count in DAEMON_COUNTS
             }
+            # Only the digest of the report is known: the other answer is not checked
             measure(lab, cells, servers, database.digest if statement == REPORT else "")
     except LabError as reason:
         for cell in cells.values():
@@ -68,21 +72,24 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
 def start_daemons(
     lab: Bench, stack: ExitStack, database: LabDatabase, statement: str, count: int
 ) -> RunningServer:
-    """Run `count` daemons, and ewe with the application that asks them."""
+    """Run `count` daemons, and ewe with the application that asks them; return ewe. stack: ends them."""
     settings = (f"daemons = {count}", f"connections = {count}")  # the daemons share the connections
-    asked = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
+    running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",
         model="pool",
         options=("--poolthreads", str(CLIENTS), "--wsgi", "/report=ewe_lab.stacks.asking:application"),
-        variables=((asking.DAEMON, asked.address), (asking.STATEMENT, statement)),
-        other_pids=(asked.pid, *database.pids),
+        variables=((asking.DAEMON, running_daemon.address), (asking.STATEMENT, statement)),
+        other_pids=(running_daemon.pid, *database.pids),
     )
     return stack.enter_context(lab.start(tested, lab.site([])))
 
 
 def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer], digest: str) -> None:
-    """Ask all servers in turns. Raises LabError."""
+    """Ask all servers in turns, and add the samples to the cells. Raises LabError.
+
+    cells, servers: by number of daemons. digest: of a right answer, "" for any.
+    """
     rounds = int(lab.quick_or_full(*ROUND_COUNTS))
     requests = round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / rounds)
     for server in servers.values():
@@ -96,7 +103,10 @@ def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a column if four daemons answer at least MIN_RATE_RATIO times the requests of one."""
+    """Return the finding on the claim.
+
+    The claim holds for a column if four daemons answer at least MIN_RATE_RATIO times the requests of one.
+    """
     rate = {(cell.column, cell.x): cell.median for cell in table.cells if cell.median}
     gains = {}
     for column in COLUMNS:

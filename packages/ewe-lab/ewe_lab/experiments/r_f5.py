@@ -50,13 +50,13 @@ def column_of(system: str, link: str) -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each database at full speed, then behind the link."""
+    """Measure each database at full speed, then behind the link; yield the cells."""
     yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
 
 def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure a database."""
+    """Measure a database at full speed and behind the link; yield the cells."""
     for link, speed in LINKS.items():
         if not speed:
             yield from measure_ways(lab, database, daemon, link)
@@ -69,11 +69,11 @@ def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link: str) -> Iterator[Cell]:
-    """Measure all ways on a database, in turns at each number of clients."""
+    """Measure all ways on a database, in turns at each number of clients; yield the cells."""
     counts = QUICK_CLIENT_COUNTS if lab.quick else CLIENT_COUNTS
     name = column_of(database.name, link)
     cells = {
-        way: {count: Cell(row, name, count, "extra.response", "ms") for count in counts}
+        way: {count: Cell(row, name, count, value="extra.response", unit="ms") for count in counts}
         for way, row in ROWS.items()
     }
     with start_ways(lab, database, daemon, ROWS) as (ways, failed):
@@ -92,7 +92,7 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link:
 def measure(
     lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, page: str
 ) -> None:
-    """Load each way with `count` clients, and add a sample to its cell."""
+    """Load each way with `count` clients, and add a sample to its cell. page: the digest of a right answer."""
     requests = max(1, round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / lab.repeats))
     for way in reversed_every_second_turn(list(ways), turn + count):
         server, path = ways[way]
@@ -106,28 +106,30 @@ def measure(
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: scenario 3 is faster than 2, and 2 than 1, at every number of clients; and the gap
-    between 1 and 3 grows with the number of clients.
+    """Return the finding: the claim's two parts are an order, and a gap that grows.
 
-    Two times that differ by less than 5 % do not break the order.
+    At every number of clients scenario 3 is faster than 2, and 2 than 1. The gap between 1 and 3 is greater with
+    the most clients than with the fewest. Two times that differ by less than 5 % do not break the order.
     """
     medians = {(cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median}
     pieces, orders, gaps = [], [], []
     for name in dict.fromkeys(cell.column for cell in table.cells):
         counts = sorted({cell.x for cell in table.cells if cell.column == name and cell.x is not None})
-        whole = []
+        complete = []  # the times of the three scenarios, from the fewest clients to the most
         for count in counts:
             times = [medians.get((row, name, count)) for row in (FIRST, SECOND, THIRD)]
             if None not in times:
-                whole.append([time for time in times if time is not None])
-        if not whole:
+                complete.append([time for time in times if time is not None])
+        if not complete:
             continue
         orders += [
             third * MIN_TIME_RATIO < second and second * MIN_TIME_RATIO < first
-            for first, second, third in whole
+            for first, second, third in complete
         ]
-        gaps.append(whole[-1][0] - whole[-1][2] > whole[0][0] - whole[0][2])
-        pieces.append(f"{name}: {whole[-1][0] / whole[-1][1]:.2f} and {whole[-1][0] / whole[-1][2]:.2f}")
+        first_of_few, _, third_of_few = complete[0]
+        first, second, third = complete[-1]
+        gaps.append(first - third > first_of_few - third_of_few)
+        pieces.append(f"{name}: {first / second:.2f} and {first / third:.2f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "The three scenarios were not all measured.")
     verdict = HOLDS if all(orders) and all(gaps) else IN_PART if any(orders) or any(gaps) else FAILS

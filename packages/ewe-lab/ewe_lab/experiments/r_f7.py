@@ -29,14 +29,14 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure all ways on each database, in turns."""
+    """Measure all ways on each database, in turns; yield the cells."""
     yield from measure_databases(lab, partial(measure_ways, lab))
     lab.notes += REMARKS
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure all ways on a database."""
-    cells = {name: Cell(name, database.name, None, "extra.response", "ms") for name in WAYS}
+    """Measure all ways on a database, in turns; yield a cell for each. Turn 0 warms up, and is not counted."""
+    cells = {name: Cell(name, database.name, value="extra.response", unit="ms") for name in WAYS}
     with start_ways(lab, database, daemon, WAYS) as (ways, failed):
         for name, reason in failed.items():
             cells[name].failure = reason
@@ -51,12 +51,15 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> It
                 except LabError as reason:
                     cells[name].failure = str(reason)
                 else:
-                    cells[name].samples += [sample] if turn else []  # the first turn warms up
+                    cells[name].samples += [sample] if turn else []
     yield from (cell for cell in cells.values() if cell.samples or cell.failure)
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if CGI with the daemon takes at most MAX_EQUAL_RATIO times the server API's time."""
+    """Return the finding on the claim.
+
+    The claim holds if CGI with the daemon takes at most MAX_EQUAL_RATIO times the server API's time.
+    """
     pieces, part_holds = [], []
     for system in (SQLITE, POSTGRESQL):
         medians = {cell.server: cell.median for cell in table.cells if cell.column == system and cell.median}

@@ -52,19 +52,19 @@ def column_of(system: str, part: str, clock: str = "CPU") -> str:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the scenarios on each database, then the daemon."""
+    """Measure the scenarios on each database, then the daemon; yield the cells."""
     yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
 
 def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure a database."""
+    """Measure the scenarios on a database, and the time that its daemon adds; yield the cells."""
     yield from measure_scenarios(lab, database, daemon)
     yield measure_added_time(lab, database, daemon)
 
 
 def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Iterator[Cell]:
-    """Measure the scenarios on a database, in turns."""
+    """Measure the scenarios on a database, in turns; yield their cells. Turn 0 warms up, and is not counted."""
     cells = {name: cells_of(name, database.name) for name in ROWS}
     with start_ways(lab, database, daemon, ROWS) as (ways, failed):
         for name, reason in failed.items():
@@ -81,21 +81,25 @@ def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) 
                         for cell in cells[name].values():
                             cell.failure = str(reason)
                         break
-                    if turn:  # the first turn warms up
+                    if turn:
                         add_samples(cells[name], sql, sample, sql == WAYS[name].sql[0])
     for found in cells.values():
         yield from (cell for cell in found.values() if cell.samples or cell.failure)
 
 
 def cells_of(name: str, system: str) -> dict[str, Cell]:
-    """Return the cells of a scenario on a database, by part."""
+    """Return the cells of a scenario, by CON, RET, DYNAMIC_RET and the values of WALL_CLOCK_FIGURES.
+
+    system: the name of the database.
+    """
     cells_by_name = {
-        part: Cell(name, column_of(system, part), None, f"extra.{part}", "ms") for part in (CON, RET)
+        part: Cell(name, column_of(system, part), value=f"extra.{part}", unit="ms") for part in (CON, RET)
     }
+    # The names of these two figures in a sample; a cell is shown under CON and RET
     cells_by_name[CON].value, cells_by_name[RET].value = "extra.con", "extra.ret"
     for part, value in WALL_CLOCK_FIGURES.items():
-        cells_by_name[value] = Cell(name, column_of(system, part, "wall"), None, f"extra.{value}", "ms")
-    cells_by_name[DYNAMIC_RET] = Cell(name, column_of(system, DYNAMIC_RET), None, "extra.ret", "ms")
+        cells_by_name[value] = Cell(name, column_of(system, part, "wall"), value=f"extra.{value}", unit="ms")
+    cells_by_name[DYNAMIC_RET] = Cell(name, column_of(system, DYNAMIC_RET), value="extra.ret", unit="ms")
     for cell in cells_by_name.values():
         cell.load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"
     return cells_by_name
@@ -111,17 +115,17 @@ def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool
 
 
 def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> Cell:
-    """Measure the time that the daemon adds to a call."""
-    cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), None, "extra.micros", "µs")
+    """Measure the time that the daemon adds to a call; return the cell."""
+    cell = Cell(ADDED_TIME_ROW, column_of(database.name, "a call"), value="extra.micros", unit="µs")
     cell.load = f"{CALL_STATEMENT}, one after the other over a kept connection"
     count = int(lab.quick_or_full(*CALLS_PER_BLOCK))
     try:
-        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, write=False))
         try:
             with Client(daemon.address) as client, on_core(load_core()):
                 by_daemon = asker(client)
 
-                def direct() -> bytes:
+                def direct() -> bytes:  # makes the same page as the daemon, by the same functions
                     found = connection.execute(CALL_STATEMENT, ())
                     page = b"".join(fragments("TABLE", found.columns, found.rows))
                     connection.end(commit=True)
@@ -143,21 +147,29 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
 def measure_extra_time(
     direct: Call, by_daemon: Call, count: int, servers: tuple[tuple[int, ...], int]
 ) -> Sample:
-    """Measure the extra time of calls through the daemon. servers: processes of the database, and of the daemon.
+    """Return a sample with the extra time of calls through the daemon: the fastest block of each kind counts.
 
-    The sample's usage is the extra CPU time of client, daemon and database together.
+    servers: the processes of the database, and that of the daemon. count: the calls of a block. The sample's usage
+    is the extra CPU time of client, daemon and database together.
     """
     pids, daemon = servers
-    one, other, more = [], [], 0.0
+    direct_s, daemon_s, extra_cpu_s = [], [], 0.0
     for _ in range(BLOCK_COUNT):
-        began = time.thread_time() + cpu_seconds(*pids, daemon)
-        one.append(median_call_s(direct, count))
-        between = time.thread_time() + cpu_seconds(*pids, daemon)
-        other.append(median_call_s(by_daemon, count))
-        more += time.thread_time() + cpu_seconds(*pids, daemon) - between - (between - began)
+        cpu_before = time.thread_time() + cpu_seconds(*pids, daemon)
+        direct_s.append(median_call_s(direct, count))
+        cpu_between = time.thread_time() + cpu_seconds(*pids, daemon)
+        daemon_s.append(median_call_s(by_daemon, count))
+        cpu_after = time.thread_time() + cpu_seconds(*pids, daemon)
+        extra_cpu_s += (cpu_after - cpu_between) - (cpu_between - cpu_before)
     calls = BLOCK_COUNT * count
-    extra = {"micros": (min(other) - min(one)) * 1e6, "direct": min(one) * 1e6, "daemon": min(other) * 1e6}
-    return Sample("pinger", 0.0, requests=calls, replies=calls, connections=1, usage=Usage(more), extra=extra)
+    fastest_direct, fastest_daemon = min(direct_s) * 1e6, min(daemon_s) * 1e6
+    extra = {
+        "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
+    }  # fmt: skip
+    usage = Usage(extra_cpu_s)
+    return Sample(
+        "pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra
+    )
 
 
 def asker(client: Client) -> Call:
@@ -177,7 +189,9 @@ def median_call_s(call: Call, count: int) -> float:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
+    """Return the finding on the claim.
+
+    The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
 
     The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time.
     """
@@ -192,15 +206,15 @@ def check(table: ExperimentTable) -> Finding:
         }
         wall = {name: time for name in ROWS if (time := medians.get((name, column_of(system, RET, "wall"))))}
         # Scenario 7 does not connect to a database.
-        own = {name: time for name, time in con.items() if name != CGI_DAEMON}
-        if EMBEDDED not in own or len(own) < 2:
+        connect_times = {name: time for name, time in con.items() if name != CGI_DAEMON}
+        if EMBEDDED not in connect_times or len(connect_times) < 2:
             continue
         shares = {name: con[name] / (con[name] + ret[name]) for name in con if con[name] + ret[name] > 0}
         part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
-        part_holds.append(min(own, key=own.__getitem__) == EMBEDDED)
+        part_holds.append(min(connect_times, key=connect_times.__getitem__) == EMBEDDED)
         part_holds.append(bool(wall) and max(wall, key=wall.__getitem__) == CGI_DAEMON)
-        words = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
-        pieces.append(f"{system}: connecting is of the CPU time {words}")
+        share_texts = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
+        pieces.append(f"{system}: connecting is of the CPU time {share_texts}")
     adds = {
         cell.column: cell.median
         for cell in table.cells
@@ -214,4 +228,5 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(
             f"the daemon adds at most {worst:.0f} µs to a call (the target is {MAX_ADDED_US:.0f} µs)"
         )
+    # The piece about the daemon begins with a small letter: it follows a semicolon
     return Finding(verdict, f"{'. '.join(pieces)}.".replace(". the", "; the"))

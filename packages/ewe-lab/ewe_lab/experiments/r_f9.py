@@ -53,8 +53,8 @@ class MeasuredPage:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure all tiers in turns, for ROUND_COUNTS rounds."""
-    cells = {name: Cell(name, COLUMN, None, "extra.micros", "µs") for name in ROWS}
+    """Measure all tiers in turns, for ROUND_COUNTS rounds; yield the cells."""
+    cells = {name: Cell(name, COLUMN, value="extra.micros", unit="µs") for name in ROWS}
     try:
         with run_application(lab) as server:
             tiers = {name: MeasuredPage(f"/state/{tier}") for name, tier in ROWS.items()}
@@ -73,25 +73,24 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 @contextmanager
 def run_application(lab: Bench) -> Iterator[RunningServer]:
-    """Run ewe with the application, and the database daemon with the sessions' table."""
+    """Run ewe with the application, and the database daemon with the sessions' table; yield ewe."""
     memory = MEMORY_DIRECTORY if os.access(MEMORY_DIRECTORY, os.W_OK) else lab.directory
-    where = tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True)
-    with where as name:
+    with tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True) as name:
         files = Path(name) / "files"
         files.mkdir()
-        tier = Path(name) / "sessions.db"
-        with sqlite3.connect(tier) as connection:
+        database_file = Path(name) / "sessions.db"
+        with sqlite3.connect(database_file) as connection:  # the block commits, and does not close
             connection.execute(sessions.CREATE_TABLE)
         connection.close()
         with databases.daemon(
-            lab, LabDatabase(SQLITE, str(tier)), name=sessions.DATABASE, write=True
-        ) as asked:
+            lab, LabDatabase(SQLITE, str(database_file)), name=sessions.DATABASE, write=True
+        ) as running_daemon:
             tested = ServerUnderTest(
                 "sessions",
                 model="thread",
                 options=("--wsgi", "/state=ewe_lab.stacks.sessions:application"),
-                variables=((sessions.SESSIONS, str(files)), (sessions.DAEMON, asked.address)),
-                other_pids=(asked.pid,),
+                variables=((sessions.SESSIONS, str(files)), (sessions.DAEMON, running_daemon.address)),
+                other_pids=(running_daemon.pid,),
             )
             with lab.start(tested, lab.site([])) as server:
                 yield server
@@ -135,7 +134,10 @@ def visit(connection: http.client.HTTPConnection, tier: MeasuredPage) -> None:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if a file takes longer than the process, and the database longer than a file."""
+    """Return the finding on the claim.
+
+    The claim holds if a file takes longer than the process, and the database longer than a file.
+    """
     medians = {cell.server: cell.median for cell in table.cells}
     times = [medians.get(name) for name in TIERS]
     if None in times:
@@ -144,6 +146,6 @@ def check(table: ExperimentTable) -> Finding:
     summary = ", ".join(
         f"{name} {time - figures[0]:+,.0f} µs" for name, time in zip(TIERS[1:], figures[1:], strict=True)
     )
-    part_holds = [one < other for one, other in itertools.pairwise(figures[1:])]
+    part_holds = [one < other for one, other in itertools.pairwise(figures[1:])]  # without `no state`
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"A visit without state takes {figures[0]:,.0f} µs; {summary}.")

@@ -49,14 +49,14 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the bare kinds, then the daemon at an address of each kind."""
+    """Measure the bare kinds, then the daemon at an address of each kind; yield the cells."""
     yield from measure_bare_kinds(lab)
     yield from measure_daemon(lab)
     lab.notes += REMARKS
 
 
 def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
-    """Measure two processes that only exchange messages."""
+    """Measure two processes that only exchange messages; yield a cell for each kind of call and of IPC."""
     count = int(lab.quick_or_full(*EXCHANGE_COUNTS))
     try:
         found = measure_rounds(count)
@@ -74,7 +74,9 @@ def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
                 cell.failure = figures
             else:
                 cell.samples = [
-                    Sample("exchanges", 0.0, extra={"micros": wall, "cpu": cpu, "per_second": 1e6 / wall})
+                    Sample(
+                        "exchanges", seconds=0.0, extra={"micros": wall, "cpu": cpu, "per_second": 1e6 / wall}
+                    )
                     for wall, cpu in zip(figures[name], figures[f"{name} cpu"], strict=True)
                 ]
             yield cell
@@ -99,7 +101,10 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
 
 
 def measure_daemon(lab: Bench) -> Iterator[Cell]:
-    """Measure a statement at each address of a daemon: over a kept connection, and over a new one each time."""
+    """Measure a statement at each address of a daemon; yield the cells.
+
+    It is sent over a kept connection, and over a new one each time.
+    """
     secret, pipes = secrets.token_hex(8), lab.directory / "pipes"
     addresses = {
         "pipe": f"fifo:{pipes}",
@@ -120,7 +125,7 @@ def measure_daemon(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest, pid: int) -> Iterator[Cell]:
-    """Measure one address."""
+    """Measure one address; yield its two cells. kind: of IPC. pid: of the daemon."""
     count = int(lab.quick_or_full(*STATEMENT_COUNTS))
     cells = {
         name: Cell(kind, name, value="extra.micros", unit="µs", load=f"{count} statements")
@@ -134,13 +139,13 @@ def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest,
             }
             for _ in range(lab.repeats):
                 for name, way in ways.items():
-                    (least,) = fastest([way], max(count // 100, 1))
+                    (least,) = fastest([way], max(count // 100, 1))  # seconds of a call, in the fastest batch
                     before, began = cpu_seconds(pid), time.perf_counter()
                     for _ in range(count):
                         way()
                     wall, cpu = time.perf_counter() - began, cpu_seconds(pid) - before
                     extra = {"micros": least * 1e6, "cpu": cpu / count * 1e6, "per_second": count / wall}
-                    cells[name].samples.append(Sample("ewe-dbd", 0.0, extra=extra))
+                    cells[name].samples.append(Sample("ewe-dbd", seconds=0.0, extra=extra))
     except (OSError, DatabaseError) as reason:
         for cell in cells.values():
             cell.failure = str(reason)
@@ -148,8 +153,11 @@ def measure_address(lab: Bench, kind: str, address: str, request: ClientRequest,
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if both kinds of queues take less time for an exchange than both kinds of sockets."""
-    title = table.cells[0].column if table.cells else ""
+    """Return the finding on the claim.
+
+    The claim holds if both kinds of queues take less time for an exchange than both kinds of sockets.
+    """
+    title = table.cells[0].column if table.cells else ""  # the first column is the exchange of 64 bytes
     found = {cell.server: min(cell.values) for cell in table.cells if cell.column == title and cell.values}
     queues = [found[kind] for kind in QUEUES if kind in found]
     sockets = [found[kind] for kind in SOCKETS if kind in found]

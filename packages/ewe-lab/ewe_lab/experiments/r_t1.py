@@ -60,7 +60,7 @@ REMARKS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the kinds that can run here, in turns."""
+    """Measure the kinds that can run here, in turns; yield their cells."""
     found = {kind: cells_of(kind) for kind in KINDS}
     with ExitStack() as stack:
         servers: dict[str, tuple[RunningServer, str, bytes]] = {}
@@ -75,12 +75,11 @@ def run(lab: Bench) -> Iterator[Cell]:
                     cell.failure = str(reason)
         for turn in range(int(lab.quick_or_full(*ROUND_COUNTS))):
             for kind in servers if turn % 2 == 0 else reversed(servers):
+                _marks, timed = found[kind]
                 try:
-                    sample = measure_gateway(lab, kind, *servers[kind])
+                    timed.samples.append(measure_gateway(lab, kind, *servers[kind]))
                 except LabError as reason:
-                    found[kind][1].failure = str(reason)
-                else:
-                    found[kind][1].samples.append(sample)
+                    timed.failure = str(reason)
     give_marks(found)
     for kind in KINDS:
         yield from (cell for cell in found[kind] if cell.samples or cell.failure)
@@ -93,14 +92,13 @@ def cells_of(kind: str) -> tuple[Cell, Cell]:
     marks = Cell(
         kind,
         COLUMN,
-        None,
-        "extra.marks",
-        "of 3",
+        value="extra.marks",
+        unit="of 3",
         paper=PRINTED[gateway_kind.paper],
         paper_server=gateway_kind.paper,
     )
     marks.paper_note = MARKS[PRINTED[gateway_kind.paper]]
-    return marks, Cell(kind, TIMES, None, "extra.micros", "µs", load="one client on a kept connection")
+    return marks, Cell(kind, TIMES, value="extra.micros", unit="µs", load="one client on a kept connection")
 
 
 def why_missing(lab: Bench, kind: str) -> str:
@@ -124,20 +122,16 @@ def served(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
     gateway_kind = KINDS[kind]
     programs = forms_of(lab)
     tested = ServerUnderTest(kind, model="thread")
+    program = CgiProgram(programs, gateway_kind.program)
     with (
-        gateways.start_gateway(
-            lab, gateway_kind.gateway, CgiProgram(programs, gateway_kind.program), tested, keeps=True
-        ) as (
-            adapted,
-            path,
-        ),
+        gateways.start_gateway(lab, gateway_kind.gateway, program, tested, keeps=True) as (adapted, path),
         lab.start(adapted, programs) as server,
     ):
         yield server, path, body(ANSWER_BYTES)
 
 
 def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, answer: bytes) -> Sample:
-    """Call a gateway CALL_COUNTS times; return the sample. Raises LabError."""
+    """Call a gateway CALL_COUNTS times; return the sample. answer: the body of a right answer. Raises LabError."""
     took, count = [], int(lab.quick_or_full(*CALL_COUNTS))
     with pinger.http(server.url, path, answer) as ask, on_core(load_core()):
         pinger.ping(ask, WARM_UP_REQUESTS.get(kind, 3))
@@ -154,17 +148,20 @@ def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, ans
 
 
 def give_marks(found: dict[str, tuple[Cell, Cell]]) -> None:
-    """Give each kind its marks, from its time over CGI's."""
-    slowest = found[CGI][1].median
+    """Give each kind its marks, by how many times as fast as CGI it is. found: by kind, its marks and its time."""
+    _, cgi_timed = found[CGI]
     for marks, timed in found.values():
-        if slowest and timed.median:
-            faster = slowest / timed.median
+        if cgi_timed.median and timed.median:
+            faster = cgi_timed.median / timed.median
             given = 3 if faster >= GOOD_FACTOR else 2 if faster >= MEDIUM_FACTOR else 1
-            marks.samples.append(Sample("pinger", 0.0, extra={"marks": given, "faster": faster}))
+            marks.samples.append(Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster}))
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: a server API is faster than FastCGI and servlets, and these are faster than CGI."""
+    """Return the finding on the claim.
+
+    The claim has two parts: a server API is faster than FastCGI and servlets, and these are faster than CGI.
+    """
     medians = {cell.server: cell.median for cell in table.cells if cell.column == TIMES and cell.median}
     between = [medians[kind] for kind in (FASTCGI, SERVLET) if kind in medians]
     if CGI not in medians or API not in medians or not between:

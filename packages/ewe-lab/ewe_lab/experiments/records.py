@@ -29,7 +29,10 @@ def check_keys(table: Any, known: Iterable[str], context: str) -> None:
 
 
 def record(kind: type[T], table: Any, context: str) -> T:
-    """Return the dataclass of a table. A field without a default is required. Raises ConfigError."""
+    """Return the dataclass of a table. A field without a default is required, and is a text. Raises ConfigError.
+
+    context: the place in the file, with which an error message begins.
+    """
     known = fields(kind)  # type: ignore[arg-type]
     check_keys(table, [each.name for each in known], context)
     values = {}
@@ -46,11 +49,15 @@ def record(kind: type[T], table: Any, context: str) -> T:
 
 
 def of_type(kind: type, value: Any, context: str) -> Any:
-    """Check that a value has the type of the field's default; return it, lists as tuples. Raises ConfigError."""
-    if kind is float and type(value) is int:
+    """Check that a value has the type of the field's default; return it, lists as tuples. Raises ConfigError.
+
+    A value of a type that TYPE_DESCRIPTIONS does not have, such as a table, is returned unchecked.
+    """
+    if kind is float and type(value) is int:  # a file may say 5 for 5.0
         return value
     if kind is tuple and isinstance(value, list):
         return as_tuples(value)
+    # In Python a bool is also an int, but `true` is no number
     if kind in TYPE_DESCRIPTIONS and not (
         isinstance(value, kind) and (kind is bool) == isinstance(value, bool)
     ):

@@ -33,6 +33,7 @@ SMALL_ONES = 40
 AGEING = 8  # the default of schedule-ageing
 OCCUPIES_BYTES = 16 * 1024 * 1024  # more than the buffers of both sockets
 BUFFER_BYTES = 64 * 1024  # of the client that does not read
+RECEIVE_BYTES = 1024 * 1024  # of one receive
 TIMEOUT_S = 20.0
 SETTLE_S = 0.3  # seconds until the server has seen all heads
 MEAN, BEFORE = "mean response time", "small files before the large one"
@@ -47,7 +48,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Empty a queue by each policy, with a large file of different sizes."""
+    """Empty a queue by each policy, with a large file of different sizes; yield the cells."""
     root = lab.site([])
     for name, size in (("occupies", OCCUPIES_BYTES), ("small", SMALL_BYTES)):
         (root / name).write_bytes(bytes(size))
@@ -66,7 +67,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
-    """Connect and send a request. buffer: bytes of the receive buffer; 0: the system's. Raises OSError."""
+    """Connect and send a request; return the connection, whose response nobody has read. Raises OSError.
+
+    buffer: bytes of the receive buffer; 0: the system's.
+    """
     sock = socket.socket()
     sock.settimeout(TIMEOUT_S)
     if buffer:
@@ -78,6 +82,9 @@ def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
 
 def emptied(server: RunningServer, large: str, log: Path) -> Sample:
     """Let requests wait, and then be served; return their mean response time, and the place of the large file.
+
+    The first client occupies the only thread, so that all others wait until it leaves. large: the path of the large
+    file.
 
     log: the server's access log. Raises LabError.
     """
@@ -93,6 +100,7 @@ def emptied(server: RunningServer, large: str, log: Path) -> Sample:
         began = time.monotonic()
         occupies.close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
         ends = [end - began for end in ends_of(opened[1:])]
+        # The log also gets the lines of the first client and of the large file
         order = settled_targets(log, served + 2 + SMALL_ONES)[served:]
     except OSError as reason:
         raise LabError(f"a client got no response: {reason.strerror or reason}") from None
@@ -107,15 +115,16 @@ def emptied(server: RunningServer, large: str, log: Path) -> Sample:
 def targets(log: Path) -> list[str]:
     """Return the targets of the requests in an access log."""
     lines = log.read_text().splitlines() if log.exists() else []
+    # ... "GET /small HTTP/1.1" ...; the last line may not be complete yet
     return [line.split('"')[1].split()[1] for line in lines if line.count('"') >= 2]
 
 
-def settled_targets(log: Path, number: int) -> list[str]:
+def settled_targets(log: Path, lines: int) -> list[str]:
     """Return the targets in an access log once it has so many lines. Raises LabError."""
     end = time.monotonic() + TIMEOUT_S
-    while len(found := targets(log)) < number:
+    while len(found := targets(log)) < lines:
         if time.monotonic() > end:
-            raise LabError(f"the access log has {len(found)} of {number} lines")
+            raise LabError(f"the access log has {len(found)} of {lines} lines")
         time.sleep(0.01)
     return found
 
@@ -133,29 +142,36 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
         if not found:
             raise LabError(f"a client got no response within {TIMEOUT_S:g} s")
         for descriptor, _ in found:
-            if not by_descriptor[descriptor].recv(1 << 20):
+            # No bytes: the server has closed, so the response is complete
+            if not by_descriptor[descriptor].recv(RECEIVE_BYTES):
                 ends[descriptor] = time.monotonic()
                 poll.unregister(descriptor)
     return [ends[sock.fileno()] for sock in clients]
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file."""
+    """Return the finding on the claim.
+
+    The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file.
+
+    Where sizes differ much, sff without ageing halves the mean; where they are equal, it hardly changes it. Before
+    the large file come no small one by fifo, AGEING small ones by sff with ageing, and all of them without.
+    """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
     }
-    most = TIMES[-1]
+    largest_factor = TIMES[-1]
     try:
-        fifo, aged, pure = (found[name, MEAN, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        fifo, aged, pure = (found[name, MEAN, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
         alike = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
-        first, bounded, last = (found[name, BEFORE, most] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        first, bounded, last = (found[name, BEFORE, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
     except KeyError:
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
     parts = (pure <= fifo / 2, 0.5 < alike < 2, first == 0 and bounded == AGEING and last == SMALL_ONES)
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
-        f"With a file {most:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with ageing,"
-        f" {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file came"
-        f" {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
+        f"With a file {largest_factor:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with "
+        f"ageing, {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file "
+        f"came {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
     )

@@ -17,13 +17,13 @@ SILENT_CLIENTS = 64  # more than the workers of any model with a fixed number of
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with more and more silent clients."""
+    """Measure each server with more and more silent clients; yield the cells."""
     root = lab.site([])
     counts = (0, SILENT_CLIENTS) if lab.quick else (0, 4, 16, SILENT_CLIENTS, 300)
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1.5, 4), warm_up=0, timeout=2.0)
     for tested in lab.servers((*MODELS, NGINX) if lab.quick else (*MODELS, APACHE_PREFORK, NGINX)):
         for count in counts:
-
+            # count=count: the function keeps the number of this turn of the loop
             def silent(server: RunningServer, count: int = count) -> Iterator[None]:
                 with connections(server.url, count, UNFINISHED_HEAD):
                     yield
@@ -33,23 +33,28 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def add_lost_share(cell: Cell) -> Cell:
-    """Add the share of requests without an answer to the sample."""
+    """Add to each sample the percentage of its requests that got no answer; return the cell."""
     for sample in cell.samples:
         sample.extra["unanswered"] = 100 * sum(sample.errors.values()) / max(sample.requests, 1)
     return cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if FIXED_WORKER_MODELS lose over half of the requests each, UNAFFECTED_MODELS under 1 %."""
-    share = {
+    """Return the finding on the claim.
+
+    The claim holds if FIXED_WORKER_MODELS lose over half of the requests each, UNAFFECTED_MODELS under 1 %.
+    """
+    percent_lost = {
         cell.server: cell.samples[0].extra["unanswered"]
         for cell in table.cells
         if cell.x == SILENT_CLIENTS and cell.samples
     }
-    occupied = [name for name in FIXED_WORKER_MODELS if name in share]
-    stands = [name for name in UNAFFECTED_MODELS if name in share]
-    if not occupied or not stands:
+    occupied = [name for name in FIXED_WORKER_MODELS if name in percent_lost]
+    unaffected = [name for name in UNAFFECTED_MODELS if name in percent_lost]
+    if not occupied or not unaffected:
         return Finding(NOT_TESTABLE, f"No figures with {SILENT_CLIENTS} silent clients.")
-    verdict = HOLDS if all(share[n] > 50 for n in occupied) and all(share[n] < 1 for n in stands) else FAILS
-    summary = ", ".join(f"{name} {share[name]:.0f} %" for name in (*occupied, *stands))
+    most_are_lost = all(percent_lost[name] > 50 for name in occupied)
+    hardly_any_are_lost = all(percent_lost[name] < 1 for name in unaffected)
+    verdict = HOLDS if most_are_lost and hardly_any_are_lost else FAILS
+    summary = ", ".join(f"{name} {percent_lost[name]:.0f} %" for name in (*occupied, *unaffected))
     return Finding(verdict, f"Requests without an answer beside {SILENT_CLIENTS} silent clients: {summary}.")

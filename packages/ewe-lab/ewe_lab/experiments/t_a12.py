@@ -57,7 +57,7 @@ NOTE = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each way to run PHP, without its opcache and with it."""
+    """Measure each way to run PHP, without its opcache and with it; yield the cells."""
     lab.notes.append(NOTE)
     write_blog(lab)
     for each in INTERPRETERS:
@@ -73,7 +73,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> Iterator[Cell]:
-    """Start PHP, read its memory, request the main page, read the memory again, and load the page."""
+    """Start PHP, read its memory, request the main page, read the memory again, and load the page.
+
+    Yields a cell for each figure, or one with the failure. opcache: whether PHP has it.
+    """
     stack = replace(interpreter.way, program="blog", opcache=opcache)
     name = stack.name + (WITH_OPCACHE if opcache else "")
     load = Load(
@@ -116,27 +119,34 @@ def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> 
 def memory_cell(
     interpreter: Interpreter, name: str, column: str, sample: Sample, command: str, opcache: bool
 ) -> Cell:
-    """Return a cell with the resident memory of the process that runs PHP."""
-    asked = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
-    cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=asked)
+    """Return a cell with the resident memory of the process that runs PHP. column: BEFORE or AFTER."""
+    load_text = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
+    cell = Cell(
+        name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=load_text
+    )
     if interpreter.document:
-        cell.paper = interpreter.printed(opcache)[column == AFTER]
+        printed_before, printed_after = interpreter.printed(opcache)
+        cell.paper = printed_after if column == AFTER else printed_before
         cell.paper_server = interpreter.document + (" with APC" if opcache else "")
     return cell
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts for each way to run PHP: the opcache saves CPU time, and needs hardly more memory."""
+    """Return the finding on the claim.
+
+    The claim has two parts for each way to run PHP: the opcache saves CPU time, and needs hardly more memory.
+    """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
     pieces, parts = [], []
     for each in INTERPRETERS:
         name = each.way.name
-        cost, memory = (
-            (medians.get((name, column)), medians.get((name + WITH_OPCACHE, column)))
+        cost, cost_with, memory, memory_with = (
+            medians.get((server, column))
             for column in (COST, AFTER)
+            for server in (name, name + WITH_OPCACHE)
         )
-        if cost[0] and cost[1] and memory[0] and memory[1]:
-            saved, grown = cost[0] / cost[1], memory[1] / memory[0]
+        if cost and cost_with and memory and memory_with:
+            saved, grown = cost / cost_with, memory_with / memory
             parts += [saved >= MIN_CPU_RATIO, grown <= MAX_MEMORY_RATIO]
             pieces.append(f"{name} {saved:.1f} and {grown:.2f}")
     if not parts:

@@ -18,7 +18,7 @@ ACCEPTED_SHARES = (0.85, 1.02)  # least and greatest share of the nominal speed:
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the goodput of each link with a file of a suitable size."""
+    """Measure the goodput of each link with a file of a suitable size; yield the cells."""
     root = lab.site(list(FILE_BYTES.values()))
     for speed in NOMINAL_MBIT_S:
         cell = Cell(speed, value="extra.goodput", unit="Mbit/s")
@@ -45,7 +45,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if each link carries nearly its nominal speed."""
+    """Return the finding: the claim holds if each link carries nearly its nominal speed."""
     medians = {cell.server: cell.median for cell in table.cells if cell.median}
     if not medians:
         return Finding(NOT_TESTABLE, "No link could be made here.")

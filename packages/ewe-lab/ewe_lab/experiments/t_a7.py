@@ -17,7 +17,7 @@ PRINTED = printed("T-A7")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Read each parameter; nothing is changed."""
+    """Read each parameter, and yield the cells. Nothing is changed."""
     for name, printed_values in PRINTED.items():
         empty = Cell(name, value="extra.value", unit="", paper_server=THESIS_MACHINE)
         try:
@@ -25,16 +25,15 @@ def run(lab: Bench) -> Iterator[Cell]:
         except (OSError, ValueError):
             yield replace(empty, paper=printed_values[0], failure="not readable here")
             continue
-        columns = (
-            (LEAST, DEFAULT, MOST) if len(printed_values) > 1 else ("",)
-        )  # a parameter has three values or one
+        # A parameter has three values or one
+        columns = (LEAST, DEFAULT, MOST) if len(printed_values) > 1 else ("",)
         for column, paper, value in zip(columns, printed_values, values, strict=False):
             sample = Sample(tool="sysctl", seconds=0.0, extra={"value": value})
             yield replace(empty, column=column, paper=paper, samples=[sample])
 
 
 def check(table: ExperimentTable) -> Finding:
-    """Count the unchanged parameters. A difference is not a fault, but a reader should know it."""
+    """Return the finding: it counts the unchanged parameters. A difference is not a fault, but worth knowing."""
     readable = [cell for cell in table.cells if cell.median is not None]
     if not readable:
         return Finding(NOT_TESTABLE, "No parameter could be read.")

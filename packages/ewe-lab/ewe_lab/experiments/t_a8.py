@@ -51,15 +51,15 @@ PRINTED = printed("T-A8")  # kB, in the order of COLUMNS: plain, and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Start each server, plain and with TLS, and read the memory of its processes."""
+    """Start each server, plain and with TLS, and read the memory of its processes; yield the cells."""
     for tested in lab.servers(SERVERS):
         for tls in (False, True):
             yield from measure_footprint(lab, tested, tls)
 
 
 def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterator[Cell]:
-    """Measure one server. With TLS, a server that cannot use TLS here is skipped."""
-    then = PRINTED.get(tested.name)
+    """Measure one server; yield a cell for each of COLUMNS. A server that cannot use TLS here is skipped."""
+    printed_kb = PRINTED.get(tested.name)
     suffix = " (TLS)" if tls else ""
     try:
         with lab.start(tested, lab.site([]), tls=tls) as server:
@@ -70,7 +70,7 @@ def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterato
         if not tls:
             yield Cell(tested.name, WORKER, value="extra.rss", unit="kB", failure=str(reason))
         return
-    figures = then.get("TLS" if tls else "plain", ()) if then else ()
+    figures = printed_kb.get("TLS" if tls else "plain", ()) if printed_kb else ()
     for index, (column, value) in enumerate(COLUMNS):
         if value.removeprefix("extra.") not in sample.extra:
             continue  # a server of one process has no master
@@ -88,8 +88,8 @@ def measure_memory(root: int) -> Sample:
     master = psutil.Process(root)
     family = [master, *master.children(recursive=True)]
     # A helper process with another name serves no requests.
-    same = [each for each in family[1:] if each.name() == master.name()]
-    workers = same or family
+    children_of_same_name = [each for each in family[1:] if each.name() == master.name()]
+    workers = children_of_same_name or family  # without such children the first process serves
     memory = [worker.memory_info() for worker in workers]
     largest = max(memory, key=lambda each: each.rss)
     pss = sum(each.memory_full_info().pss for each in family)
@@ -97,7 +97,7 @@ def measure_memory(root: int) -> Sample:
         cpu=0.0, memory=pss, threads=sum(each.num_threads() for each in family), processes=len(family)
     )
     extra = {"rss": largest.rss / 1024, "vmsize": largest.vms / 1024, "pss": pss / 1024}
-    if same:
-        first = master.memory_info()
-        extra |= {"master_rss": first.rss / 1024, "master_vmsize": first.vms / 1024}
-    return Sample("psutil", 0.0, usage=usage, extra=extra)
+    if children_of_same_name:
+        of_master = master.memory_info()
+        extra |= {"master_rss": of_master.rss / 1024, "master_vmsize": of_master.vms / 1024}
+    return Sample("psutil", seconds=0.0, usage=usage, extra=extra)

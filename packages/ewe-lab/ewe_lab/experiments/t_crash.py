@@ -36,7 +36,7 @@ ISOLATED_MODELS, SHARED_PROCESS_MODELS = ("fork", "prefork"), ("serial", "thread
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Crash a handler under each model."""
+    """Crash a handler under each model; yield the cells."""
     root = lab.site([])
     for tested in lab.servers(SERVERS):
         cells = [
@@ -48,12 +48,12 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def crash_and_count(server: RunningServer) -> Sample:
     """Let one handler crash; return the answers of the other clients and of a new one. Raises LabError."""
-    where = address(server.url)
+    server_address = address(server.url)
     opened: list[socket.socket] = []
     try:
         for number in range(1 + OTHER_CLIENTS):
-            opened.append(socket.create_connection(where, ANSWER_TIMEOUT_S))
-            path = "/index.html" if number else "/crash"
+            opened.append(socket.create_connection(server_address, ANSWER_TIMEOUT_S))
+            path = "/index.html" if number else "/crash"  # the handler of the first client crashes
             opened[-1].sendall(UNFINISHED_HEAD.format(path=path).encode())
         crashing, *others = opened
         if complete_request(crashing):
@@ -64,13 +64,12 @@ def crash_and_count(server: RunningServer) -> Sample:
     finally:
         for each in opened:
             each.close()
-    return Sample(
-        "sockets", 0.0, extra={"lost": lost, "again": float(new_client_is_answered(where, server.pid))}
-    )
+    again = float(new_client_is_answered(server_address, server.pid))
+    return Sample("sockets", seconds=0.0, extra={"lost": lost, "again": again})
 
 
 def complete_request(sock: socket.socket) -> bool:
-    """Complete a request; return whether it is answered with status 200."""
+    """Complete a request by the empty line that ends its head; return whether it is answered with status 200."""
     try:
         sock.sendall(b"\r\n")
         return sock.recv(64).startswith(b"HTTP/1.1 200")
@@ -79,7 +78,10 @@ def complete_request(sock: socket.socket) -> bool:
 
 
 def new_client_is_answered(address: tuple[str, int], pid: int) -> bool:
-    """Return whether a new client gets an answer before the server ends or NEW_CLIENT_TIMEOUT_S passes."""
+    """Return whether a new client gets an answer before the server ends or NEW_CLIENT_TIMEOUT_S passes.
+
+    pid: of the server's first process.
+    """
     end = time.monotonic() + NEW_CLIENT_TIMEOUT_S
     while time.monotonic() < end and (found := read_process(pid)) and found.state not in ENDED_STATES:
         try:
@@ -94,7 +96,10 @@ def new_client_is_answered(address: tuple[str, int], pid: int) -> bool:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: processes lose no other client; one process loses them all, and answers no more."""
+    """Return the finding on the claim.
+
+    The claim has two parts: processes lose no other client; one process loses them all, and answers no more.
+    """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
     models = list(dict.fromkeys(server for server, _ in medians))
     apart = [

@@ -9,7 +9,10 @@ COLLAPSE_SHARE = 0.5  # of the best rate
 
 
 def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
-    """Return the lowest ratio of the worst rate above FEW_CLIENTS to the best rate below, for a kind of socket."""
+    """Return the lowest ratio of the worst rate above FEW_CLIENTS to the best rate below, for a kind of socket.
+
+    kind: the first word of the servers' names. None if nothing was measured.
+    """
     found: list[float] = []
     for column in (NO_KEEP_ALIVE, KEEP_ALIVE):
         for server in {cell.server for cell in table.cells if cell.server.startswith(kind)}:
@@ -22,7 +25,10 @@ def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: the rate collapses over Unix sockets, and does not collapse over TCP."""
+    """Return the finding on the claim.
+
+    The claim has two parts: the rate collapses over Unix sockets, and does not collapse over TCP.
+    """
     unix, tcp = lowest_ratio(table, "Unix"), lowest_ratio(table, "TCP")
     if unix is None or tcp is None:
         return Finding(NOT_TESTABLE, "Not both kinds of socket were measured with few and with many clients.")

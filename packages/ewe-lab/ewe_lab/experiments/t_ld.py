@@ -72,6 +72,8 @@ TESTED_STACKS = (
     ),
 )
 LONG_WAIT_S = 0.5  # seconds: a visitor notices a longer wait
+# Of the third phase's p95 to the first's; a greater one comes from a queue of the second phase
+GROWN_WAIT_RATIO = 2
 MIN_VISITORS = 20  # visitors in the second phase: with fewer, the lost share says nothing
 FIGURES = (  # column, figure, unit, key in PRINTED
     (MEMORY, "usage.memory", "GB", "memory"),
@@ -88,7 +90,7 @@ NOTES = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Load WordPress on each server, then the blog of SQL pages on each model and database."""
+    """Load WordPress on each server, then the blog of SQL pages on each model and database; yield the cells."""
     lab.notes.extend(NOTES)
     cells: list[Cell] = []
     for each in (measure_wordpress(lab), measure_sql_blog(lab)):
@@ -112,7 +114,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_wordpress(lab: Bench) -> Iterator[Cell]:
-    """Install WordPress once, and load it behind each server."""
+    """Install WordPress once, and load it behind each server; yield the cells.
+
+    The first server's capacity is measured. All servers get visitors by this capacity.
+    """
     if packages := wordpress.missing_packages():
         lab.notes.append(f"WordPress is left out: apt install {packages}")
         return
@@ -144,7 +149,10 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
-    """Load the blog of SQL pages, under two models and on each database that is here."""
+    """Load the blog of SQL pages, under two models and on each database that is here; yield the cells.
+
+    As with WordPress, the first server's capacity decides how many visitors come to all.
+    """
     capacity = 0.0
     for each in sql_blog.BLOGS:
         if each.full and lab.quick:
@@ -165,7 +173,7 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
 
 @contextmanager
 def error_as_cell(name: str) -> Iterator[list[Cell]]:
-    """Turn a LabError of the block into a cell, in the list that this yields."""
+    """Turn a LabError of the block into a cell, in the list that this yields; without an error it is empty."""
     failed: list[Cell] = []
     try:
         yield failed
@@ -190,7 +198,7 @@ def cells_of(name: str, document: str, blog: str, stack: Stack, load: Load, samp
     """Yield the cells of one server: the phases, the figures that the thesis prints, the parts of the CPU time."""
     command = stack.server.command
     yield Cell(name, blog, samples=[sample], command=command, load=load.description())
-    light = replace(sample, timeline=[], phases=[], running=[])
+    light = replace(sample, timeline=[], phases=[], running=[])  # the first cell has them; once is enough
     for column, value, unit, key in FIGURES:
         paper = PRINTED.get(document, {}).get(key)
         yield Cell(
@@ -224,6 +232,7 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
             continue
         total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
         costs[blog] = min(total.values())
+        # A server that runs the pages in its own processes (mod_php) has no such part
         apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
             f"{blog}: a page takes {range_text(total, milliseconds)} of CPU in all. Where a process beside the web "
@@ -239,8 +248,8 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
         peaks = range_text(memory, figures.size_text)
         yield f"{blog}: memory at its peak is {peaks}. {lost_visitors_text(samples)}"
     if len(costs) > 1:
-        more = costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0
-        yield f"A page of WordPress costs {figures.number_text(more)} times the CPU time of the same page from SQL."
+        cost_ratio = figures.number_text(costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0)
+        yield f"A page of WordPress costs {cost_ratio} times the CPU time of the same page from SQL."
 
 
 def milliseconds(value: float | None) -> str:
@@ -273,14 +282,14 @@ def wait_range(samples: Mapping[str, Sample], phase: int) -> str:
 
 
 def waiting_servers_text(samples: Mapping[str, Sample]) -> str:
-    """Say which servers began the third phase with a queue of the second."""
-    late = []
+    """Say which servers began the third phase with a queue of the second: their p95 is long, and has grown."""
+    servers = []
     for name, sample in samples.items():
         first, last = sample.phases[0].response, sample.phases[-1].response
-        if first and last and last.p95 > max(LONG_WAIT_S, 2 * first.p95):
-            late.append(f"{name} ({figures.time_text(last.p95)} after {figures.time_text(first.p95)})")
-    if late:
-        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(late)}."
+        if first and last and last.p95 > max(LONG_WAIT_S, GROWN_WAIT_RATIO * first.p95):
+            servers.append(f"{name} ({figures.time_text(last.p95)} after {figures.time_text(first.p95)})")
+    if servers:
+        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(servers)}."
     return "No server kept a queue from the second phase into the third."
 
 
@@ -295,7 +304,10 @@ def lost_visitors_text(samples: Mapping[str, Sample]) -> str:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has three parts: prefork loses visitors, the others do not, and they need less memory."""
+    """Return the finding on the claim.
+
+    The claim has three parts: prefork loses visitors, the others do not, and they need less memory.
+    """
     samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
     others = {each.way.name for each in TESTED_STACKS if each.document} & set(samples)
@@ -311,17 +323,17 @@ def check(table: ExperimentTable) -> Finding:
     lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
     part_holds.append(lost > MAX_LOST_SHARE)
     pieces.append(f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase")
-    most = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
-    part_holds.append(most <= MAX_LOST_SHARE)
-    pieces.append(f"the others that the thesis names at most {figures.percent_text(most)}")
+    most_lost = max(samples[name].phases[CAPACITY_PHASE].lost or 0.0 for name in others)
+    part_holds.append(most_lost <= MAX_LOST_SHARE)
+    pieces.append(f"the others that the thesis names at most {figures.percent_text(most_lost)}")
     memory = {
         name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
     }
-    own = prefork.usage.memory if prefork.usage else None
-    if own and all(memory.values()):
-        part_holds.append(all(value is not None and value < own for value in memory.values()))
+    of_prefork = prefork.usage.memory if prefork.usage else None
+    if of_prefork and all(memory.values()):
+        part_holds.append(all(value is not None and value < of_prefork for value in memory.values()))
         pieces.append(
-            f"prefork's memory was {figures.size_text(own)} at its peak, "
+            f"prefork's memory was {figures.size_text(of_prefork)} at its peak, "
             f"that of the others {range_text(memory, figures.size_text)}"
         )
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS

@@ -22,7 +22,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each call of the kernel beside 10 to 9,000 idle connections."""
+    """Measure each call of the kernel beside 10 to 9,000 idle connections; yield the cells."""
     load = Load("closed", users=ACTIVE_USERS, seconds=lab.quick_or_full(1, 3), warm_up=0.3)
     for tested in lab.servers(SERVERS):
         for count in (10, 900, 9000) if lab.quick else (10, 100, 300, 900, 3000, 9000):
@@ -33,6 +33,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 )
                 break
 
+            # count=count: the function keeps the number of this turn of the loop
             def idle(server: RunningServer, count: int = count) -> Iterator[None]:
                 with connections(server.url, count, COMPLETE_HEAD) as opened:
                     count_answered(opened, QUIET_S)
@@ -44,7 +45,9 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has a part for each other call: epoll needs less CPU time for a reply than it.
+    """Return the finding on the claim.
+
+    The claim has a part for each other call: epoll needs less CPU time for a reply than it.
 
     The times are those with the most connections that both calls had.
     """
@@ -54,16 +57,15 @@ def check(table: ExperimentTable) -> Finding:
     }
     part_holds, pieces = [], []
     for name in (POLL, SELECT):
-        both = [x for x in by_server[name] if x in by_server[EPOLL] and x is not None]
-        if not both:
+        counts = [x for x in by_server[name] if x in by_server[EPOLL] and x is not None]
+        if not counts:
             continue
-        other, epoll = by_server[name][max(both)] or 0.0, by_server[EPOLL][max(both)] or 0.0
+        fewest, most = min(counts), max(counts)
+        other, epoll = by_server[name][most] or 0.0, by_server[EPOLL][most] or 0.0
         part_holds.append(epoll * LEVEL_RATIO < other)
-        least = (
-            f"{by_server[name][min(both)]:,.0f} and {by_server[EPOLL][min(both)]:,.0f} with {min(both):,.0f}"
-        )
+        with_fewest = f"{by_server[name][fewest]:,.0f} and {by_server[EPOLL][fewest]:,.0f} with {fewest:,.0f}"
         pieces.append(
-            f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {max(both):,.0f} connections ({least})"
+            f"{name} {other:,.0f} and epoll {epoll:,.0f} µs with {most:,.0f} connections ({with_fewest})"
         )
     if not by_server[POLL] or not part_holds:
         return Finding(NOT_TESTABLE, "poll and epoll were not both measured.")

@@ -21,7 +21,10 @@ MAX_EQUAL_RATIO = 1.5
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with each number of requests and of clients, a connection for each request."""
+    """Measure each server with each number of requests and of clients; yield the cells.
+
+    Each request has its own connection.
+    """
     root = lab.site([PAGE_BYTES])
     for tested in lab.servers(SERVERS):
         for count in QUICK_REQUEST_COUNTS if lab.quick else REQUEST_COUNTS:
@@ -40,7 +43,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if no server's rate depends on the number of requests, with equally many clients."""
+    """Return the finding on the claim.
+
+    The claim holds if no server's rate depends on the number of requests, with equally many clients.
+    """
     rates: dict[tuple[str, float | None], list[float]] = {}
     for cell in table.cells:
         if cell.median:

@@ -60,17 +60,17 @@ class DynamicTest:
 
 
 def described(ways: Sequence[Mapping[str, Any]], **of: Any) -> DynamicTest:
-    """Return a dynamic test, as a paper's file describes it. of: the other fields of the test."""
+    """Return a dynamic test, as a paper's file describes it. of: the other fields of a DynamicTest."""
     return DynamicTest([ServingStack(**each) for each in ways], **of)
 
 
 def table(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure a dynamic test, as a paper's file describes it."""
+    """Measure a dynamic test, as a paper's file describes it; yield the cells."""
     yield from run(lab, described(**of))
 
 
 def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
-    """Measure every way that can run here."""
+    """Measure every way that can run here; yield the cells."""
     lab.notes += [READ_OFF, *test.notes]
     if any(stack.by == "cgi" for stack in test.ways):
         lab.notes.append(CGI_CLIENTS)
@@ -92,19 +92,23 @@ def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell]:
-    """Measure a way with every number of clients, with and without keep-alive; then its best points again."""
+    """Measure a way with every number of clients, with and without keep-alive; then its best points again.
+
+    A test over TLS also has points with TLS 1.3 and without TLS. Yields the cells.
+    """
     over_tls = test.plain is not None
     swept: dict[str, list[Cell]] = {}
-    today: list[Cell] = []
+    with_tls_1_3: list[Cell] = []
     try:
         with served(lab, stack, tls=over_tls) as (server, path):
             probe(server.url.rstrip("/") + path, stack.page)
+            # ewe does not offer the cipher of 2011
             for column in test.printed if not (over_tls and stack.front == "ewe") else ():
                 swept[column] = list(sweep_clients(lab, test, stack, column, server, path))
-                if len(swept[column]) > 1:
+                if len(swept[column]) > 1:  # a single point is no curve; it is the best one below
                     yield from swept[column]
             if over_tls:
-                today = list(measure_with_tls_1_3(lab, test, stack, TLS_1_3_PREFIX, server, path))
+                with_tls_1_3 = list(measure_fixed_clients(lab, test, stack, TLS_1_3_PREFIX, server, path))
         for column, cells in swept.items():
             top = with_printed_figure(test.printed[column], stack, best_cell(cells, None))
             if not lab.quick:
@@ -113,10 +117,10 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
                     *repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)),
                 ]
             yield top
-        yield from today
+        yield from with_tls_1_3
         if over_tls:
             with served(lab, stack) as (server, path):
-                yield from measure_with_tls_1_3(lab, test, stack, PLAIN, server, path)
+                yield from measure_fixed_clients(lab, test, stack, PLAIN, server, path)
     except LabError as reason:
         yield Cell(stack.name, failure=str(reason))
 
@@ -124,17 +128,21 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
 def sweep_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, column: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with every number of clients."""
+    """Measure a running way with every number of clients; yield a cell for each."""
     counts = test.quick if lab.quick else test.clients
+    # A set: numbers above the most that the way can serve become the same number
     for count in sorted({min(count, stack.max_connections(column == KEEP_ALIVE)) for count in counts}):
         load = load_of(lab, stack, column, count, path, "parity" if test.plain is not None else "")
         yield measure_point(lab, server, load, Cell(stack.name, column, count))
 
 
-def measure_with_tls_1_3(
+def measure_fixed_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, how: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with one number of clients. how: TLS_1_3_PREFIX or PLAIN."""
+    """Measure a running way with TLS_1_3_CLIENTS; yield a cell for each column.
+
+    how: the prefix of the columns' names, TLS_1_3_PREFIX or PLAIN (no TLS).
+    """
     for column in test.printed:
         load = load_of(lab, stack, column, TLS_1_3_CLIENTS, path, "default" if how == TLS_1_3_PREFIX else "")
         cell = measure_point(lab, server, load, Cell(stack.name, how + column))
@@ -152,9 +160,9 @@ def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
     """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it."""
     rates = {(cell.server, cell.column): cell.median for cell in cells}
     pieces = []
-    for (server, where), plain in rates.items():
+    for (server, cell_column), plain in rates.items():
         secure = rates.get((server, TLS_1_3_PREFIX + column))
-        if where == PLAIN + column and plain and secure:
+        if cell_column == PLAIN + column and plain and secure:
             pieces.append(f"{server} {plain / secure:.1f}")
     return f"TLS 1.3 divides the rate by, {column}: {', '.join(pieces) or 'none was measured'}."
 
@@ -162,7 +170,10 @@ def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
 def repeat_point(
     lab: Bench, test: DynamicTest, stack: ServingStack, column: str, cell: Cell
 ) -> Iterator[Sample]:
-    """Measure a point again, each time with new processes, since many clients change the state of the old ones."""
+    """Measure a point again, each time with new processes, since many clients change the state of the old ones.
+
+    cell: of the point. Yields the samples.
+    """
     over_tls = test.plain is not None
     for _ in range(REPEATS_OF_BEST):
         with served(lab, stack, tls=over_tls) as (server, path):
@@ -171,7 +182,7 @@ def repeat_point(
 
 
 def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str, tls: str = "") -> Load:
-    """Return the load of one point."""
+    """Return the load of one point. tls: as in Load."""
     seconds = lab.quick_or_full(2, 4) if stack.by == "cgi" else lab.quick_or_full(0.8, 2)
     # A Java virtual machine first compiles the code.
     warm_up = lab.quick_or_full(2, 3) if stack.language == "java" else lab.quick_or_full(0.3, 0.5)
@@ -182,7 +193,7 @@ def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str,
 
 
 def with_printed_figure(printed: Mapping[str, Printed], stack: ServingStack, cell: Cell) -> Cell:
-    """Add the printed figure to a cell."""
+    """Add the printed figure to a cell, if the document has one; return the cell."""
     name, figure = printed.get(stack.name, ("", 0.0))
     if name:
         cell.paper, cell.paper_server = figure, name

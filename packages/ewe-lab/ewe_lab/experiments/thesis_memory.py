@@ -29,7 +29,7 @@ def table(
     printed: Mapping[str, Mapping[str, Printed]],
     gone: Mapping[str, float] | None = None,
 ) -> Iterator[Cell]:
-    """Measure the memory of some ways, as a paper's file describes them."""
+    """Measure the memory of some ways, as a paper's file describes them; yield the cells."""
     yield from run(lab, [ServingStack(**each) for each in ways], printed, gone or {})
 
 
@@ -39,7 +39,10 @@ def run(
     printed: Mapping[str, Mapping[str, Printed]],
     gone: Mapping[str, float],
 ) -> Iterator[Cell]:
-    """Measure every way that can run here. printed: by column and name of the way. gone: of former servers."""
+    """Measure every way that can run here; yield the cells.
+
+    printed: the document's name and its kB, by column and way. gone: the kB of servers that no longer exist.
+    """
     for stack in ways:
         if stack.why_missing:
             lab.notes.append(stack.why_missing)
@@ -65,18 +68,21 @@ def run(
 
 def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
     """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
+    # web: the web server's processes. beside: those that only run the program
     web = process_family(server.pid)
     beside = [each for pid in server.other_pids for each in process_family(pid)]
-    if stack.by == "xswitch":
+    if stack.by == "xswitch":  # ewe started X-Switch, so its engines are among ewe's descendants
         beside = [
             each for each in web if any(word in " ".join(each.cmdline()) for word in ENGINE_COMMAND_PARTS)
         ]
         web = [each for each in web if each not in beside]
-    pss = sum(each.memory_full_info().pss for each in {*web, *beside})
-    usage = Usage(0.0, pss, sum(each.num_threads() for each in {*web, *beside}), len({*web, *beside}))
-    program = largest_bytes(beside or web)
+    everyone = {*web, *beside}
+    pss = sum(each.memory_full_info().pss for each in everyone)
+    threads = sum(each.num_threads() for each in everyone)
+    usage = Usage(cpu=0.0, memory=pss, threads=threads, processes=len(everyone))
+    program = largest_bytes(beside or web)  # without processes beside it, the web server runs the program
     extra = {"program": program / 1024, "server": largest_bytes(web) / 1024, "pss": pss / 1024}
-    return Sample("psutil", 0.0, usage=usage, extra=extra)
+    return Sample("psutil", seconds=0.0, usage=usage, extra=extra)
 
 
 def process_family(pid: int) -> list[Process]:

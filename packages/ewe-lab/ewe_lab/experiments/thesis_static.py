@@ -122,13 +122,13 @@ def table(
     tls: bool = False,
     servers: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Measure a static test, as a paper's file describes it."""
+    """Measure a static test, as a paper's file describes it; yield the cells."""
     tested_servers = [BY_NAME[name] for name in servers] or SERVERS
     yield from run(lab, StaticTest(size, printed, link, tls, tested_servers))
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
-    """Measure every server, behind a link if the test needs one."""
+    """Measure every server, behind a link if the test needs one; yield the cells."""
     root = lab.site([test.size])
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
         servers = [each for each in test.servers if not (lab.quick and test.link and each in SLOW_TO_START)]
         for tested in lab.servers(servers):
             for column in test.printed:
-                if not (test.tls and tested.kind == "ewe"):
+                if not (test.tls and tested.kind == "ewe"):  # ewe does not offer the cipher of PARITY
                     yield from measure_points(lab, test, tested, column, root)
                 if test.tls:
                     load = test.load(lab, column, TLS_1_3_CLIENTS, "default")
@@ -149,7 +149,7 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
 def measure_points(
     lab: Bench, test: StaticTest, tested: ServerUnderTest, column: str, root: Path
 ) -> Iterator[Cell]:
-    """Measure a server at every number of clients, then repeat the best of them."""
+    """Measure a server at every number of clients, then repeat the best of them; yield a cell for each."""
     cells: list[Cell] = []
     loads = [test.load(lab, column, count, "parity" if test.tls else "") for count in test.clients(lab)]
     for load in loads:
@@ -157,6 +157,7 @@ def measure_points(
         yield cells[-1]
     cell = best_cell(cells, test.printed[column].get(tested.name))
     if not lab.quick and cell.samples:
+        # The best of many single measurements may be luck, so its point is measured afresh, several times
         cell.samples = []
         lab.fill_cell(tested, loads[cells.index(max(cells, key=figure_or_0))], cell, root)
     yield cell

@@ -20,13 +20,18 @@ Rates = Mapping[str, Sequence[float]]  # by server: for one, two, four and eight
 
 
 def name(workers: int) -> str:
+    """Return the name of a row: `1 process`, `8 processes`."""
     return "1 process" if workers == 1 else f"{workers} processes"
 
 
 def run(
     lab: Bench, size: int, printed: Mapping[str, Rates], link: str = "", notes: Sequence[str] = ()
 ) -> Iterator[Cell]:
-    """Measure each server with one, two, four and eight processes."""
+    """Measure each server with one, two, four and eight processes; yield the cells.
+
+    printed: the thesis's rates, by column. A row is a number of processes, and each server has its own column, in
+    which it is compared with itself with one process.
+    """
     root = lab.site([size])
     lab.notes += [*notes, CACHES_OFF]
     here = list(lab.servers([tested for tested, _ in SERVERS.values()]))
@@ -46,7 +51,7 @@ def measure_server(
     lab: Bench, server: ServerUnderTest, workers: int, column: str, size: int, *, root: Path, document: str,
     paper: float | None,
 ) -> Cell:  # fmt: skip
-    """Measure one server with `workers` processes."""
+    """Measure one server with `workers` processes; return the cell. document: the thesis's name of the server."""
     tested = ServerUnderTest(name(workers), server.kind, server.model, ("--workers", str(workers)))
     load = Load(
         "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2), warm_up=0.5,

@@ -29,7 +29,7 @@ VISITOR_TIMEOUT_S = 10.0  # seconds after which a visitor gives up
 
 @dataclass(frozen=True)
 class ServerWithDatabase:
-    """A server, with processes of a database that work for it."""
+    """A RunningServer whose `other_pids` have the processes of its database, too."""
 
     server: RunningServer
     database: tuple[int, ...]
@@ -93,7 +93,10 @@ class Stack:
         length = self.lab.quick_or_full(QUICK_S, FULL_S)
         return replace(
             self.visit, shape="arrivals", poisson=True, reopens=True, think=self.lab.quick_or_full(*THINK_TIMES_S),
-            phases=tuple((length * share, round_to_three_digits(capacity * of)) for share, of in PHASES),
+            phases=tuple(
+                (length * share_of_time, round_to_three_digits(capacity * share_of_capacity))
+                for share_of_time, share_of_capacity in PHASES
+            ),
         )  # fmt: skip
 
     def load(self, capacity: float) -> tuple[Load, Sample]:
@@ -105,26 +108,26 @@ class Stack:
         for part, seconds in self.spent().items():
             if sample.replies:
                 sample.extra[part] = (seconds - before[part]) / sample.replies * 1e3
-        second = sample.phases[CAPACITY_PHASE]
-        if second.usage:
-            sample.extra["cpu"] = second.usage.cpu / second.seconds * 100
+        capacity_phase = sample.phases[CAPACITY_PHASE]
+        if capacity_phase.usage:
+            sample.extra["cpu"] = capacity_phase.usage.cpu / capacity_phase.seconds * 100
         return load, sample
 
     def spent(self) -> dict[str, float]:
         """Return the CPU seconds that each of PARTS has used so far."""
-        inside = sum(
+        # Programs run in descendants of the web server, in processes beside it, or (mod_php) in the server itself
+        below_server = sum(
             own_cpu_seconds(each) for each in process_tree(self.server.pid) if runs_programs(each.pid)
         )
-        beside = cpu_seconds(*self.server.other_pids) if self.server.other_pids else 0.0
-        seconds = (
-            cpu_seconds(self.server.pid) - inside, inside + beside,
-            cpu_seconds(*self.database) if self.database else 0.0,
-        )  # fmt: skip
+        beside_server = cpu_seconds(*self.server.other_pids) if self.server.other_pids else 0.0
+        web = cpu_seconds(self.server.pid) - below_server
+        database = cpu_seconds(*self.database) if self.database else 0.0
+        seconds = (web, below_server + beside_server, database)
         return dict(zip(PARTS, seconds, strict=True))
 
 
 def round_to_three_digits(rate: float) -> float:
-    """Return a rate with three digits."""
+    """Return a rate with three significant digits: a report shows it."""
     return float(f"{rate:.3g}")
 
 

@@ -25,7 +25,7 @@ from ewe_lab.stacks.servers import run_ewe
 ENGINE_LIMITS = (4, 8, 16)  # engines of all users together
 USER_COUNTS = (2, 4, 8, 16, 32)
 REQUEST_COUNTS = (150, 600)  # of each point, quick and full
-SETTINGS = "max-engines = {cap}\npreload = true\n"
+SETTINGS = "max-engines = {engine_limit}\npreload = true\n"
 PROGRAM = "who.py"
 TEXT = f"{PYTHON}import os\nprint('Content-Type: text/plain\\n')\nprint('user', os.getuid())\n"
 IN_TURN = (
@@ -38,42 +38,48 @@ VANISH = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each number of users with each number of engines."""
+    """Measure each number of users with each number of engines; yield the cells."""
     counts = USER_COUNTS[1:4] if lab.quick else USER_COUNTS
     lab.notes += [IN_TURN]
     try:
-        with accounts(lab.directory, max(counts)) as (users, prefix):
+        with accounts(lab.directory, max(counts)) as (users, namespace_command):
             lab.notes.append(VANISH)
             for user in users:
                 user.write_program(PROGRAM, TEXT)
-            for cap in ENGINE_LIMITS[:2] if lab.quick else ENGINE_LIMITS:
+            for engine_limit in ENGINE_LIMITS[:2] if lab.quick else ENGINE_LIMITS:
                 for count in counts:
-                    yield measure(lab, cap, users[:count], prefix)
+                    yield measure(lab, engine_limit, users[:count], namespace_command)
     except LabError as reason:
         lab.notes.append(f"Not measured: {reason}.")
-        yield Cell("ewe -x", value="extra.evicted", unit="%")
+        yield Cell("ewe -x", value="extra.evicted", unit="%")  # an empty cell, so that the table is not empty
 
 
-def measure(lab: Bench, cap: int, users: Sequence[TemporaryUser], prefix: Sequence[str]) -> Cell:
-    """Measure one point."""
-    cell = Cell(f"{cap} engines", "", len(users), "extra.evicted", "%")
+def measure(
+    lab: Bench, engine_limit: int, users: Sequence[TemporaryUser], namespace_command: Sequence[str]
+) -> Cell:
+    """Measure one point: so many users share so many engines; return the cell.
+
+    An engine is evicted if it ends to make room for another user's. namespace_command: the words before the
+    command of ewe, with which it sees the users.
+    """
+    cell = Cell(f"{engine_limit} engines", x=len(users), value="extra.evicted", unit="%")
     count = int(lab.quick_or_full(*REQUEST_COUNTS))
     cell.load = f"{count} requests one at a time"
     settings = lab.directory / "xswitch.toml"
-    settings.write_text(SETTINGS.format(cap=cap))
+    settings.write_text(SETTINGS.format(engine_limit=engine_limit))
     scratch = Path(tempfile.mkdtemp(prefix="server-", dir=lab.directory))
     try:
         with ExitStack() as stack:
             server = stack.enter_context(
                 run_ewe(
                     "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
-                    root=lab.site([]), directory=scratch, core=server_core(), prefix=prefix,
+                    root=lab.site([]), directory=scratch, core=server_core(), prefix=namespace_command,
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
             asks = [stack.enter_context(client_for_user(server.url, user)) for user in users]
             with on_core(load_core()):
-                for ask in asks:
+                for ask in asks:  # the first engines start before the measurement
                     ask()
                 before = xswitch_status(server)
                 times = time_requests(asks, count)
@@ -102,13 +108,16 @@ def time_requests(asks: Sequence[SendRequest], count: int) -> list[float]:
 
 
 def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]) -> Sample:
-    """Return the sample. extra: engines started and evicted, in percent of the requests; engines at the end."""
+    """Return the sample. extra: engines started and evicted, in percent of the requests; engines at the end.
+
+    times: of the requests, in seconds. before, after: the status of X-Switch around them.
+    """
     count = len(times)
     share = {
         name: (after["counters"].get(name, 0) - before["counters"].get(name, 0)) / count * 100
         for name in ("started", "evicted")
     }
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    cuts = statistics.quantiles(times, n=100, method="inclusive")  # cuts[k - 1] is the k-th percentile
     service = Times(count, statistics.mean(times), cuts[49], cuts[89], cuts[94], cuts[98], max(times))
     extra = {**share, "engines": float(len(after["engines"]))}
     return Sample(
@@ -118,25 +127,27 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
 
 def is_as_claimed(cell: Cell) -> bool:
     """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
-    cap, extra = int(cell.server.split()[0]), cell.samples[0].extra
-    crowded = cell.x is not None and cell.x > cap
-    return extra["engines"] <= cap and (extra["evicted"] > 0) == crowded
+    engine_limit, extra = int(cell.server.split()[0]), cell.samples[0].extra  # the name is `8 engines`
+    has_more_users = cell.x is not None and cell.x > engine_limit
+    return extra["engines"] <= engine_limit and (extra["evicted"] > 0) == has_more_users
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds if is_as_claimed() is true for every cell."""
+    """Return the finding: the claim holds if is_as_claimed() is true for every cell."""
     cells = [cell for cell in table.cells if cell.samples and cell.x]
     if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
     bad = [cell for cell in cells if not is_as_claimed(cell)]
-    most = max(cells, key=lambda cell: cell.samples[0].extra["started"])
-    none = [cell for cell in cells if not cell.samples[0].extra["started"]]
+    most = max(cells, key=lambda cell: cell.samples[0].extra["started"])  # the point with the most starts
+    without_starts = [cell for cell in cells if not cell.samples[0].extra["started"]]
     started = most.samples[0].extra["started"]
     summary = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start an engine"
-    if none and (slow := most.samples[0].service) and (fast := none[0].samples[0].service):
+    slow = most.samples[0].service
+    fast = without_starts[0].samples[0].service if without_starts else None
+    if slow and fast:
         medians = f"{slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
         summary += f", and half of the answers take more than {medians}"
     if bad:
-        where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
-        return Finding(FAILS, f"Not as it should be with {where}. {summary}.")
+        bad_settings = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
+        return Finding(FAILS, f"Not as it should be with {bad_settings}. {summary}.")
     return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {summary}.")

@@ -20,7 +20,7 @@ SERVERS = ("xswitch perl", "cgi perl")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure both with 25 to 375 users that never pause."""
+    """Measure both with 25 to 375 users that never pause; yield the cells."""
     counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 25))
     for name in SERVERS:
         if lacking := technology(name).why_missing:
@@ -31,9 +31,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, name: str, count: int) -> Cell:
-    """Measure one point."""
+    """Measure one point: a way to run Perl, with `count` users; return the cell."""
     cell = Cell(name, x=count, value="extra.megabytes", unit="MB/s")
-    settings = lab.directory / "xswitch.toml"  # all requests belong to one user, and their number is varied
+    # For X-Switch all requests belong to one account, and its default queue for an account is shorter than 375
+    settings = lab.directory / "xswitch.toml"
     settings.write_text("max-queue-per-user = 1000\n")
     load = Load(users=count, seconds=lab.quick_or_full(2, 4), warm_up=1.5, timeout=20.0, length=LARGE_BYTES)
     try:
@@ -49,7 +50,10 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: throughput hardly changes with the clients, and response time grows linearly."""
+    """Return the finding on the claim.
+
+    The claim has two parts: throughput hardly changes with the clients, and response time grows linearly.
+    """
     cells = [cell for cell in table.cells if cell.server == SERVERS[0] and cell.median and cell.x is not None]
     if len(cells) < 3:
         return Finding(NOT_TESTABLE, "There are too few figures.")
@@ -62,14 +66,17 @@ def check(table: ExperimentTable) -> Finding:
     line = regression_line([x for x, _ in points], [time for _, time in points])
     if line is None:
         return Finding(IN_PART if flat else FAILS, f"{summary}; the response times make no line.")
-    slope, share = line
-    linear = slope > 0 and share >= MIN_R_SQUARED
-    summary += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {share:.3f}"
+    slope, r_squared = line
+    linear = slope > 0 and r_squared >= MIN_R_SQUARED
+    summary += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {r_squared:.3f}"
     return Finding(HOLDS if flat and linear else IN_PART if flat or linear else FAILS, f"{summary}.")
 
 
 def regression_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
-    """Return the slope of the regression line, and R², the share of the variance that the line explains."""
+    """Return the slope of the regression line, and R², the share of the variance that the line explains.
+
+    None if there is no such line.
+    """
     try:
         return statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2
     except statistics.StatisticsError:  # too few points, or all the same

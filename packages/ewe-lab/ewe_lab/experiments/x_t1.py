@@ -101,7 +101,7 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 @dataclass(frozen=True)
 class AllRequestsRun:
-    """A run of all requests. cpu: seconds of the servers' processes, by layer or together."""
+    """A run of all requests. cpu: seconds of the servers' processes by layer; under the key "" those of all."""
 
     ping_time: PingTime
     cpu: Mapping[str, float]
@@ -109,18 +109,22 @@ class AllRequestsRun:
 
 @dataclass(frozen=True)
 class RunningServers:
-    """The servers of runs 1 to 4, side by side. pids_by_layer: the processes of run 1, by layer."""
+    """The servers of runs 1 to 4, side by side.
+
+    full, null, fastcgi, engine: each sends one request of run 1, 2, 3 or 4. pids_by_layer: the processes of run 1.
+    roots: the first process of the server of runs 2, 3 and 4.
+    """
 
     full: SendRequest
     null: SendRequest
     fastcgi: SendRequest
     engine: SendRequest
     pids_by_layer: Mapping[str, tuple[int, ...]]
-    roots: tuple[int, int, int]  # of runs 2 to 4
+    roots: tuple[int, int, int]
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the layers in each language whose technology is installed."""
+    """Measure the layers in each language whose technology is installed; yield the cells."""
     count = int(lab.quick_or_full(*REQUEST_COUNTS))
     for language in LANGUAGES:
         if lacking := technology(f"xswitch {language.lower()}").why_missing:
@@ -132,7 +136,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             with ExitStack() as stack:
                 servers = start_servers(lab, language, stack)
                 for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
-                    pinger.ping(ask, count // 10)
+                    pinger.ping(ask, count // 10)  # warms up; not measured
                 rounds = [make_runs(lab, servers, language, count) for _ in range(ROUNDS)]
         except LabError as reason:
             failure = str(reason)
@@ -141,7 +145,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
-    """Start the servers of runs 1 to 4. Raises LabError."""
+    """Start the servers of runs 1 to 4, connect to each, and return them. stack: ends them. Raises LabError."""
     core = server_core()
     script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
@@ -151,7 +155,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
         served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
-    full()
+    full()  # starts the engine, so that processes_by_layer() finds it
     tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
     null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
@@ -177,7 +181,11 @@ def variables(script: str, path: str) -> dict[str, str]:
 
 
 def processes_by_layer(server: RunningServer) -> dict[str, tuple[int, ...]]:
-    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
+    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine.
+
+    Engines may be descendants of X-Switch, and X-Switch is a child of the front end: each is taken out of the tree
+    above it.
+    """
     engines = {int(each["pid"]) for each in xswitch_status(server)["engines"]}
     family = {each.pid for each in process_tree(server.pid)}
     xswitch_tree = {
@@ -207,8 +215,8 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
 
 
 def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
-    """Make the five runs."""
-    with on_core(load_core()):
+    """Make the five runs, and return them in their order."""
+    with on_core(load_core()):  # the pinger runs in this process
         before = {layer: cpu_seconds_of(pids) for layer, pids in servers.pids_by_layer.items()}
         duration = pinger.ping(servers.full, count)
         runs = [
@@ -228,7 +236,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
 
 
 def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
-    """Run the script in a loop in a new interpreter. Raises LabError."""
+    """Run the script in a loop in a new interpreter; return the run. Raises LabError."""
     program, text = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
     file.write_text(text)
@@ -253,16 +261,16 @@ def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllReque
     return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
-# runs of a layer
+# By layer: the indexes of the runs from which micros_by_layer() makes its time
 RUNS_OF_LAYER = {FRONT: (1,), MOD_X: (0, 1, 2), SWITCH: (2, 3), ENGINE: (3, 4), SCRIPT: (4,)}
 
 
 def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> float:
     """Return the µs by which a layer may be wrong: the sum, over its runs, of how far the two fastest differ."""
     noise = 0.0
-    for number in RUNS_OF_LAYER[layer]:
-        times = sorted(runs[number].ping_time.seconds / runs[number].ping_time.count * 1e6 for runs in rounds)
-        noise += times[1] - times[0] if len(times) > 1 else 0.0
+    for index in RUNS_OF_LAYER[layer]:
+        micros = sorted(runs[index].ping_time.seconds / runs[index].ping_time.count * 1e6 for runs in rounds)
+        noise += micros[1] - micros[0] if len(micros) > 1 else 0.0
     return noise
 
 
@@ -274,7 +282,7 @@ def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
 
 
 def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
-    """Return the µs that each layer takes of a request."""
+    """Return the µs that each layer takes of a request: differences of the five runs, as the module says."""
     full, null, direct, engine, script = (run.ping_time.seconds / run.ping_time.count * 1e6 for run in runs)
     return {
         FRONT: null, MOD_X: full - null - direct, SWITCH: direct - engine, ENGINE: engine - script, SCRIPT: script,
@@ -283,20 +291,22 @@ def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
 
 def cpu_micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
-    full, null, script = runs[0], runs[1], runs[4]
+    full, null, loop = runs[0], runs[1], runs[4]
     spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu.items()}
-    front, own = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, script))
+    # Run 2 is the front end without mod_x, run 5 the script without its engine
+    front, script = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, loop))
     return {
-        FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - own, SCRIPT: own,
+        FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - script,
+        SCRIPT: script,
     }  # fmt: skip
 
 
 def cells(
     language: str, count: int, rounds: Sequence[tuple[AllRequestsRun, ...]], failure: str
 ) -> Iterator[Cell]:
-    """Return the cells of a language: its layers, then its runs."""
+    """Yield the cells of a language: its layers, then its runs. rounds: of all runs, empty after a failure."""
     for layer in LAYERS:
-        cell = Cell(layer, language, None, "extra.share", "%", failure=failure)
+        cell = Cell(layer, language, value="extra.share", unit="%", failure=failure)
         if language == "Perl":
             cell.paper, cell.paper_server = printed_share(layer), NAMES[layer]
         if rounds:
@@ -304,7 +314,7 @@ def cells(
             drop_if_noise(cell, micros_by_layer(fastest_runs(rounds))[layer], noise_of_layer(layer, rounds))
         yield cell
     for number, name in enumerate(RUNS):
-        cell = Cell(name, f"{language}, runs", None, "extra.micros", "µs", failure=failure)
+        cell = Cell(name, f"{language}, runs", value="extra.micros", unit="µs", failure=failure)
         cell.samples = [run_sample(runs[number]) for runs in rounds]
         yield cell
 
@@ -315,22 +325,25 @@ def printed_share(layer: str) -> float:
 
 
 def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Sample:
-    """Return the sample of a layer."""
+    """Return the sample of a layer: its share of the time in percent, and its µs of a request.
+
+    count: the requests of each run. runs: the fastest of each.
+    """
     times, cpu = micros_by_layer(runs), cpu_micros_by_layer(runs)
     extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
     return Sample(
         "pinger",
-        0.0,
+        seconds=0.0,
         requests=count,
         replies=count,
         connections=1,
         extra=extra,
-        usage=Usage(cpu[layer] * count / 1e6),
+        usage=Usage(cpu[layer] * count / 1e6),  # seconds of all requests
     )
 
 
 def run_sample(run: AllRequestsRun) -> Sample:
-    """Return the sample of a run."""
+    """Return the sample of a run, with the µs of a request, and those of them that the pinger itself used."""
     ping_time = run.ping_time
     extra = {
         "micros": ping_time.seconds / ping_time.count * 1e6,
@@ -349,17 +362,21 @@ def run_sample(run: AllRequestsRun) -> Sample:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim has two parts: the front end and the script take most, and X-Switch takes least."""
+    """Return the finding on the claim.
+
+    The claim has two parts: the front end and the script take most, and X-Switch takes least.
+    """
     share = {cell.server: cell.median for cell in table.cells if cell.column == "Perl"}
     found = {layer: value for layer, value in share.items() if value is not None}
     if len(found) < len(LAYERS):
         return Finding(NOT_TESTABLE, "The layers were not all measured in Perl.")
-    most = found[FRONT] + found[SCRIPT]
-    least = min(found, key=lambda layer: found[layer])
-    parts = (most > 50, least == SWITCH)
+    front_and_script = found[FRONT] + found[SCRIPT]
+    least_layer = min(found, key=lambda layer: found[layer])
+    parts = (front_and_script > 50, least_layer == SWITCH)
     summary = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
-        f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {summary}).",
+        f"Front end and script together take {front_and_script:.0f} %, and the least is the {least_layer}'s (in "
+        f"Perl: {summary}).",
     )

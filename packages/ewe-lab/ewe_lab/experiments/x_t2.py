@@ -8,7 +8,10 @@ MAX_NATIVE_RATIO = 1.13  # greatest ratio to the native technology's average: th
 
 
 def check(table: ExperimentTable) -> Finding:
-    """The claim holds for a language if X-Switch's average is near the native technology's (Python: below it)."""
+    """Return the finding on the claim.
+
+    The claim holds for a language if X-Switch's average is near the native technology's (Python: below it).
+    """
     pieces, part_holds = [], []
     for language, native in NATIVE.items():
         medians = {

@@ -53,7 +53,7 @@ CURVE_REQUESTS = 10_000  # of a curve in the document: ten users, a thousand eac
 
 def time_first_answer(url: str) -> float:
     """Return the seconds that the first request takes. Raises LabError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
     began = time.perf_counter()
     try:
         with opener.open(url, timeout=20) as answer:
@@ -80,9 +80,11 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
         options = ("--xswitch-config", str(settings))
     cells = []
     for column, index in ((FIRST, 0), (MEAN, 1)):
-        then = TABLE_2.get(document, (None, None))[index]
+        printed_ms = TABLE_2.get(document, (None, None))[index]
         value = "extra.first" if index == 0 else "extra.mean"
-        cells.append(Cell(name, prefix + column, value=value, unit="ms", paper=then, paper_server=document))
+        cells.append(
+            Cell(name, prefix + column, value=value, unit="ms", paper=printed_ms, paper_server=document)
+        )
     load = Load(users=USERS, seconds=lab.quick_or_full(2, 5), warm_up=0.0, length=len(HELLO))
     for _ in range(2 if lab.quick else 3):
         try:
@@ -94,11 +96,12 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
                 cell.failure = str(reason)
             break
         curve = running_means(first, sample)
-        sample.extra["first"], sample.extra["mean"] = first, curve[-1][1]
+        _, mean_of_all = curve[-1]
+        sample.extra["first"], sample.extra["mean"] = first, mean_of_all
         for cell in cells:
             cell.samples.append(sample)
             cell.command, cell.load = server.command, load.description()
-    if cells[0].samples and not prefix:
+    if cells[0].samples and not prefix:  # figures 5 to 8 show curves; table 2 has a prefix, and none
         yield from curve_cells(name, cells[1])
     yield from cells
 
@@ -106,7 +109,8 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
 def running_means(first: float, sample: Sample) -> list[tuple[int, float]]:
     """Return pairs of a number of answers and their mean in ms.
 
-    The pairs are for the first answer, for the points that the load noted, and for all answers.
+    The pairs are for the first answer, for the points that the load noted, and for all answers. first: the ms of
+    the first answer. It came before the load, so each pair of the load counts one answer more.
     """
     means = [(count, mean * 1e3) for count, mean in sample.running if count < CURVE_REQUESTS]
     if sample.service and sample.service.mean is not None:
@@ -121,13 +125,16 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
         return
     for count, mean in running_means(sample.extra["first"], sample):
         point = Sample(sample.tool, sample.seconds, extra={"running": mean})
-        yield Cell(
-            name, CURVE, count, "extra.running", "ms", samples=[point], command=cell.command, load=cell.load
-        )
+        curve_cell = Cell(name, CURVE, x=count, value="extra.running", unit="ms", samples=[point])
+        curve_cell.command, curve_cell.load = cell.command, cell.load
+        yield curve_cell
 
 
 def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator[Cell]:
-    """Measure the installed technologies. by_language: whether each language has its own columns."""
+    """Measure the technologies that are installed; yield the cells.
+
+    by_language: whether each language has its own columns.
+    """
     for name in names:
         if lacking := technology(name.removesuffix(COLD_START_SUFFIX)).why_missing:
             if lacking not in lab.notes:

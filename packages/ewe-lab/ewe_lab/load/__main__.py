@@ -42,9 +42,10 @@ def write_line(text: str) -> None:
 
 
 def run(load: Load, url: str) -> Sample:
-    """Run a load; return its sample."""
+    """Run a load; return its sample. It prints `begin` and `end` meanwhile."""
     scheduled = load.shape == "arrivals"
     plan = users.UsersPlan(load, load_target(load, url), Recorder(scheduled), max_sessions())
+    # locust makes the users itself, so each finds the plan in its class
     user: Any = type("LoadUser", (users.ArrivalUser if scheduled else users.ClosedUser,), {"plan": plan})
     environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
     runner = environment.create_local_runner()
@@ -74,7 +75,7 @@ def run_sessions(runner: Any, plan: users.UsersPlan) -> None:
     with gevent.Timeout(plan.load.seconds, False):  # False: the timeout ends the block without an exception
         plan.all_sessions_begun.wait()
         plan.sessions.join()
-    if plan.sessions or not plan.all_sessions_begun.is_set():
+    if plan.sessions or not plan.all_sessions_begun.is_set():  # the time has passed
         plan.users_stop = True
     count_to_here(plan)
 
@@ -88,6 +89,7 @@ def run_arrivals(runner: Any, plan: users.UsersPlan) -> None:
     sleep_until(plan.recorder.end)
     plan.users_stop = True  # before count_to_here(), which must not see a session that is due later
     count_to_here(plan)
+    # On a busy machine the last sessions that were due before the end may begin late
     plan.all_sessions_begun.wait(plan.load.timeout + LATE_TIMEOUT_S)
 
 

@@ -50,7 +50,7 @@ class AbReport:
 
 
 def parse_ab(text: str) -> dict[str, float]:
-    """Read ab's report. Raises LabError."""
+    """Return the figures of ab's report, by the names of FIGURES. Raises LabError."""
     found = {name: match[1] for name, pattern in FIGURES.items() if (match := re.search(pattern, text))}
     if failed := re.search(r"^SSL handshake failed.*\n.*?:error:[^:]*:[^:]*:[^:]*:([^:]*)", text, re.M):
         # ab counts failed handshakes among its requests, so its figures would be wrong.
@@ -61,7 +61,7 @@ def parse_ab(text: str) -> dict[str, float]:
 
 
 def read_times(path: Path, figures: dict[str, float]) -> Times | None:
-    """Read the percentiles that ab wrote to a file. The times include connecting. None if there are none.
+    """Return the percentiles that ab wrote to a file. The times include connecting. None if there are none.
 
     ab rounds the place of a percentile in its sorted times up, and below some 100 replies it reads behind the last
     one: the last lines of its file are then rubbish. Those lines, and any that is below the line before it, are
@@ -86,16 +86,16 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
 
 
 def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
-    """Run ab twice: to warm up, and to count. Raises LabError."""
+    """Run ab twice, to warm up and to count; return the sample of the second run. Raises LabError."""
     if load.warm_up:
         run_ab_with_retries(load, url, load.warm_up, core, prefix)
     observer.begin()
     done = run_ab_with_retries(load, url, load.seconds, core, prefix)
     observer.end()
     figures = done.figures
-    complete, bad, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
-    errors = {"status": bad, "res": max(failed, 0)}
-    replies = max(complete - bad - failed, 0)
+    complete, bad_status, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
+    errors = {"status": bad_status, "res": max(failed, 0)}
+    replies = max(complete - bad_status - failed, 0)
     return Sample(
         "ab",
         figures["seconds"],
@@ -112,7 +112,7 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
 def run_ab_with_retries(
     load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]
 ) -> AbReport:
-    """Run ab for so many seconds; run it again if a reset connection ended it. Raises LabError.
+    """Run ab for so many seconds, and again if a reset connection ended it; return its report. Raises LabError.
 
     prefix: the words before the command, which enter the network of a slow link.
     """
@@ -126,10 +126,11 @@ def run_ab_with_retries(
 
 
 def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> AbReport:
-    """Run ab for so many seconds, and read its report. Raises LabError."""
+    """Run ab for so many seconds, and return its report. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
         # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
+        # -q: no progress lines; -r: errors do not end it; -l: answers may differ in length
         max_requests = str(load.requests or MAX_REQUESTS)
         command = [
             *prefix, path_of_tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,

@@ -57,7 +57,10 @@ def run_locust(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load from a child process on a core. prefix: of the command, for a slow link. Raises LabError."""
+    """Run a load from a child process on a core; return its sample. Raises LabError.
+
+    prefix: of the command, for a slow link.
+    """
     if not has_locust():
         raise LabError(LOCUST_MISSING)
     observer = observer or NoObserver()
@@ -76,6 +79,7 @@ def run_locust(
 def environment() -> dict[str, str]:
     """Return an environment in which a child imports this ewe, and locust sees no setting of the user."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST_", "EWE_"))}
+    # The directories in which the packages ewe and ewe_lab lie
     homes = dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_lab.__file__))
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))  # a child runs in another directory
     env["PYTHONPATH"] = os.pathsep.join((*homes, *map(os.path.abspath, paths)))
@@ -99,7 +103,7 @@ def receive_sample(answer: IO[bytes], seconds: float, observer: WindowObserver, 
         elif line == b"end":
             observer.end()
         elif line.startswith(b"{"):
-            if "Traceback" in output_text(errors):
+            if "Traceback" in output_text(errors):  # a user failed, and its requests are missing
                 break
             found = value_from_json(Sample, json.loads(line))
             assert isinstance(found, Sample)
@@ -117,5 +121,5 @@ def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
         piece = os.read(file.fileno(), 65536)
         if not piece:
             return
-        *lines, data = (data + piece).split(b"\n")
+        *lines, data = (data + piece).split(b"\n")  # the rest is an incomplete line
         yield from lines

@@ -86,10 +86,14 @@ def port_of(url: str) -> int:
 
 
 def load_target(load: Load, url: str) -> LoadTarget:
-    """Resolve the address of the server, and write the requests of the load. Raises OSError, ValueError."""
+    """Resolve the address of the server, write the requests of the load, and return both.
+
+    Raises OSError, ValueError.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is not the URL of a server")
+    # The first address only, once: no request of the load resolves the name
     first, *_ = socket.getaddrinfo(parts.hostname, port_of(url), type=socket.SOCK_STREAM)
     family, _, _, _, address = first
     fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
@@ -159,7 +163,7 @@ class LoadConnection:
 
     def send_and_receive(self, number: int) -> None:
         """Send the request with that number, in turn, and read the whole answer. Raises the same as ask()."""
-        self.deadline = time.perf_counter() + self.target.timeout
+        self.deadline = time.perf_counter() + self.target.timeout  # for connecting, sending and receiving
         try:
             sock = self.sock
             if sock is None:
@@ -176,7 +180,7 @@ class LoadConnection:
             raise StatusError(head.status)
 
     def connect(self) -> socket.socket:
-        """Open a connection within the rest of the request's time limit. Raises OSError."""
+        """Open a connection within the request's time limit, and return it. Raises OSError."""
         sock = socket.socket(self.target.family, socket.SOCK_STREAM)
         try:
             sock.settimeout(self.target.timeout)
@@ -193,7 +197,7 @@ class LoadConnection:
         return sock
 
     def close(self) -> None:
-        """Close, if open."""
+        """Close, if open, and forget the bytes that were received and not read."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -228,7 +232,7 @@ class LoadConnection:
                 if data := self.receive():
                     length += len(reader.feed(data))
                 else:
-                    reader.end()
+                    reader.end()  # complete if the answer ends with the connection, else CutResponse
                     self.close()
         except CutResponse as error:
             raise IncompleteAnswer(error.cause) from None

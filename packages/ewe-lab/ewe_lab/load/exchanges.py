@@ -74,7 +74,7 @@ def ask_byte(socks: Sockets) -> None:
 
 
 def serve_byte(socks: Sockets) -> bool:
-    """Send back a byte."""
+    """Send back a byte; return False if the other end has closed."""
     return bool(byte := socks[0].recv(1)) and bool(socks[0].send(byte))
 
 
@@ -82,7 +82,7 @@ def fastcgi_sizes() -> tuple[bytes, bytes]:
     """Return the bytes of a FastCGI request and of its answer."""
     request = fastcgi_request(Requester())
     responder = Responder()
-    responder.feed(request)
+    responder.feed(request)  # an answer refers to its request
     return request, responder.output(ANSWER) + responder.end()
 
 
@@ -102,11 +102,11 @@ def ask_fastcgi(socks: Sockets) -> None:
 
 
 def serve_fastcgi(socks: Sockets) -> bool:
-    """Receive and decode a request, encode and send the answer."""
+    """Receive and decode a request, encode and send the answer; return False if the other end has closed."""
     responder = Responder()
     while data := socks[0].recv(PIECE_BYTES):
         for event in responder.feed(data):
-            if not isinstance(event, Began):
+            if not isinstance(event, Began):  # the end of the request's input
                 socks[0].sendall(responder.output(ANSWER) + responder.end())
                 return True
     return False
@@ -123,7 +123,10 @@ def ask_engine(socks: Sockets) -> None:
 
 
 def serve_engine(socks: Sockets) -> bool:
-    """Receive and decode a request as an engine does, send the output and the end mark."""
+    """Receive and decode a request as an engine does, send the output and the end mark.
+
+    Return False if the other end has closed.
+    """
     control, data = socks
     lines = b""
     while lines.count(b"\n") < 2:  # a line with the command, and one with the variables
@@ -134,7 +137,7 @@ def serve_engine(socks: Sockets) -> bool:
     for line in (command, variables):
         if b"%" in line:
             line = unquote_to_bytes(line)
-        dict(word.partition(b"=")[::2] for word in line.split(b"\t"))
+        dict(word.partition(b"=")[::2] for word in line.split(b"\t"))  # only the work counts
     data.sendall(ANSWER)
     control.sendall(END_OF_ANSWER)
     return True
@@ -150,6 +153,7 @@ def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange
         receive_exactly(socks[-1], len(answer))
 
     def serve(socks: Sockets) -> bool:
+        """Receive a request, send the answer; return False if the other end has closed."""
         if len(receive_exactly(socks[0], len(request))) < len(request):
             return False
         socks[-1].sendall(answer)
@@ -176,7 +180,7 @@ def ends_of(column: str, name: str) -> tuple[Exchange, Serve]:
 
 @contextmanager
 def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
-    """Run a function in a child. ours: sockets that the child does not keep open."""
+    """Run a function in a child during the block. ours: sockets that the child does not keep open."""
     pid = os.fork()
     if pid == 0:
         try:

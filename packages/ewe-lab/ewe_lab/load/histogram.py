@@ -75,6 +75,7 @@ class Histogram:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""
         merged: Counter[int] = Counter()
         for time, count in self.sorted_times():
+            # At least UNIT_S, since 0 has no logarithm
             merged[math.ceil(math.log10(max(time, UNIT_S)) * BUCKETS_PER_DECADE)] += count
         return [(10 ** (step / BUCKETS_PER_DECADE), count) for step, count in sorted(merged.items())]
 

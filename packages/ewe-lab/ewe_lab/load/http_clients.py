@@ -63,7 +63,9 @@ class PingedAnswer:
         self.received = 0
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes of the answer, b"" for its end; return whether it is complete. Raises a WrongAnswer, OSError.
+        """Take bytes of the answer, b"" if the server has closed; return whether the answer is complete.
+
+        Raises a WrongAnswer, OSError.
 
         A complete answer is added to the result.
         """
@@ -100,7 +102,10 @@ def timings_in(head: bytes) -> Iterator[tuple[str, float]]:
 
 
 def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResult:
-    """Run all clients to their end. Raises OSError if the host is unknown."""
+    """Run all clients to their end; return the measurement. Raises OSError if the host is unknown.
+
+    requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any.
+    """
     parts = urlsplit(url)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     found = PingResult()
@@ -119,6 +124,7 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
     ).run()
     found.seconds, found.client = measured.seconds, measured.own_cpu_s
     found.connect = measured.connects_s
+    # times_s begin before connecting
     found.response = [
         took - connect for took, connect in zip(measured.times_s, measured.connects_s, strict=True)
     ]

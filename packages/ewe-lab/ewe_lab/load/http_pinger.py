@@ -30,7 +30,8 @@ def ping(
     """Return the sample of clients that send so many requests each, with a new connection for every request.
 
     Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
-    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
+    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms. digest: of a right body, ""
+    for any.
     """
     command = [
         *lab.command_prefix,

@@ -36,7 +36,7 @@ ERRORS = {
 
 
 def parse_httperf(text: str) -> Sample:
-    """Read httperf's report. Raises LabError."""
+    """Return the sample of httperf's report. Raises LabError."""
     total = TOTAL.search(text)
     if total is None:
         raise LabError(f"httperf: {last_line(text)}")
@@ -45,12 +45,12 @@ def parse_httperf(text: str) -> Sample:
     errors: dict[str, int] = {}
     for line in re.findall(r"^Errors: (.*)$", text, re.M):
         for name, count in re.findall(r"([a-z-]+) (\d+)", line):
-            if name in ERRORS and int(count):
+            if name in ERRORS and int(count):  # `total` is not; two names of httperf may be one kind of ours
                 errors[ERRORS[name]] = errors.get(ERRORS[name], 0) + int(count)
     if found := re.search(r"4xx=(\d+) 5xx=(\d+)", text):
-        bad = int(found[1]) + int(found[2])
-        replies -= bad
-        errors |= {"status": bad} if bad else {}
+        bad_status = int(found[1]) + int(found[2])  # httperf counts them as replies
+        replies -= bad_status
+        errors |= {"status": bad_status} if bad_status else {}
     sample = Sample(
         "httperf", seconds, requests=requests, replies=replies, connections=connections, errors=errors
     )
@@ -64,7 +64,7 @@ def parse_httperf(text: str) -> Sample:
 def run_httperf(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run arrivals without warm-up, to the end of the last session. Raises LabError."""
+    """Run arrivals without warm-up, to the end of the last session; return the sample. Raises LabError."""
     if load.phases or load.users or load.tls:
         raise LabError("httperf knows no phases, no shared connections, and no TLS here")
     parts = urlsplit(url)

@@ -49,6 +49,7 @@ def stream_end(read: Callable[[int], bytes], write: Callable[[bytes], object]) -
     """Return the end of a byte stream. Its receive() calls `read` until a message is complete."""
 
     def receive(size: int) -> bytes:
+        """Return `size` bytes. Raises EOFError if the other end has closed."""
         found = read(size)
         while len(found) < size:
             more = read(size - len(found))
@@ -72,7 +73,7 @@ def writer(descriptor: int) -> Callable[[bytes], None]:
 
 @contextmanager
 def pipes() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Two pipes, one for each direction."""
+    """Yield the ends, of client and server, of two pipes, one for each direction."""
     (there, to_server), (back, to_client) = os.pipe(), os.pipe()
     yield (
         stream_end(lambda size: os.read(back, size), writer(to_server)),
@@ -82,7 +83,7 @@ def pipes() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
 
 @contextmanager
 def unix_sockets() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """A pair of connected Unix sockets."""
+    """Yield the ends, of client and server, of a pair of connected Unix sockets."""
     client, server = socket.socketpair()
     with client, server:
         yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
@@ -90,7 +91,7 @@ def unix_sockets() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
 
 @contextmanager
 def tcp() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """A TCP connection over loopback, without Nagle's delay."""
+    """Yield the ends, of client and server, of a TCP connection over loopback, without Nagle's delay."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()
@@ -122,7 +123,10 @@ class QueueAttributes(ctypes.Structure):
 
 @contextmanager
 def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Two message queues of POSIX. Their names are removed at once. Raises OSError."""
+    """Yield the ends, of client and server, of two message queues of POSIX. Raises OSError.
+
+    Their names are removed at once: the kernel removes the queues when both processes have ended.
+    """
     library = ctypes.CDLL("librt.so.1", use_errno=True)
     attributes = ctypes.byref(QueueAttributes(0, MAX_QUEUED_MESSAGES, MAX_MESSAGE_BYTES))
     names = [f"/ewe-lab-{os.getpid()}-{number}".encode() for number in range(2)]
@@ -132,6 +136,7 @@ def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
         library.mq_unlink(name)
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
+        """Return the end that sends to one queue and receives from the other."""
         buffer = ctypes.create_string_buffer(MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
@@ -149,14 +154,18 @@ def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
 
 @contextmanager
 def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Two message queues of System V, removed at the end. Raises OSError."""
+    """Yield the ends, of client and server, of two message queues of System V. Raises OSError.
+
+    The kernel keeps such queues until they are removed, which happens at the end of the block.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
     there, back = (checked_result(library.msgget(private, 0o600)) for _ in range(2))
-    kind = struct.pack("l", 1)  # the type of all messages
+    kind = struct.pack("l", 1)  # the type of all messages, which stands before their bytes
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
-        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)
+        """Return the end that sends to one queue and receives from the other."""
+        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)  # struct msgbuf of msgop(2)
 
         def receive(size: int) -> bytes:
             length = checked_result(
@@ -215,14 +224,14 @@ def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
 def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> dict[str, list[float]]:
     """Return the µs of each kind of call, and its CPU time as `... cpu`, for each round. child: the server."""
     found: dict[str, list[float]] = {}
-    for number in range(rounds + 1):
+    for round_number in range(rounds + 1):
         for name, size, answers, calls in (
             (EXCHANGE, REQUEST_BYTES, 1, count),
             (ANSWER, ANSWER_BYTES, 1, count),
             (STREAM, ANSWER_BYTES, count * EXCHANGES_PER_STREAM, 1),
         ):
             wall, cpu = time_calls(client, child, size=size, answers=answers, calls=calls)
-            if number > 0:  # the first round warms up
+            if round_number > 0:  # the first round warms up
                 found.setdefault(name, []).append(wall / (answers * calls) * 1e6)
                 found.setdefault(f"{name} cpu", []).append(cpu / (answers * calls) * 1e6)
     return found

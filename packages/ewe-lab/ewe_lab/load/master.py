@@ -56,7 +56,7 @@ class LoadWorkers:
         """Wait for a condition; return whether it has come true in time. Raises LoadFailed if the lab has ended."""
         end = time.monotonic() + seconds
         while not condition():
-            if os.getppid() != self.lab_pid:
+            if os.getppid() != self.lab_pid:  # an orphan has another parent
                 raise LoadFailed("the lab has ended")
             left = end - time.monotonic()
             if left <= 0:

@@ -47,7 +47,7 @@ def pack_histogram(times: Histogram) -> dict[str, Any]:
 
 
 def add_to_histogram(to: Histogram, found: dict[str, Any]) -> None:
-    """Add the counts of a packed histogram to another one."""
+    """Add the counts of a packed histogram to the histogram `to`."""
     for bucket, count in found["buckets"]:
         to.counts[int(bucket)] += int(count)
         to.count += int(count)
@@ -64,7 +64,7 @@ def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
     Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of pack_counts().
     """
     whole = Recorder(scheduled)
-    whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))
+    whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))  # the mean length
     whole.measured = 1.0  # so that `cpu` below, a share of a core, stays one when it is divided by it
     for part in parts:
         whole.cpu = max(whole.cpu, float(part["client"]))

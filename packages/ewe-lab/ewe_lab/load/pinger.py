@@ -66,10 +66,12 @@ def request_function(
 ) -> SendRequest:
     """Return a function that sends the request and returns the complete answer. It raises LabError.
 
-    body: a part of each right answer. is_ended: whether the bytes so far are a complete answer.
+    body: a part of each right answer. is_ended: returns whether the bytes so far are a complete answer. The socket
+    has the kernel's time limit.
     """
 
     def ask() -> bytes:
+        """Send the request; return the whole answer, if it is a right one. Raises LabError."""
         try:
             sock.sendall(request)
             answer = sock.recv(PIECE_BYTES)
@@ -104,6 +106,7 @@ def http(url: str, path: str, body: bytes) -> Iterator[SendRequest]:
     request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
 
     def is_ended(answer: bytes) -> bool:
+        # Nearly always the first test is enough, and it is much faster than to parse the head
         return answer.endswith((body, LAST_CHUNK)) or is_complete(answer)
 
     try:
@@ -150,6 +153,7 @@ def engine(
         control, data = set_kernel_timeout(driver.control), set_kernel_timeout(driver.data)
 
         def ask() -> bytes:
+            """Send the request; return the engine's output, if it is a right one. Raises LabError."""
             try:
                 control.sendall(lines)
                 mark = control.recv(MARK_BYTES)  # the end of the response: all output has been written

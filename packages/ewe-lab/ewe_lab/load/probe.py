@@ -26,6 +26,7 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
     asked = asked or Load()
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
+    # load_target() wants the server's URL, and the path as a field of the load
     try:
         target = load_target(
             replace(asked, path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
@@ -35,7 +36,7 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
     connection = LoadConnection(target)
     try:
         connection.ask()
-    except StatusError as status:
+    except StatusError as status:  # an error may be what the load expects
         wrong = "" if connection.status == asked.status else f"a first request was answered with {status}"
         return wrong, ""
     except (OSError, BadAnswer) as reason:

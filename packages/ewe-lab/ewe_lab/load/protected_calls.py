@@ -149,18 +149,19 @@ class ProtectedLibrary:
 
 
 def address_of(value: bytes) -> int:
-    """Return the address of the first byte of the content of a bytes object."""
-    return (
-        id(value) + sys.getsizeof(value) - len(value) - 1
-    )  # behind the head; a zero byte follows the content
+    """Return the address of the first byte of the content of a bytes object.
+
+    CPython: the object has a head, the content, and a zero byte; id() is the address of the head.
+    """
+    return id(value) + sys.getsizeof(value) - len(value) - 1
 
 
 def pages_of_objects() -> Iterator[Range]:
     """Yield the ranges of pages with an object that the garbage collector knows; neighbours are one range."""
     pages = sorted({id(object_) // PAGE_BYTES for object_ in gc.get_objects()})
-    first = last = -1
+    first = last = -1  # of the range so far; -1: there is none yet
     for page in pages:
-        if page != last + 1:
+        if page != last + 1:  # a gap: the range before it is complete
             if first >= 0:
                 yield first * PAGE_BYTES, (last + 1) * PAGE_BYTES
             first = page
@@ -175,7 +176,7 @@ def named_ranges() -> list[Range]:
     for line in Path("/proc/self/maps").read_text().splitlines():
         # proc(5): 7f12-7f34 rw-p 00000000 08:02 1234 name; an anonymous mapping has no name
         addresses, rights, *_, name = (line + " ").split(" ", 5)
-        if name.strip() or rights != "rw-p":
+        if name.strip() or rights != "rw-p":  # an arena is anonymous, and private memory to read and write
             start, end = (int(address, 16) for address in addresses.split("-"))
             found.append((start, end))
     return found
@@ -197,7 +198,7 @@ def run_in_child(function: Callable[[], int]) -> int:
     if not child:
         try:
             os._exit(function())
-        finally:
+        finally:  # only after an exception: os._exit() does not return
             os._exit(CHILD_FAILED)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -67,7 +67,7 @@ class Recorder:
             begin += length
 
     def start(self) -> None:
-        """Begin now, if the window is not set."""
+        """Begin now, if the window is not set. Until stop(), `measured` and `cpu` hold the times of the begin."""
         self.measured, self.cpu = time.perf_counter(), time.process_time()
         self.begin = min(self.begin, self.measured)
 
@@ -83,9 +83,9 @@ class Recorder:
 
     def second_of(self, at: float) -> Second:
         """Return the second in which a time lies. Times after the end belong to the last whole second."""
-        number = int(at - self.begin) if at < self.end else max(round(self.end - self.begin) - 1, 0)
-        second = self.seconds[number]
-        second.at = number
+        index = int(at - self.begin) if at < self.end else max(round(self.end - self.begin) - 1, 0)
+        second = self.seconds[index]
+        second.at = index
         return second
 
     def count_under_way(self) -> int:
@@ -144,7 +144,10 @@ class Recorder:
             self.record_times(at, due, sent)
 
     def record_times(self, at: float, due: float, sent: float, answered: bool = True) -> None:
-        """Count the times of a request that ended at `at`. answered: False if its client waited without success."""
+        """Count the times of a request that ended at `at`. answered: False if its client waited without success.
+
+        The mean so far is noted at 1, 2, 5, 10 ... answers.
+        """
         self.service.add(at - sent, answered)
         if (answers := self.service.count - self.service.unanswered) == self.next_mark and answered:
             self.running.append((answers, self.service.total / answers))
@@ -172,6 +175,7 @@ class Recorder:
         for sent in self.send_times.values():
             if sent < self.end:
                 self.count_error("ct", at)
+                # It is called without a schedule only, so nothing was due earlier
                 self.record_times(at, sent, sent, answered=False)
         self.send_times.clear()
 

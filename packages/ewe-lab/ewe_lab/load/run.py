@@ -33,7 +33,7 @@ def choose_tool(load: Load) -> str:
     tools: tuple[str, ...] = tools_of_shape.get(load.shape, ())
     if not tools:
         raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(tools_of_shape)}")
-    if load.tool:
+    if load.tool:  # the load names its tool
         if load.tool not in tools:
             raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
         return load.tool
@@ -53,7 +53,9 @@ def run(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load on a core; tell the observer when the measured time begins and ends. Raises LabError.
+    """Run a load on a core; return its sample. Raises LabError.
+
+    observer: learns when the measured time begins and ends.
 
     prefix: the first words of the tool's command, such as those that run it behind a slow link.
     """
@@ -73,7 +75,7 @@ def run(
 def run_locust_as_tool(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run locust. Saturation is a closed loop without think time."""
+    """Run locust, with saturation as a closed loop without think time; return the sample."""
     if load.shape == "saturation":
         load = replace(load, shape="closed", think=0.0)
     return run_locust(load, url, core, observer, prefix)
@@ -82,9 +84,10 @@ def run_locust_as_tool(
 def measure_with_wrk(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run wrk twice: to warm up, and to measure."""
+    """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError."""
 
     def measure(seconds: float) -> Sample:
+        """Run wrk for so many seconds; return its report as a sample."""
         began = time.monotonic()
         report = run_wrk(
             url.rstrip("/") + load.path,
@@ -110,6 +113,7 @@ def measure_with_wrk(
             replies=report.requests - errors.get("status", 0),
             received=report.received,
             errors=errors,
+            # The longer of the two times: that of wrk's report leaves out its start
             client=report.cpu / max(time.monotonic() - began, report.seconds),
             extra=report.latency,
         )

@@ -38,9 +38,9 @@ Micros = dict[str, list[float]]
 
 
 def allocate(megabytes: int) -> mmap.mmap:
-    """Return memory of which each page was written to."""
+    """Return memory of which each page was written to: the kernel gives a page at the first write only."""
     memory = mmap.mmap(-1, max(megabytes, 1) << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # small pages, as in a heap
     for at in range(0, len(memory), PAGE_BYTES):
         memory[at] = 1
     return memory
@@ -59,10 +59,10 @@ def start_by_fork(command: list[str], shared: mmap.mmap) -> Micros:
             ONE_TIME.pack_into(shared, 0, monotonic_ns())
             os.dup2(writing, 1)
             os.execv(command[0], command)
-        finally:
+        finally:  # only if execv() failed: it does not return. A shell uses the same status
             os._exit(127)
     returned = monotonic_ns()
-    os.close(writing)
+    os.close(writing)  # so that a program without an answer ends the read below
     answer = os.read(reading, TWO_TIMES.size)
     received = monotonic_ns()
     started, wrote = reap_and_read_times(pid, reading, answer)
@@ -83,7 +83,7 @@ def start_by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
     began = monotonic_ns()
     pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 1)])
     returned = monotonic_ns()
-    os.close(writing)
+    os.close(writing)  # so that a program without an answer ends the read below
     answer = os.read(reading, TWO_TIMES.size)
     received = monotonic_ns()
     reap_and_read_times(pid, reading, answer)
@@ -106,12 +106,12 @@ def as_micros(times_ns: dict[str, int]) -> Micros:
 
 
 def time_round_trips(count: int) -> Micros:
-    """Send a byte to a child and wait until it comes back, through two pipes."""
+    """Send a byte to a child and wait until it comes back, through two pipes; return the µs of each round trip."""
     there, back = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.close(there[1])
+            os.close(there[1])  # else the child would hold the pipe open, and read no end
             while byte := os.read(there[0], 1):
                 os.write(back[1], byte)
         finally:
@@ -128,7 +128,7 @@ def time_round_trips(count: int) -> Micros:
 
 
 def measure_steps(megabytes: int, count: int, command: list[str]) -> Micros:
-    """Return the times of all steps."""
+    """Return the times of all steps, of `count` starts each."""
     memory, shared = allocate(megabytes), mmap.mmap(-1, PAGE_BYTES)
     found = time_round_trips(count)
     ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (start_by_fork, start_by_spawn)

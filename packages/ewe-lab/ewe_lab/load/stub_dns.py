@@ -22,7 +22,7 @@ PORT = 53
 PTR, INTERNET = 12, 1
 POINTER = 0xC000  # RFC 1035 section 4.1.4: the name is the one at this offset of the message
 TYPE_AND_CLASS_BYTES = 4
-HEADER = struct.Struct("!6H")
+HEADER = struct.Struct("!6H")  # id, flags; the numbers of questions, answers, and two more kinds of records
 # The flags: a response, authoritative, recursion wanted and available
 ANSWERED, NO_SUCH_NAME = 0x8580, 0x8583
 
@@ -36,16 +36,16 @@ def reply_to(question: bytes) -> bytes:
     """Return the answer to a question; b"" if it is not one."""
     if len(question) < HEADER.size + 1 + TYPE_AND_CLASS_BYTES:
         return b""
-    number, _, count, *_ = HEADER.unpack_from(question)
+    message_id, _, count, *_ = HEADER.unpack_from(question)
     end = question.find(b"\0", HEADER.size) + 1 + TYPE_AND_CLASS_BYTES  # one zero byte ends the name
     if count != 1 or end < HEADER.size + 1 + TYPE_AND_CLASS_BYTES or end > len(question):
         return b""
-    question_section = question[HEADER.size : end]  # the question section
+    question_section = question[HEADER.size : end]
     if struct.unpack("!2H", question_section[-TYPE_AND_CLASS_BYTES:]) != (PTR, INTERNET):
-        return HEADER.pack(number, NO_SUCH_NAME, 1, 0, 0, 0) + question_section
+        return HEADER.pack(message_id, NO_SUCH_NAME, 1, 0, 0, 0) + question_section
     name = encode_name(NAME)
     record = struct.pack("!HHHIH", POINTER | HEADER.size, PTR, INTERNET, 0, len(name)) + name
-    return HEADER.pack(number, ANSWERED, 1, 1, 0, 0) + question_section + record
+    return HEADER.pack(message_id, ANSWERED, 1, 1, 0, 0) + question_section + record
 
 
 @contextmanager
@@ -61,6 +61,7 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
     stopped = threading.Event()
 
     def serve() -> None:
+        """Receive questions, and let a timer send each answer, so that a slow one delays no other."""
         while True:
             question, client = sock.recvfrom(512)
             if stopped.is_set():

@@ -63,7 +63,7 @@ def send_request(
     connections_before, received_before = connection.connections, connection.received
     sent = time.perf_counter()
     plan.recorder.count_sent(client, sent)
-    error = ""
+    error = ""  # the kind of the error
     try:
         connection.ask(number)
     except (OSError, StatusError, BadAnswer) as reason:
@@ -113,15 +113,15 @@ def session_times(load: Load) -> Iterator[float]:
         yield from (number / load.rate for number in range(load.sessions))
         return
     phases = load.phases or ((load.seconds, load.rate),)
-    start = 0.0
+    start = 0.0  # of the warm-up or the phase
     chance = random.Random(RANDOM_SEED)
     _, first_rate = phases[0]
     for length, rate in ((load.warm_up, first_rate), *phases):
-        if load.poisson:
-            at = chance.expovariate(rate) if rate > 0 else length
-            while at < length:
-                yield start + at
-                at += chance.expovariate(rate)
+        if load.poisson:  # independent arrivals: the times between them have an exponential distribution
+            arrival = chance.expovariate(rate) if rate > 0 else length
+            while arrival < length:
+                yield start + arrival
+                arrival += chance.expovariate(rate)
         else:
             number = 0
             while rate > 0 and number / rate < length:
@@ -142,7 +142,7 @@ class ArrivalUser(User):
         """Begin each session of the schedule at its time, and set the events of the plan."""
         plan = self.plan
         pool: Queue[LoadConnection] | None = None
-        if plan.load.users:
+        if plan.load.users:  # the connections that all sessions share
             pool = Queue()
             for _ in range(plan.load.users):
                 pool.put(LoadConnection(plan.target))
@@ -179,7 +179,7 @@ def run_session(plan: UsersPlan, client: int, due: float, pool: Queue[LoadConnec
     connection = LoadConnection(plan.target) if pool is None else pool.get()
     try:
         for call in range(plan.load.calls):
-            if call:
+            if call:  # a further request is due when the user has thought
                 due = time.perf_counter() + plan.load.think
                 if plan.load.think:
                     gevent.sleep(plan.load.think)

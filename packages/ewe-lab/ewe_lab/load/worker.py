@@ -47,6 +47,7 @@ def part_of_load(load: Load, number: int, of: int) -> Load:
     """
     if load.shape != "arrivals":
         return load
+    # Where the division leaves a rest, the first workers have one connection more
     connections = (load.users + of - 1 - number) // of if load.users else 0
     return replace(load, rate=load.rate / of, users=connections)
 
@@ -96,16 +97,16 @@ def main() -> int:
     order = json.load(sys.stdin)
     whole = value_from_json(Load, order["load"])
     assert isinstance(whole, Load)
-    number, of = int(order["number"]), int(order["of"])
+    worker_index, worker_count = int(order["number"]), int(order["of"])
     try:
-        plan = plan_of(part_of_load(whole, number, of), order["url"])
+        plan = plan_of(part_of_load(whole, worker_index, worker_count), order["url"])
     except (OSError, ValueError) as reason:
         print(f"cannot load {order['url']}: {reason}", file=sys.stderr)
         return 1
     scheduled = plan.recorder.scheduled
     attributes: dict[str, object] = {"plan": plan}
     if scheduled:
-        attributes["late"] = number / whole.rate
+        attributes["late"] = worker_index / whole.rate  # workers take turns
     user: Any = type(USER, (LateArrivals if scheduled else users.ClosedUser,), attributes)
     environment = Environment(
         user_classes=[user], events=new_events(), host=order["url"], catch_exceptions=False
@@ -114,6 +115,7 @@ def main() -> int:
     beginnings: list[Any] = []  # the greenlets of count_from_here(), which may wait
 
     def on_begin(environment: Environment, msg: object) -> None:
+        # A greenlet: locust reads no further message until this function returns
         beginnings.append(gevent.spawn(count_from_here, plan))
 
     def on_end(environment: Environment, msg: object) -> None:

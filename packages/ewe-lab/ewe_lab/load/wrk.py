@@ -59,7 +59,7 @@ BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
 def parse_wrk(text: str) -> WrkReport:
-    """Read wrk's report. Raises LabError."""
+    """Return wrk's report, parsed. Raises LabError."""
     totals, rate = TOTALS.search(text), RATE.search(text)
     if totals is None or rate is None or totals[3] not in SECONDS_PER_UNIT or totals[5] not in BYTES_PER_UNIT:
         raise LabError(f"wrk: {last_line(text)}")
@@ -93,7 +93,7 @@ def run_wrk(
     timeout: float = 5.0,
     prefix: Sequence[str] = (),
 ) -> WrkReport:
-    """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
+    """Load a URL from one thread, as fast as it answers, for so many seconds; return the report. Raises LabError.
 
     varied: the head of each request differs from all others. headers: more fields of each request.
     prefix: of the command, for a slow link.
@@ -119,7 +119,7 @@ def run_wrk(
 
 
 def run_and_parse(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
-    """Run a command of wrk for so many seconds, and read its report. Raises LabError."""
+    """Run a command of wrk for so many seconds; return its report. Raises LabError."""
     with running(command, output, core) as started:
         if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)

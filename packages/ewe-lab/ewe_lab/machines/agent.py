@@ -71,7 +71,7 @@ class Machine:
             try:
                 os.killpg(self.worker.pid, signal.SIGKILL)
             except OSError:
-                pass
+                pass  # it has ended
         os._exit(0)
 
     def exit_after_silence(self) -> None:
@@ -95,7 +95,7 @@ def text_of_file(path: str) -> str:
 
 
 def numbers(entries: Iterable[str]) -> list[int]:
-    """Return the numbers among names."""
+    """Return the numbers among names: in /proc and below it, the names of processes, threads and descriptors."""
     return [int(name) for name in entries if name.isdigit()]
 
 
@@ -112,6 +112,7 @@ def listening_pids(port: int) -> list[int]:
     if not sockets:
         raise Failed(f"no process of that machine listens at port {port}")
     found = [pid for pid in numbers(os.listdir("/proc")) if has_open(pid, sockets)]
+    # systemd holds the sockets of the services that it starts on demand; it is not their server
     servers = [pid for pid in found if pid != 1 or name_of(pid) not in INIT]
     if found and not servers:
         raise Failed(f"{name_of(1)} holds port {port} and has not started the server yet")
@@ -228,6 +229,7 @@ class ResourceReader:
             return
         for thread in threads:
             lines = text_of_file(f"{directory}/{thread}/status").splitlines()
+            # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
             counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
             if len(counts) == 2:
                 self.switches[pid, thread] = counts
@@ -249,6 +251,7 @@ class ResourceReader:
             return None
         found = sum(memory_of(pid) for pid in family)
         now = time.monotonic()
+        # The pause is so long that reading takes at most this share of the time
         self.next_memory_reading = now + (now - began) / MAX_READING_SHARE
         return found
 
@@ -258,7 +261,7 @@ class ResourceReader:
 
 
 def die_with_parent() -> None:
-    """Become the leader of a session, and be killed if the agent is."""
+    """Become the leader of a session, and be killed if the agent is. The child calls it before exec."""
     os.setsid()
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -289,7 +292,7 @@ def start_worker(machine: Machine, order: dict[str, Any], archive: bytes) -> Non
     zip_file.write(archive)
     zip_file.flush()
     load_file.write(json.dumps(order["load"]).encode())
-    load_file.seek(0)
+    load_file.seek(0)  # the worker reads it from the start, as its standard input
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCUST_")}
     # Python imports modules from a zip file on its path. /proc/self/fd names the open file, which has no other name
     variables["PYTHONPATH"] = f"/proc/self/fd/{zip_file.fileno()}"
@@ -313,7 +316,8 @@ def pass_lines_to_lab(machine: Machine, worker: subprocess.Popen[bytes], error_f
     for line in worker.stdout:
         machine.send_message(said=line.decode(errors="replace").strip()[:MAX_LINE_LENGTH])
     status = worker.wait()
-    error_file.seek(max(error_file.seek(0, os.SEEK_END) - READ_ERROR_BYTES, 0))
+    size = error_file.seek(0, os.SEEK_END)
+    error_file.seek(max(size - READ_ERROR_BYTES, 0))
     errors = error_file.read().decode(errors="replace")
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     machine.send_message(ended=status, error=lines[-1][:MAX_ERROR_LENGTH] if lines else "")
@@ -323,9 +327,10 @@ def pass_lines_to_lab(machine: Machine, worker: subprocess.Popen[bytes], error_f
 
 
 def carry_out_order(machine: Machine, order: dict[str, Any]) -> ResourceReader | None:
-    """Carry out an order: start a reader or a worker, or nothing for the clock. Return the reader, if it is one.
+    """Carry out an order: make a reader of resources, start a worker, or only agree to be asked for the clock.
 
-    Raises Failed.
+    main() answers each question for the clock, so that the lab can compare the two. Return the reader, if the order
+    is for one, else None. Raises Failed.
     """
     if order["role"] == "reader":
         reader = ResourceReader(order["port"])
@@ -349,7 +354,7 @@ def main() -> None:
     try:
         reader = carry_out_order(machine, json.loads(sys.stdin.buffer.readline().decode()))
         for line in sys.stdin.buffer:
-            machine.last_line_at = time.monotonic()
+            machine.last_line_at = time.monotonic()  # an empty line says only that the lab is still there
             if line == b"c\n":
                 machine.send_message(clock=time.time())
             elif line == b"r\n" and reader is not None:

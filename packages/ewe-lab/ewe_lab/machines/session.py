@@ -65,7 +65,7 @@ class SshHost:
 
 
 def parse_host(text: str) -> SshHost:
-    """Read `[USER@]NAME[:PORT]`, with an IPv6 address in brackets. Raises LabError."""
+    """Return the host that `[USER@]NAME[:PORT]` names, with an IPv6 address in brackets. Raises LabError."""
     found = HOST.fullmatch(text)
     if found is None or int(found[3] or 1) not in range(1, 65536):
         raise LabError(f"{printable(text)!r} is not a host for ssh: write [USER@]NAME[:PORT]")
@@ -73,7 +73,10 @@ def parse_host(text: str) -> SshHost:
 
 
 def printable(text: str) -> str:
-    """Return text of another machine for a line of ours: no control characters, and not too long."""
+    """Return text of another machine for a line of ours: no control characters, which a terminal would obey.
+
+    A long text is cut.
+    """
     cleaned = "".join(character if character.isprintable() else "?" for character in text.strip())
     return cleaned if len(cleaned) <= SHOWN_CHARACTERS else cleaned[:SHOWN_CHARACTERS] + "…"
 
@@ -102,6 +105,7 @@ class Session:
         self.noise = 0  # bytes before the first message
         self.has_message = False  # whether a message has come
         program = Path(__file__).with_name("agent.py").read_bytes()
+        # Python reads the program from its standard input: no file is left on the other machine
         loader = f"import sys;exec(sys.stdin.buffer.read({len(program)}).decode())"
         if to.name:
             if not find_tool(ssh[0]):
@@ -147,7 +151,7 @@ class Session:
         """Send the program and its order; return the first message. Raises LabError."""
         deadline = time.monotonic() + CONNECT_S
         self.send(self.program, deadline)
-        if self.forward:
+        if self.forward:  # on this machine, without ssh, the port itself can be reached
             order["load"]["port"] = self.wait_for_forwarded_port(deadline) if self.to.name else self.forward
         self.send(json.dumps(order).encode() + b"\n" + archive, deadline)
         return self.receive(deadline)
@@ -170,13 +174,13 @@ class Session:
                 raise LabError(f"{self.to} takes no more data")
             try:
                 unsent = unsent[os.write(self.input, unsent) :]
-            except BlockingIOError:
+            except BlockingIOError:  # less room than select() promised
                 continue
             except OSError:
                 raise self.ended_error() from None
 
     def ask(self, word: str) -> dict[str, Any]:
-        """Send a line and return the answer. Raises LabError."""
+        """Send a line and return the answer. word: `r` for the resources, `c` for the clock. Raises LabError."""
         deadline = time.monotonic() + ANSWER_S
         self.send(word.encode() + b"\n", deadline)
         return self.receive(deadline)
@@ -231,13 +235,14 @@ class Session:
     def ended_error(self) -> LabError:
         """Return the error for a conversation that has ended: ssh's own words, and advice."""
         try:
-            self.process.wait(END_S)
+            self.process.wait(END_S)  # then its errors are complete, and it has a status
         except subprocess.TimeoutExpired:
             pass
         lines = [line for line in output_text(self.errors).splitlines() if not FORWARDED.search(line)]
-        said = last_line("\n".join(lines)) if lines else f"ssh ended with status {self.process.returncode}"
-        advice = next((f" ({advice})" for words, advice in ADVICE if words in said), "")
-        return LabError(f"{self.to}: {printable(said)}{advice}")
+        status = f"ssh ended with status {self.process.returncode}"
+        ssh_message = last_line("\n".join(lines)) if lines else status
+        advice = next((f" ({advice})" for words, advice in ADVICE if words in ssh_message), "")
+        return LabError(f"{self.to}: {printable(ssh_message)}{advice}")
 
     def clock_offset(self) -> tuple[float, float]:
         """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.
@@ -252,6 +257,7 @@ class Session:
             received = time.time()
             if not isinstance(answer, int | float):
                 raise LabError(f"{self.to} has no clock to read")
+            # Our time at the moment of the answer was about the middle of the trip
             trips.append((received - sent, answer - (sent + received) / 2))
         shortest_trip, offset = min(trips)
         return offset, shortest_trip / 2

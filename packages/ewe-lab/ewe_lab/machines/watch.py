@@ -33,6 +33,7 @@ def parse_reading(found: dict[str, object]) -> Reading:
         or not all(isinstance(count, int) and count >= 0 for count in counts)
     ):
         raise LabError("the figures that its agent sent cannot be read")
+    # They are whole numbers, as was checked; str() is for mypy, which does not know that
     processes, threads, voluntary, involuntary = (int(str(count)) for count in counts)
     return Reading(
         time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary
@@ -54,6 +55,7 @@ class TargetWatch(Watch):
         self.server_names = ""  # the names of the processes that the agent reads
 
     def __enter__(self) -> TargetWatch:
+        """Start the agent on the target's machine; if that fails, all figures are unknown, and the load goes on."""
         if self.unknown_because:
             return self
         try:
@@ -101,7 +103,7 @@ class TargetWatch(Watch):
             if self.session and not self.unknown_because:
                 try:
                     found = parse_reading(self.session.ask("r"))
-                    if self.readings and found.cpu < self.readings[-1].cpu:
+                    if self.readings and found.cpu < self.readings[-1].cpu:  # a total cannot become smaller
                         raise LabError("a process of the server ended, and its CPU time is lost")
                     self.readings.append(found)
                     return

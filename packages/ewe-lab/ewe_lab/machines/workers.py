@@ -90,7 +90,10 @@ class LoadHosts:
         observer: WindowObserver | None = None,
         prefix: Sequence[str] = (),
     ) -> Sample:
-        """Run a load once. core: of the master. prefix: not used. Raises LabError."""
+        """Run a load once; return the sample of all workers. core: of the master. prefix: not used.
+
+        The master starts first, since the workers need its port. Raises LabError.
+        """
         with ExitStack() as stack:
             order = stack.enter_context(tempfile.TemporaryFile())
             errors = stack.enter_context(tempfile.TemporaryFile())
@@ -113,7 +116,10 @@ class LoadHosts:
                 raise LabError(keeper.failure or f"{reason}{keeper.unconnected_clause()}") from None
 
     def connect(self, stack: ExitStack, load: Load, url: str, port: int) -> list[Session]:
-        """Start a worker on each machine, all at the same time. Raises LabError."""
+        """Start a worker on each machine; return the sessions. Raises LabError.
+
+        All connections are opened before the first is waited for. stack: closes the sessions. port: of the master.
+        """
         sessions = [
             stack.enter_context(Session(to, ssh=self.ssh, python=self.python, forward=port))
             for to in self.hosts
@@ -145,12 +151,12 @@ class LoadHosts:
 
 
 def port_of_master(answer: IO[bytes]) -> int:
-    """Read the port from the first line of the master. Raises LabError."""
+    """Return the port that the first line of the master names. Raises LabError."""
     for line in lines_within(answer, MASTER_S):
         word, _, number = line.partition(b" ")
         if word == b"port" and number.isdigit():
             return int(number)
-        break
+        break  # any other first line is an error
     raise LabError("locust's master does not start")
 
 
@@ -189,6 +195,7 @@ class SessionKeeper(threading.Thread):
     def exchange_signs_of_life(self, session: Session) -> None:
         """Send a sign of life, and read the agent's messages. Raises LabError if its worker has ended."""
         session.send(b"\n", time.monotonic() + SIGN_OF_LIFE_S)
+        # While a message has been received already, or there is something to receive
         while b"\n" in session.data or select.select([session.output], [], [], 0)[0]:
             found = session.receive(time.monotonic() + SIGN_OF_LIFE_S)
             if found.get("said") == "connected":

@@ -33,7 +33,8 @@ ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a b
 LABELLED_ROW_PX = 19  # distance between bars with figures inside
 LOGARITHMIC_FROM = 30  # figures that differ by more than this factor need a logarithmic axis
 PATTERN_COUNT = 4  # different fills of columns
-PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")  # in a paper_note
+# A count and a kind of error in a paper_note: those of ERRORS that the tables print, and `cr` (UNEXPLAINED_ERROR)
+PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
 PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 
@@ -59,7 +60,7 @@ class DrawnChart:
 
 
 def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
-    """Draw a chart. name: unique in the page. `svg` is empty if there is nothing to show."""
+    """Draw a chart; return it. name: unique in the page. `svg` is empty if there is nothing to show."""
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
         return draw_bars_chart(chart, table, experiment, name)
@@ -85,7 +86,7 @@ def without_repeats(values: Sequence[str]) -> list[str]:
 def draw_bars_chart(
     chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str
 ) -> DrawnChart:
-    """Draw a group of bars for each server."""
+    """Draw a group of bars for each server; return the chart, an empty one if there is no figure."""
     shown = [
         each for each in judge(table, experiment) if not chart.columns or each.cell.column in chart.columns
     ]
@@ -98,6 +99,7 @@ def draw_bars_chart(
         ours = each.ours if ratios else figures.figure_of_cell(cell, chart.value)
         if ratios and each.paper is not None:
             printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
+            # Several columns may have the same printed figure: it is drawn once, on top
             if printed not in group:
                 group.insert(0, printed)
         if ours is not None:
@@ -113,49 +115,53 @@ def draw_bars_chart(
     if not bars_by_server:
         return DrawnChart()
     unit = shown[0].cell.unit
-    what = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
+    axis_title = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
     legend = [("paper", "printed")] if ratios else []
     legend += [
         (f"c{index % PATTERN_COUNT}", column or "measured here")
         for index, column in enumerate(columns)
         if len(columns) > 1 or ratios
     ]
-    whose = {experiment.references(column)[0] for column in columns} if experiment else set()
-    over = f"{what}, over {' or '.join(sorted(whose))}" if ratios else what
-    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [what])]
-    picture = Picture(name, chart.title, bars_description(chart.title, over, bars_by_server))
+    references = {experiment.references(column)[0] for column in columns} if experiment else set()
+    ratio_title = f"{axis_title}, over {' or '.join(sorted(references))}" if ratios else axis_title
+    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [axis_title])]
+    picture = Picture(name, chart.title, bars_description(chart.title, ratio_title, bars_by_server))
     diverging = 1.0 if ratios else None
-    draw_bars(picture, bars_by_server, legend, over, diverging, chart.value or shown[0].cell.value)
+    draw_bars(picture, bars_by_server, legend, ratio_title, diverging, chart.value or shown[0].cell.value)
     return DrawnChart(picture.svg(), head, rows)
 
 
-def bars_description(title: str, what: str, bars_by_server: dict[str, list[Bar]]) -> str:
-    """Describe a bar chart in words, for screen readers."""
+def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list[Bar]]) -> str:
+    """Return a bar chart in words, for screen readers."""
     summary = "; ".join(
         f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
-    return f"{title}. {what}: {summary}."
+    return f"{title}. {axis_title}: {summary}."
 
 
 def draw_bars(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
     legend: Sequence[tuple[str, str]],
-    what: str,
+    axis_title: str,
     middle: float | None,
     value: str,
 ) -> None:
-    """Draw horizontal bars in groups. middle: the figure from which the bars grow to both sides, on a
-    logarithmic axis. value: the name of the figure, for the ticks."""
+    """Draw horizontal bars in groups.
+
+    middle: the figure from which the bars grow to both sides, on a logarithmic axis; None: they grow from the left.
+    value: the name of the figure, for the ticks.
+    """
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     values = [bar.value for group in bars_by_server.values() for bar in group]
     positive = [value for value in values if value > 0] or [1.0]
+    # For the text beyond the end of a bar
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
     ends = (left + (room if middle is not None else 0), WIDTH - room)
-    if middle is not None:
+    if middle is not None:  # the middle lies a little inside the axis, even if no bar grows to one side
         axis = scale_for([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
-    elif log:
+    elif log:  # from the power of ten below the least figure, whose bar would have no length otherwise
         axis = scale_for([*positive, 10 ** floor_log(min(positive))], *ends, log=True)
     else:
         axis = scale_for(positive, *ends)
@@ -174,17 +180,20 @@ def draw_bars(
             y += ROW_PX
         y += GROUP_GAP_PX
     picture.line(origin, top, origin, bottom, "axis")
-    picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8), anchor="middle", kind="dim")
+    picture.write(WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8), anchor="middle", kind="dim")
     picture.height = bottom + 40
 
 
 def floor_log(value: float) -> int:
-    """Return the exponent of the greatest power of ten that is not above a figure."""
+    """Return the exponent of a power of ten that is not above a figure: the greatest one, from 1 on."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
 def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
-    """Draw one bar from the origin to its figure, with its text beyond the end."""
+    """Draw one bar from the origin to its figure, with its text beyond the end.
+
+    both_sides: bars grow to the left, too.
+    """
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
         draw_parts(picture, bar, axis, y)
@@ -198,20 +207,20 @@ def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, b
 
 def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
     """Draw the parts of a bar, one after the other. A bar with labels is higher."""
-    at = 0.0
+    sum_before = 0.0
     for index, (share, kind) in enumerate(bar.parts):
-        start, end = axis(at), axis(at + share)
+        start, end = axis(sum_before), axis(sum_before + share)
         picture.rect(start, y, end - start, BAR_PX + 4 if bar.labels else BAR_PX, kind)
         if bar.labels and width(bar.labels[index], SMALL) < end - start - 2:
             inside = "" if "faint" in kind else "inside"
             middle = (start + end) / 2
             picture.write(middle, y + 11, bar.labels[index], size=SMALL, anchor="middle", kind=inside)
-        at += share
+        sum_before += share
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
     """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
-    last = -100.0
+    end_of_last_text = -100.0  # left of the picture
     for tick in axis.ticks(48):
         x, text = (
             axis(tick),
@@ -221,9 +230,9 @@ def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value:
         )
         picture.line(x, top, x, bottom, "grid")
         text_width = width(text, SMALL)
-        if x - text_width / 2 > last + 4 and x + text_width / 2 < WIDTH:
+        if x - text_width / 2 > end_of_last_text + 4 and x + text_width / 2 < WIDTH:
             picture.write(x, bottom + 14, text, size=SMALL, anchor="middle", kind="dim")
-            last = x + text_width / 2
+            end_of_last_text = x + text_width / 2
 
 
 def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
@@ -245,7 +254,7 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 
 
 def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw bars that are made of parts, with the document's above ours."""
+    """Draw bars that are made of parts, with the document's above ours; return the chart. name: see draw()."""
     parts = without_repeats([part_of(chart, cell) for cell in cells])
     kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
     bars_by_server: dict[str, list[Bar]] = {}
@@ -279,12 +288,12 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
                 ]
     if not bars_by_server:
         return DrawnChart()
-    what = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
+    axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
     summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what}: {summary}.")
+    picture = Picture(name, chart.title, f"{chart.title}. {axis_title}: {summary}.")
     legend = [(kind, part) for part, kind in kinds.items()]
-    draw_stack(picture, bars_by_server, legend, what, chart.value or cells[0].value)
-    return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
+    draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
+    return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
 
 
 def whole_of(chart: Chart, cell: Cell) -> str:
@@ -310,7 +319,10 @@ def stack_figure_text(chart: Chart, cell: Cell, value: float) -> str:
 
 
 def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], source: str) -> Bar:
-    """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length."""
+    """Return a bar made of cells' figures. A negative figure (some differences are negative) has no length.
+
+    found: cells and their figures. kinds: the CSS class of each part. source: "printed", "here" or "".
+    """
     parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole_text(value) for _, value in found)
@@ -321,10 +333,10 @@ def draw_stack(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
     legend: Sequence[tuple[str, str]],
-    what: str,
+    axis_title: str,
     value: str,
 ) -> None:
-    """Draw stacked bars on a linear axis from zero."""
+    """Draw stacked bars on a linear axis from zero. value: the name of the figure, for the ticks."""
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     axis = scale_for([bar.value for group in bars_by_server.values() for bar in group], left, WIDTH - room)
@@ -341,7 +353,9 @@ def draw_stack(
             y += row
         y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
-    picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8, NORMAL), anchor="middle", kind="dim")
+    picture.write(
+        WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8, NORMAL), anchor="middle", kind="dim"
+    )
     picture.height = bottom + 40
 
 
@@ -350,7 +364,7 @@ def draw_stack(
 
 
 def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw, for each server, its errors by kind in percent, the document's above ours."""
+    """Draw, for each server, its errors by kind in percent, the document's above ours; return the chart."""
     kinds: list[str] = []
     bars_by_server: dict[str, list[Bar]] = {}
     rows = []
@@ -360,6 +374,7 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
         ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
         for found, source in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
             kinds += [kind for kind in found if kind not in kinds]
+            # Each setting of a server repeats the document's errors: one bar is enough
             if not found or (source == "printed" and any(bar.kind == "printed" for bar in group)):
                 continue
             group.append(error_bar(found, source))
@@ -371,12 +386,12 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
     if not bars_by_server:
         return DrawnChart()
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
-    what = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
+    axis_title = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     summary = "; ".join(" ".join(row) for row in rows)
-    picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {summary}.")
+    picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
-    draw_stack(picture, bars_by_server, legend, what, "extra.percent")
+    draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 
@@ -406,7 +421,7 @@ def error_bar(found: dict[str, float], source: str) -> Bar:
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:
-    """Read the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind."""
+    """Return the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind; {} without any."""
     total = PRINTED_OF.search(cell.paper_note)
     if not total:
         return {}

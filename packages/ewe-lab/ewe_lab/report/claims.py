@@ -77,8 +77,10 @@ class KeptFinding:
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Of two findings the one with the greater rank is kept: 2 for a verdict of a full run, 1 of a quick one, 0
-        for no verdict. Of equal ones the later."""
+        """The rank, as a pair to compare: of two findings the one with the greater rank is kept.
+
+        First 2 for a verdict of a full run, 1 of a quick one, 0 for no verdict; then the time of the run.
+        """
         if self.word not in verdicts.JUDGED:
             return 0, self.started
         return 1 if self.quick else 2, self.started
@@ -116,7 +118,7 @@ class KeptFindings:
             self.findings[table.id] = new
 
     def kept_finding(self, table: ExperimentTable, experiment: Experiment, results: Results) -> KeptFinding:
-        """Return the finding of a table."""
+        """Return the finding of a table, with the date and the machine of its run."""
         found = summary.finding_of(table, experiment)
         since = ""
         if found.word in verdicts.JUDGED:
@@ -133,7 +135,7 @@ def kept_file(page: Path) -> Path:
 
 
 def load(path: Path) -> KeptFindings:
-    """Read the file beside a page; without one there are no findings. Raises OSError, BadResults."""
+    """Return the findings in the file beside a page; none if there is no file. Raises OSError, BadResults."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found.get("format") != FORMAT:
@@ -176,6 +178,7 @@ def markdown(kept: KeptFindings) -> str:
 
 def overview_lines(kept: KeptFindings) -> Iterator[str]:
     """Yield the table that counts the claims of each document by their verdict."""
+    # All that a finding may be; words that no document needs get no column
     words = (*verdicts.JUDGED, verdicts.NO_VERDICT, verdicts.NOT_TESTABLE, verdicts.NO_CLAIM, NOT_RUN)
     counts = {
         document: Counter(
@@ -193,7 +196,7 @@ def overview_lines(kept: KeptFindings) -> Iterator[str]:
 
 
 def verdict_of_claim(kept: KeptFindings, id: str) -> str:
-    """Return the verdict on a claim."""
+    """Return the verdict on a claim; NOT_RUN without a finding."""
     return kept.findings[id].word if id in kept.findings else NOT_RUN
 
 

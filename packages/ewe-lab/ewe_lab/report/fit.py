@@ -25,11 +25,14 @@ class Quadratic:
 def fit_quadratic(points: Sequence[Point]) -> Quadratic | None:
     """Return the curve with the least squares; None for fewer than three different x.
 
-    The normal equations: for k = 0, 1, 2 the sum of x^k (y - a - b x - c x²) is 0. They are solved by elimination.
+    The normal equations: for k = 0, 1, 2 the sum of x^k (y - a - b x - c x²) is 0. They are solved by Gauss-Jordan
+    elimination: in step k the row with the greatest coefficient in column k (the pivot, for precision) comes to
+    place k, and column k becomes 0 in all other rows.
     """
     if len({x for x, _ in points}) < 3:
         return None
     powers = [sum(x**power for x, _ in points) for power in range(5)]
+    # Row k: the coefficients of a, b and c, and the right side
     rows = [[*powers[k : k + 3], sum(x**k * y for x, y in points)] for k in range(3)]
     for k in range(3):
         pivot = max(range(k, 3), key=lambda row: abs(rows[row][k]))
@@ -56,4 +59,4 @@ def curve_points(points: Sequence[Point]) -> list[Point]:
         return list(points)
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     xs = [first + (last - first) * step / CURVE_SEGMENTS for step in range(CURVE_SEGMENTS + 1)]
-    return [(x, max(curve(x), 0.0)) for x in xs]
+    return [(x, max(curve(x), 0.0)) for x in xs]  # no figure is below 0

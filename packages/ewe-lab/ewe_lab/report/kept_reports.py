@@ -28,7 +28,10 @@ def kept_report(directory: Path, id: str) -> Path:
 
 
 def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:
-    """Write the report of one experiment by renaming a complete file. code: the version. Raises OSError."""
+    """Write the report of one experiment by renaming a complete file; return its path. Raises OSError.
+
+    code: the version of the code that was measured.
+    """
     machine = {**results.machine, "code": code}
     alone = Results(results.started, table.command or results.command, machine, [table])
     directory.mkdir(parents=True, exist_ok=True)
@@ -40,12 +43,16 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
 
 
 def small(value: Any) -> Any:
-    """Return a value for JSON, without fields that have their default, and without what only charts need."""
+    """Return a value for JSON, without fields that have their default, and without those that only charts need.
+
+    Floats get DIGITS significant digits.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         pairs = ((each, getattr(value, each.name)) for each in fields(value) if each.name not in LEFT_OUT)
         return {
             each.name: small(part)
             for each, part in pairs
+            # load() needs the format
             if each.name == "format" or part not in ([], {}, "", None, each.default)
         }
     if isinstance(value, dict):
@@ -58,8 +65,8 @@ def small(value: Any) -> Any:
 def lines_of(results: dict[str, Any]) -> str:
     """Return the text of a report: a line for each cell, so that a change of one cell is a change of one line."""
     [table] = results["tables"]
-    cells = table.pop("cells", [])
+    cells = table.pop("cells", [])  # written below, between the two halves of the rest
     head = json.dumps(results, ensure_ascii=False, indent=1)
     rows = ",\n".join(f"  {json.dumps(cell, ensure_ascii=False, separators=(',', ':'))}" for cell in cells)
-    at = head.rindex("\n  }")  # the end of the table
-    return f'{head[:at]},\n   "cells": [\n{rows}\n   ]{head[at:]}\n'
+    end_of_table = head.rindex("\n  }")
+    return f'{head[:end_of_table]},\n   "cells": [\n{rows}\n   ]{head[end_of_table:]}\n'

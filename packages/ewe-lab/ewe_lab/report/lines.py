@@ -41,7 +41,10 @@ class ChartLine:
 
 
 def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[ChartLine]:
-    """Return a line for each server (and column, if there is more than one) that has an x and a figure."""
+    """Return a line for each server (and column, if there is more than one) that has an x and a figure.
+
+    order: of servers. A server in it gives its line the colour of this position; other lines are numbered.
+    """
     columns = {cell.column for cell in cells if cell.x is not None}
     found: dict[str, list[tuple[float, float]]] = {}
     bounds: dict[str, set[float]] = {}
@@ -67,7 +70,10 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
 
 
 def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
-    """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
+    """Draw a line for each server against x; return the picture and its figures, all empty without a figure.
+
+    order: of servers, so that each keeps its colour in all charts.
+    """
     found = chart_lines(chart, cells, order)
     if not found:
         return "", [], []
@@ -91,11 +97,11 @@ def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequ
 
 def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value: str, y_title: str) -> None:
     """Draw axes, lines, marks, and each line's name at its end."""
-    names = [shortened(line.name, 116, SMALL) for line in found]
+    names = [shortened(line.name, 116, SMALL) for line in found]  # at most 116 px beside the plot
     right = WIDTH - max(width(name, SMALL) for name in names) - 22
     curves = [fit.curve_points(line.points) if chart.kind == "scatter" else line.points for line in found]
     ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
-    height = max(PLOT_HEIGHT_PX, len(found) * 12.5)
+    height = max(PLOT_HEIGHT_PX, len(found) * 12.5)  # the names at the right have 12.5 px each
     top, bottom = 26.0, 26.0 + height
     y_axis = scale_for(ys, bottom, top, log=chart.log_y)
     ticks = y_axis.ticks(28)
@@ -110,15 +116,16 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value
     draw_x_axis(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
     ends = [y_axis(curve[-1][1]) for curve in curves]
-    positions = spread(ends, 12.5, top, bottom)
-    for line, curve, name, end, at in zip(found, curves, names, ends, positions, strict=True):
+    name_positions = spread(ends, 12.5, top, bottom)  # so that no name covers another
+    for line, curve, name, end, name_y in zip(found, curves, names, ends, name_positions, strict=True):
         points = [(x_axis(x), y_axis(y)) for x, y in line.points]
         kind = f"s{line.series % SERIES}"
         picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
         for x, y in points:
             picture.marker(x, y, line.series)
-        picture.path([(points[-1][0] + 4, end), (right + 10, at)], f"{kind} lead")
-        picture.write(right + 13, at + 3.5, name, size=SMALL, kind="name")
+        last_x, _ = points[-1]
+        picture.path([(last_x + 4, end), (right + 10, name_y)], f"{kind} lead")  # from the line to its name
+        picture.write(right + 13, name_y + 3.5, name, size=SMALL, kind="name")
     picture.height = bottom + (38 if chart.x else 22)
 
 
@@ -130,23 +137,26 @@ def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
 
 
 def draw_x_axis(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
-    """Draw the x axis: with the measured x if they are few, else with round figures."""
-    last, marks = -100.0, xs if len(xs) <= 12 else axis.ticks(46)
+    """Draw the x axis: with the measured x if they are few, else with round figures.
+
+    A figure is left out where it would overlap the one before it.
+    """
+    end_of_last_text, marks = -100.0, xs if len(xs) <= 12 else axis.ticks(46)
     for mark in marks:
         x, text = axis(mark), figures.number_text(mark)
         picture.line(x, bottom, x, bottom + 4, "axis")
         wide = width(text, SMALL)
-        if x - wide / 2 > last + 4 and x + wide / 2 < WIDTH:
+        if x - wide / 2 > end_of_last_text + 4 and x + wide / 2 < WIDTH:
             picture.write(x, bottom + 15, text, size=SMALL, anchor="middle", kind="dim")
-            last = x + wide / 2
+            end_of_last_text = x + wide / 2
     if title:
         middle = (axis.start + axis.end) / 2
-        half = min(middle, WIDTH - middle) - 2
-        picture.write(middle, bottom + 31, shortened(title, 2 * half), anchor="middle", kind="dim")
+        room_beside = min(middle, WIDTH - middle) - 2
+        picture.write(middle, bottom + 31, shortened(title, 2 * room_beside), anchor="middle", kind="dim")
 
 
 def tick_text(value: str, tick: float) -> str:
-    """Return the text of a tick, with its unit if the unit may change along the axis."""
+    """Return the text of a tick, with its unit if the unit may change along the axis. value: the figure's name."""
     if value == "lost":
         return figures.percent_text(tick) if tick == 0 or tick >= 0.01 else f"{tick * 100:g} %"
     return figures.named_figure_text(value, tick)
@@ -203,16 +213,16 @@ def timeline_cell(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
 
 
 def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
-    """Draw each second of a cell's middle sample: a panel for each kind of figure."""
+    """Draw each second of a cell's middle sample, a panel for each kind of figure; return picture and figures."""
     cell = timeline_cell(chart, cells)
     sample = figures.middle_sample(cell) if cell else None
     if cell is None or sample is None:
         return "", [], []
-    # No incomplete second
-    whole = [second for second in sample.timeline if second.at + MIN_SHOWN_REST_S < sample.seconds]
-    seconds = phases.merge_long_timeline(whole)
+    # The last second of the run may be too short to stand beside whole ones
+    measured = [second for second in sample.timeline if second.at + MIN_SHOWN_REST_S < sample.seconds]
+    seconds = phases.merge_long_timeline(measured)
     title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
-    summary = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
+    summary = f"{len(measured)} seconds; {sum(second.replies for second in measured)} replies in all"
     picture = Picture(name, title, f"{title}: {summary}.")
     starts = phases.phase_starts(sample)
     picture.write(2, 13, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
@@ -220,6 +230,7 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale_for([second.at for second in seconds] or [1], 60, WIDTH - 70)
+    # draw_panel() has left a gap of 14
     draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
@@ -240,6 +251,7 @@ def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Sec
 
 
 def second_row(second: Second) -> list[str]:
+    """Return the row of a second in the table under a timeline."""
     counts = (second.threads, second.processes)
     return [
         str(second.at),
@@ -260,6 +272,7 @@ def draw_panel(
     found = []
     for name, figure_of, series in panel.draw_lines_chart:
         points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
+        # A line of zeros only, such as of errors, is left out; the first line stays
         if points and (any(value for _, value in points) or series == 0):
             found.append((name, points, series))
     if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course

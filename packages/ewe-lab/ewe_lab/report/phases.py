@@ -70,7 +70,7 @@ def merge_long_timeline(seconds: Sequence[Second]) -> list[Second]:
 
 
 def merge_seconds(group: Sequence[Second]) -> Second:
-    """Merge several seconds into one."""
+    """Merge several seconds into one, as merge_long_timeline() says."""
     kinds = {kind for second in group for kind in second.errors}
     p50 = known_values([second.p50 for second in group])
     cpu = known_values([second.cpu for second in group])

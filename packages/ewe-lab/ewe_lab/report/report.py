@@ -44,7 +44,10 @@ def write(results: Results, directory: Path) -> list[Path]:
 
 
 def write_and_rename(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a complete file, then rename it over the old one."""
+    """Write a complete file, then rename it over the old one. make: writes a file of this path. Raises OSError.
+
+    A reader, or an interrupt, never leaves half a file.
+    """
     new = path.with_name(path.name + ".new")
     try:
         make(new)
@@ -85,7 +88,7 @@ def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, o
         if sample is not None:
             for name in CSV_COLUMNS:
                 value = figure(sample, name) if is_figure_of_sample(name) else None
-                if name not in row and value is not None:
+                if name not in row and value is not None:  # `repeat` ... are no figures of the sample
                     row[name] = value
             row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
             row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
@@ -138,7 +141,7 @@ class Section:
 
 
 def section(table: ExperimentTable, number: int) -> Section:
-    """Return the section of a table."""
+    """Return the section of a table. number: of the table, so that the names of charts are unique in the page."""
     experiment = CATALOG.get(table.id)
     judged = verdicts.judge(table, experiment)
     drawn = [
@@ -155,6 +158,7 @@ def section(table: ExperimentTable, number: int) -> Section:
         drawn,
         PUBLISHED.get(table.id, ()),
     )
+    # Without a claim to judge, sentences say which server wins
     if experiment is None or (not found.compares and table.id not in CHECKS):
         found.sentences = summary.sentences(table)
     return found
@@ -181,7 +185,7 @@ def matrices(found: Section) -> list[Matrix]:
     """Return a matrix for each setting if the document's table has several lines, else []."""
     if not any(each.cell.line for each in found.judged):
         return []
-    made = []
+    found_matrices = []
     for setting in dict.fromkeys(each.cell.setting for each in found.judged):
         inside = [
             each for each in found.judged if each.cell.setting == setting and each.cell.paper is not None
@@ -196,8 +200,8 @@ def matrices(found: Section) -> list[Matrix]:
             for line in dict.fromkeys(each.cell.line for each in inside)
         ]
         reasons = [f"{each.cell.server}: {each.reason}" for each in inside if each.reason]
-        made.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
-    return made
+        found_matrices.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
+    return found_matrices
 
 
 def ratios(each: JudgedCell) -> str:
@@ -247,26 +251,27 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     """Return the row of a cell in the table of all figures, by the titles of the columns."""
     found, sample = terminal.row_texts(cell), figures.middle_sample(cell)
     setting = " ".join(filter(None, (cell.column, terminal.setting_text(cell.x, experiment))))
-    own = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    own_figure = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    # Repeats that differ much are named, also those of a figure that has its own column
     if summary.has_wide_spread(cell) and cell.spread:
-        own = " ".join(
+        own_figure = " ".join(
             (
                 f"{figures.figure_title(cell.value)}:",
                 cell_text(cell),
                 "(" + " to ".join(figures.named_figure_text(cell.value, end) for end in cell.spread) + ")",
             )
         )
-    both = [found["thr"], found["proc"]]
+    counts = [found["thr"], found["proc"]]
     return {
         "server": cell.server,
         "setting": setting,
-        "figure": own,
+        "figure": own_figure,
         "replies/s": found["req/s"],
         "lost": found["lost"],
         **{title: found[title] for title in terminal.TITLES},
         "CPU µs": found["CPU µs"],
         "memory": found["memory"],
-        "threads, processes": ", ".join(both) if any(both) else "",
+        "threads, processes": ", ".join(counts) if any(counts) else "",
         "generator": figures.percent_text(sample.client) if sample and sample.client is not None else "",
         "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
         "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
@@ -325,7 +330,7 @@ def html(results: Results) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell's figure with its unit, as tables show it."""
+    """Return a cell's figure with its unit, as tables show it (templates call this function)."""
     return figures.figure_text(cell)
 
 

@@ -40,7 +40,7 @@ def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding
 def finding_with_doubts(
     found: Finding, table: ExperimentTable, experiment: Experiment | None, checked: bool
 ) -> Finding:
-    """Add to a finding the reasons to doubt it, or replace it by no verdict: the one place that all verdicts pass.
+    """Return a finding with the reasons to doubt it, or no verdict in its place. All verdicts pass this function.
 
     No verdict is given beside other programs, unless they cannot change it. Each verdict names the spread of the
     repeats. checked: the finding is that of the experiment's own check.
@@ -83,14 +83,17 @@ def sentences(table: ExperimentTable) -> list[str]:
     """Say for each column which server wins. If a column has several x, describe the last one only."""
     found = []
     by_group = list(verdicts.distinct_groups(table.cells).items())
-    seen: dict[str, tuple[float | None, list[Cell]]] = {column: (x, cells) for (column, x), cells in by_group}
-    for column, (x, cells) in seen.items():
-        where = ", ".join(filter(None, (column, f"at {figures.number_text(x)}" if x is not None else "")))
+    # By column; a later x replaces an earlier one
+    last_group: dict[str, tuple[float | None, list[Cell]]] = {
+        column: (x, cells) for (column, x), cells in by_group
+    }
+    for column, (x, cells) in last_group.items():
+        setting = ", ".join(filter(None, (column, f"at {figures.number_text(x)}" if x is not None else "")))
         parts = outcomes(cells)
         if reason := cpu_time_sentence(cells):
             parts.append(reason)
-        if where and parts:
-            found.append(f"{where}: {'; '.join(parts)}.")
+        if setting and parts:
+            found.append(f"{setting}: {'; '.join(parts)}.")
         else:
             found += [f"{with_capital(part)}." for part in parts]
     if found and (other_programs := verdicts.other_programs_clause(table)):
@@ -124,7 +127,10 @@ FIGURES = {  # name of a figure: its words in a sentence, and whether more or le
 
 
 def outcome_of(winner: Winner) -> str:
-    """Say which server wins by one figure and by how much, or which servers are level."""
+    """Say which server wins by one figure and by how much, or which servers are level.
+
+    A difference of a factor of 2 or more is given as a factor, a smaller one in percent.
+    """
     what, sense = FIGURES[winner.name]
     if not winner.server:
         names = join_names([each.server for each in winner.level])
@@ -138,20 +144,15 @@ def outcome_of(winner: Winner) -> str:
     summary = f"{what}: {best.server} is first with {figure_with_unit(winner.name, best.value)}"
     times = max(best.value, other.value) / min(best.value, other.value)
     if times >= 2:
-        how = (
-            ""
-            if sense == "more"
-            else f"; {other.server}, the next, has {figures.ratio_text(times)} times that"
-        )
-        return summary + (
-            how or f", {figures.ratio_text(times)} times the figure of {other.server}, the next"
-        )
+        if sense == "more":
+            return f"{summary}, {figures.ratio_text(times)} times the figure of {other.server}, the next"
+        return f"{summary}; {other.server}, the next, has {figures.ratio_text(times)} times that"
     percent = figures.percent_text(abs(best.value - other.value) / other.value)
     return f"{summary}, {percent} {sense} than {other.server}, the next"
 
 
 def cpu_time_sentence(cells: Sequence[Cell]) -> str:
-    """Name the other costs beside the greatest difference of CPU time for a reply; "" if there is none.
+    """Return a sentence on the greatest difference of CPU time for a reply, and on other costs; "" without one.
 
     A reply may cost more if the kernel changes the running thread more often for it, if there are more
     processes and threads, and if they need more memory. The sentence names only figures that differ by half or
@@ -173,16 +174,12 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
         return ""
     more: list[str] = []
     less: list[str] = []
-    for what, unit, ours, theirs in zip(
+    for what, unit, dear, cheap in zip(
         *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
     ):
-        if (
-            ours is not None
-            and theirs is not None
-            and max(ours, theirs) >= MIN_COST_RATIO * min(ours, theirs)
-        ):
-            text = f"{what} ({other_cost_text(ours, unit)} against {other_cost_text(theirs, unit)})"
-            (more if ours > theirs else less).append(text)
+        if dear is not None and cheap is not None and max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
+            text = f"{what} ({other_cost_text(dear, unit)} against {other_cost_text(cheap, unit)})"
+            (more if dear > cheap else less).append(text)
     if not more and not less:
         return ""
     reason = (
@@ -232,7 +229,10 @@ def join_names(names: Sequence[str]) -> str:
 
 @dataclass
 class ModelSummary:
-    """The figures of one model of ewe over all settings at which at least three models were measured."""
+    """The figures of one model of ewe over all settings at which at least three models were measured.
+
+    settings: their number. how: a sentence on how the model works.
+    """
 
     model: str
     settings: int
@@ -250,7 +250,10 @@ class ModelSummary:
 
 
 def standings(results: Results) -> list[ModelSummary]:
-    """Rank ewe's models over all measured settings, the cheapest first.
+    """Rank ewe's models over all measured settings, the cheapest first, and after them those that lost requests.
+
+    In each setting a model's figure is divided by that of the best model, so that fast and slow settings count
+    alike. The geometric mean of these ratios is the model's figure.
 
     The best model of a setting is the best of those that lost at most 1 % of their requests.
     """
@@ -272,9 +275,9 @@ def standings(results: Results) -> list[ModelSummary]:
                 }
                 reliable = [values[cell.server].value for cell in ours
                          if cell.server in values and not verdicts.has_lost_requests(cell)]  # fmt: skip
-                least = best(reliable or [value.value for value in values.values()], default=0.0)
+                best_value = best(reliable or [value.value for value in values.values()], default=0.0)
                 for model, value in values.items():
-                    into.setdefault(model, []).append(value.divided_by(least))
+                    into.setdefault(model, []).append(value.divided_by(best_value))
             crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
             for cell in ours:
                 lost.setdefault(cell.server, []).append(figures.figure_of_cell(cell, "lost") or 0.0)
@@ -295,6 +298,7 @@ def standings(results: Results) -> list[ModelSummary]:
 
 def is_model(table: ExperimentTable, cell: Cell) -> bool:
     """Whether a cell is of a concurrency model: of MODEL_SENTENCES, or one that the user of `compare` named."""
+    # Such a model may have options, and so another name
     return cell.server in MODEL_SENTENCES or (table.id == COMPARE and cell.command.startswith("ewe --model "))
 
 
@@ -305,13 +309,13 @@ def geometric_mean(values: Sequence[FigureRange] | None) -> FigureRange | None:
     return FigureRange(
         values[0].server,
         statistics.geometric_mean([each.value for each in values]),
-        statistics.geometric_mean([each.low or each.value for each in values]),
+        statistics.geometric_mean([each.low or each.value for each in values]),  # it takes no 0
         statistics.geometric_mean([each.high for each in values]),
     )
 
 
 def first_model_leads(ranked: Sequence[ModelSummary]) -> bool:
-    """Whether the first model is cheaper than each other by more than chance."""
+    """Whether the first model is cheaper than each other by more than chance. Not known beside other programs."""
     reliable = [each.cpu for each in ranked if not each.starved and each.cpu is not None]
     if not reliable or len(ranked) < 2 or any(each.crowded for each in ranked):
         return False
@@ -425,7 +429,7 @@ def has_wide_spread(cell: Cell) -> bool:
 
 
 def count_findings(words: Sequence[str]) -> str:
-    """Count the claims by their finding."""
+    """Return a sentence that counts the claims by their finding; "" for fewer than two claims."""
     known = (*verdicts.JUDGED, verdicts.NOT_TESTABLE, verdicts.NO_VERDICT)
     parts = [f"{words.count(word)} {plural(word, words.count(word))}" for word in known if word in words]
     total = sum(word in known for word in words)

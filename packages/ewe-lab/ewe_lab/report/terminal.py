@@ -12,6 +12,7 @@ from ewe_lab.report import phases, summary
 
 TERMINAL_COLUMNS = 100
 MAX_SENTENCES = 6  # sentences about the winners
+MAX_SERVER_WIDTH = 24  # characters of a server's name
 # The most groups in the table; if there are more, only the last ones are shown. Figure 4 of X-Switch has 15 points.
 MAX_GROUPS = 15
 RESPONSE_TIME_NOTE = "p50 due, p99 due: response time, counted from when a request was due"
@@ -29,7 +30,7 @@ CLIENT_LIMITED_NOTE = "* client-limited: the load generator used more than 70 % 
 def text(table: ExperimentTable, experiment: Experiment | None) -> str:
     """Return a table with its findings. Times under "due" count from when a request was due."""
     title = table.title or (experiment.title if experiment else "")
-    out = [f"{table.id}  {title}".rstrip()]
+    out = [f"{table.id}  {title}".rstrip()]  # the lines
     if table.skipped:
         return "\n".join([*out, f"  not run: {table.skipped}"])
     quiet = (
@@ -52,7 +53,7 @@ def text(table: ExperimentTable, experiment: Experiment | None) -> str:
             *aligned_lines([list(phases.HEAD), *phased]),
         ]
     out += ["", *conclusions(table, experiment)]
-    return "\n".join(line for long in out for line in wrap_line(long)).rstrip()
+    return "\n".join(short_line for line in out for short_line in wrap_line(line)).rstrip()
 
 
 def setting_text(x: float | None, experiment: Experiment | None) -> str:
@@ -95,7 +96,7 @@ def lacks_percentiles(table: ExperimentTable) -> bool:
 
 
 def wrap_line(line: str) -> Sequence[str]:
-    """Break a sentence at the width of the terminal."""
+    """Return a line, broken at the width of the terminal if it is longer."""
     return (
         textwrap.wrap(line, TERMINAL_COLUMNS, subsequent_indent="  ")
         if len(line) > TERMINAL_COLUMNS
@@ -106,41 +107,43 @@ def wrap_line(line: str) -> Sequence[str]:
 def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the head and a line for each server, without empty columns."""
     rows = [row_texts(cell) for cell in cells]
-    names = [
+    columns = [
         name for name in rows[0] if any(found.get(name, "") not in ("", figures.NO_FIGURE) for found in rows)
     ]
-    wide = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in names}
-    room = TERMINAL_COLUMNS - sum(size + 1 for name, size in wide.items() if name not in ("server", "errors"))
-    wide["server"] = min(wide["server"], 24)
-    most = max(10, room - wide["server"] - 2)
+    widths = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in columns}
+    # What the columns of figures, each with a blank, leave for the two columns of text
+    room = TERMINAL_COLUMNS - sum(
+        size + 1 for name, size in widths.items() if name not in ("server", "errors")
+    )
+    widths["server"] = min(widths["server"], MAX_SERVER_WIDTH)
+    max_errors_width = max(10, room - widths["server"] - 2)
     yield " ".join(
-        name.ljust(wide[name]) if name in LEFT_ALIGNED else name.rjust(wide[name]) for name in names
+        name.ljust(widths[name]) if name in LEFT_ALIGNED else name.rjust(widths[name]) for name in columns
     )
     for cell, found in zip(cells, rows, strict=True):
         if not cell.samples:
-            yield f"{found['server'][:24].ljust(wide['server'])} {cell.failure or 'not measured'}"
+            server = found["server"][:MAX_SERVER_WIDTH].ljust(widths["server"])
+            yield f"{server} {cell.failure or 'not measured'}"
             continue
         parts = []
-        for name in names:
+        for name in columns:
             value = found.get(name, "")
             if name in LEFT_ALIGNED:
-                limit = wide["server"] if name == "server" else most
-                value = (value if len(value) <= limit else value[: limit - 1] + "…").ljust(
-                    wide[name] if name == "server" else 0
-                )
+                limit = widths["server"] if name == "server" else max_errors_width
+                value = value if len(value) <= limit else value[: limit - 1] + "…"
+                value = value.ljust(widths[name] if name == "server" else 0)  # `errors` is the last column
             else:
-                value = value.rjust(wide[name])
+                value = value.rjust(widths[name])
             parts.append(value)
         yield " ".join(parts).rstrip()
 
 
 def aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield lines of columns that are as wide as their widest text; the first is left-aligned."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first_width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
-        yield " ".join(
-            [first.ljust(wide[0]), *(text.rjust(size) for text, size in zip(others, wide[1:], strict=True))]
-        )
+        right_aligned = (text.rjust(size) for text, size in zip(others, widths, strict=True))
+        yield " ".join([first.ljust(first_width), *right_aligned])
 
 
 LEFT_ALIGNED = ("server", "errors")
@@ -151,12 +154,13 @@ TITLES = ("p50", "p99", "p50 due", "p99 due")  # of TIMES
 def row_texts(cell: Cell) -> dict[str, str]:
     """Return the texts of a server's line, by the titles of the columns."""
     sample = figures.middle_sample(cell)
-    names = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
+    columns = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
     if sample is None:
-        return {"server": cell.server} | dict.fromkeys(names, "")
+        return {"server": cell.server} | dict.fromkeys(columns, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
-    nowhere = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
-    own = (
+    unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
+    # A figure that only this experiment has stands in a separate column
+    own_figure = (
         figures.named_figure_text(cell.value, cell.median, cell.unit)
         if cell.value.startswith("extra.")
         else ""
@@ -166,13 +170,13 @@ def row_texts(cell: Cell) -> dict[str, str]:
     )
     found = {
         "server": cell.server,
-        "own": own,
+        "own": own_figure,
         "req/s": rate if loaded and sample.seconds else "",
         **{
             title: figures.sample_figure_text(sample, name) for title, name in zip(TITLES, TIMES, strict=True)
         },
-        "CPU µs": nowhere or (figures.number_text(sample.micros) if loaded else ""),
-        "memory": nowhere or (figures.size_text(usage.memory) if usage else ""),
+        "CPU µs": unreadable or (figures.number_text(sample.micros) if loaded else ""),
+        "memory": unreadable or (figures.size_text(usage.memory) if usage else ""),
         "thr": str(usage.threads) if usage and usage.threads is not None else "",
         "proc": str(usage.processes) if usage and usage.processes is not None else "",
         "lost": figures.percent_text(sample.lost) if loaded else "",

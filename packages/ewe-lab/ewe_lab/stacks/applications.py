@@ -34,7 +34,10 @@ def wsgi(body: bytes) -> WSGI:
 
 
 def asgi(chunk: bytes, count: int = 1) -> ASGI:
-    """Return an ASGI application with a constant answer, which it sends in `count` equal chunks."""
+    """Return an ASGI application with a constant answer, which it sends in `count` equal chunks.
+
+    It ignores other events than requests, such as the server's start (lifespan).
+    """
     headers = [*RAW_HEADERS, (b"content-length", str(len(chunk) * count).encode())]
 
     async def application(

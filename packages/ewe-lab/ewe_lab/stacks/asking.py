@@ -23,9 +23,9 @@ kept = threading.local()
 def application(
     environ: Mapping[str, Any], start_response: Callable[[str, list[tuple[str, str]]], object]
 ) -> Iterable[bytes]:
-    """Answer with the statement's result as a table."""
+    """Answer with the statement's result as a table, or with the daemon's error as text."""
     try:
-        if not hasattr(kept, "client"):
+        if not hasattr(kept, "client"):  # the first request of this thread
             kept.client = Client(os.environ[DAEMON])
         page = b"".join(kept.client.ask(ClientRequest(DATABASE, os.environ[STATEMENT])))
     except DatabaseError as reason:

@@ -56,8 +56,9 @@ def php_fpm() -> str:
 
 
 def fpm_command(directory: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
-    """Return the command of php-fpm. listen: a path, or host and port."""
+    """Write the configuration of php-fpm into a directory; return its command. listen: a path, or host and port."""
     root = os.geteuid() == 0
+    # php-fpm refuses root as the account of its children, unless -R allows it
     user = "user = root\ngroup = root" if root else ""
     text = FPM.format(where=directory, user=user, listen=listen, children=children)
     (directory / "fpm.conf").write_text(text)
@@ -78,7 +79,11 @@ def backlog() -> str:
 
 
 def fastcgi_command(socket: Path, program: Path, children: int) -> Sequence[str]:
-    """Return the command that runs a FastCGI program in several processes, with the socket as standard input."""
+    """Return the command that runs a FastCGI program in several processes, with the socket as standard input.
+
+    A small Python program listens at the socket, puts it in place of descriptor 0, as FastCGI demands, and starts
+    the children, which inherit it.
+    """
     code = (
         "import os,socket,sys\n"
         "s=socket.socket(socket.AF_UNIX);s.bind(sys.argv[1]);s.listen(128);os.dup2(s.fileno(),0)\n"
@@ -118,7 +123,7 @@ def wait_for_xswitch(server: RunningServer) -> None:
     while time.monotonic() < end:
         try:
             with asking.open(f"{server.url}xswitch-status", timeout=5):
-                time.sleep(PRELOAD_TIMEOUT_S)
+                time.sleep(PRELOAD_TIMEOUT_S)  # the status does not say when the parents are ready
                 return
         except OSError:
             time.sleep(0.05)
@@ -163,8 +168,9 @@ def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name
 
 
 def listens_at(socket: Path) -> bool:
-    """Whether a process listens at a Unix socket. Read from /proc, without connecting."""
+    """Whether a process listens at a Unix socket. Read from /proc: a connection would count as a request."""
     for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+        # Num RefCount Protocol Flags Type St Inode Path
         if line.endswith(f" {socket}") and line.split()[3] == LISTENING_FLAG:
             return True
     return False

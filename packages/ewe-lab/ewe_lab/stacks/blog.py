@@ -45,7 +45,7 @@ class BlogPost:
 
 
 def posts() -> Sequence[BlogPost]:
-    """Return all posts, the oldest first."""
+    """Return all posts, the oldest first. Each call returns the same ones."""
     chance = random.Random(RANDOM_SEED)
     found = []
     for number in range(1, POSTS + 1):

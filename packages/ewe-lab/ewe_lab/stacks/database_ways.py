@@ -37,8 +37,11 @@ SCENARIO_MODEL = "thread"  # the model of ewe for the scenarios; the paper presc
 
 @dataclass(frozen=True)
 class DatabaseWay:
-    """A way from a gateway to a database. lacks: returns the reason if the way cannot run, else "". sql: the kinds
-    of SQL that a request may use."""
+    """A way from a gateway to a database.
+
+    lacks: returns the reason if the way cannot run on a database, else "". sql: the kinds of SQL that a request may
+    use.
+    """
 
     name: str
     lacks: Callable[[LabDatabase], str]
@@ -55,7 +58,7 @@ class DatabaseWay:
 def by_scenario(
     scenario: Scenario, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a scenario of ewe_lab.stacks.reports with ewe."""
+    """Serve a scenario of ewe_lab.stacks.reports with ewe; yield the server and the path of the report."""
     tested = ServerUnderTest(scenario.name, model=SCENARIO_MODEL)
     with (
         reports.start_scenario(lab, scenario, database, daemon, tested) as (adapted, path),
@@ -68,7 +71,7 @@ def by_scenario(
 def by_servlet(
     driver: servlets.JDBCDriver, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a servlet. It uses no database daemon."""
+    """Serve a servlet; yield the server and the path of the report. `daemon` is not used."""
     with servlets.served(lab, driver, database.jdbc, database.pids) as found:
         yield found
 
@@ -77,6 +80,7 @@ def way_of_scenario(scenario: Scenario) -> DatabaseWay:
     """Return the way of a scenario."""
     return DatabaseWay(
         scenario.name,
+        # The reason alone: DatabaseWay.why_missing() puts the same words before it
         lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
         partial(by_scenario, scenario),
         scenario.sql,
@@ -105,7 +109,7 @@ def way_of_server(
 
 
 def all_ways() -> dict[str, DatabaseWay]:
-    """Return all ways by name, in the paper's order."""
+    """Return all ways by name: those that the paper numbers in its order, then the others of ewe, then the rest."""
     found = [way_of_scenario(each) for each in SCENARIOS]
     found.append(way_of_servlet(TYPE_2, servlets.TYPE_2, SQLITE))
     found.append(way_of_servlet(TYPE_4, servlets.TYPE_4, POSTGRESQL))

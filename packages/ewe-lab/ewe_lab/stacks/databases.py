@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +41,7 @@ DRIVERS = {SQLITE: "sqlite", POSTGRESQL: "postgresql"}
 DATABASE_NAME = "log"  # of the database, in requests to the daemon
 ACCOUNT = "postgres"  # initdb refuses root
 INITDB_TIMEOUT_S = 60.0  # seconds that initdb may take
+CONNECT_TRIES = 100  # how often a connection is tried while PostgreSQL is starting up
 MAX_CONNECTIONS = 100  # the most connections to PostgreSQL
 # -F: no fsync, since a crash may lose the data
 POSTGRES_OPTIONS = ("-c", f"max_connections={MAX_CONNECTIONS}", "-c", "jit=off", "-F")
@@ -100,7 +101,7 @@ def programs() -> str:
 
 @contextmanager
 def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDatabase]:
-    """Make a database with the sample rows. A server, if the database has one, runs until the block is left.
+    """Make a database with the sample rows; yield it. Its server, if it has one, runs until the block is left.
 
     pinned: the database server runs on the core of the servers under test, else on all cores.
     """
@@ -127,10 +128,13 @@ def sqlite(lab: Bench) -> Path:
 
 @contextmanager
 def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
-    """Run a PostgreSQL server with the sample rows."""
+    """Run a PostgreSQL server with the sample rows, in a new data directory; yield the database.
+
+    pinned: as in open_database().
+    """
     directory = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
     prefix = as_account(directory)
-    made = [
+    initdb_command = [
         *prefix,
         f"{programs()}/initdb",
         "-D",
@@ -142,7 +146,9 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         "--no-sync",
     ]
     try:
-        done = subprocess.run(made, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/")
+        done = subprocess.run(
+            initdb_command, capture_output=True, text=True, timeout=INITDB_TIMEOUT_S, cwd="/"
+        )
     except subprocess.TimeoutExpired:
         raise LabError(f"initdb has not ended within {INITDB_TIMEOUT_S:g} s") from None
     if done.returncode:
@@ -190,10 +196,10 @@ def as_account(directory: Path) -> Sequence[str]:
 
 
 def load(source: str) -> None:
-    """Fill PostgreSQL's table with the sample."""
+    """Make PostgreSQL's table, fill it with the sample, and make its index. source: the connection string."""
     import psycopg
 
-    for _ in range(100):  # PostgreSQL listens before it answers
+    for _ in range(CONNECT_TRIES):  # PostgreSQL listens before it answers
         try:
             connection = psycopg.connect(source, autocommit=True)
             break
@@ -203,18 +209,19 @@ def load(source: str) -> None:
     else:
         raise LabError(f"{POSTGRESQL} does not start")
     with connection, connection.cursor() as cursor:
+        # `user` is a word of PostgreSQL's SQL
         cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
         with cursor.copy(COPY_STATEMENT) as copy:
             for row in sample():
                 copy.write_row(row)
         cursor.execute(INDEX_STATEMENT)
-        cursor.execute("VACUUM ANALYZE log")
+        cursor.execute("VACUUM ANALYZE log")  # now: autovacuum would do it during the measurement
 
 
 def with_report(database: LabDatabase) -> LabDatabase:
-    """Return the database with the digest and the length of its report."""
+    """Return the database with the digest and the length of its report, which each answer is compared with."""
     try:
-        connection = connect(Named(DATABASE_NAME, database.driver, database.source, False))
+        connection = connect(Named(DATABASE_NAME, database.driver, database.source, write=False))
         try:
             found = connection.execute(REPORT, ())
             body = b"".join(fragments("TABLE", found.columns, found.rows))
@@ -223,7 +230,7 @@ def with_report(database: LabDatabase) -> LabDatabase:
     except DatabaseError as reason:
         raise LabError(f"{database.name}: {reason}") from None
     digest = hashlib.sha256(body).hexdigest()
-    return LabDatabase(database.name, database.source, digest, len(body), database.port, database.pids)
+    return replace(database, digest=digest, length=len(body))
 
 
 @contextmanager
@@ -237,14 +244,15 @@ def daemon(
     listen: Sequence[str] = (),
     key: str = "",
 ) -> Iterator[RunningDaemon]:
-    """Run a daemon for the database. lines: further settings of the daemon; name: of the database in requests.
+    """Run a daemon for the database; yield its address and its pid.
 
-    listen: addresses beside its Unix socket; key: of the database, which TCP needs.
+    lines: further settings of the daemon. name: of the database in requests. write: whether requests may change it.
+    listen: addresses beside its Unix socket. key: of the database, which TCP needs.
     """
     directory = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     directory.chmod(0o755)
     socket = directory / "socket"
-    users = sorted({getpass.getuser(), "nobody"})
+    users = sorted({getpass.getuser(), "nobody"})  # a server or program of an experiment may run as nobody
     addresses = ", ".join(f'"{each}"' for each in (f"unix:{socket}", *listen))
     text = [f"listen = [{addresses}]", *lines, f"[databases.{name}]", f'source = "{database.source}"']
     text += [f'driver = "{database.driver}"', f"users = {users!r}", f"write = {str(write).lower()}"]

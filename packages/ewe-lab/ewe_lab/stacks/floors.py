@@ -52,10 +52,10 @@ def parse_once(connection: socket.socket, answers: Answers) -> bool:
     head = connection.recv(RECEIVE_BYTES)
     if not head:
         return False
-    line, _, rest = head.decode("latin-1").partition("\r\n")
-    _method, _target, _version = line.split(" ")
+    line, _, field_lines = head.decode("latin-1").partition("\r\n")
+    _method, _target, _version = line.split(" ")  # not used: the work counts
     fields = {}
-    for each in rest.split("\r\n"):
+    for each in field_lines.split("\r\n"):
         name, _, value = each.partition(":")
         fields[name.lower()] = value.strip()
     closes = fields.get("connection") == "close"
@@ -81,8 +81,8 @@ def loop(
     poller = select.epoll()
     poller.register(listener, select.EPOLLIN)
     while True:
-        for number, _ in poller.poll():
-            if number == listener.fileno():
+        for descriptor, _ in poller.poll():
+            if descriptor == listener.fileno():
                 connection, _ = listener.accept()
                 if context:  # the first receive makes the handshake
                     connection = context.wrap_socket(
@@ -93,11 +93,11 @@ def loop(
                 connections[connection.fileno()] = connection
                 continue
             try:
-                kept = serve(connections[number], answers)
+                is_kept = serve(connections[descriptor], answers)
             except OSError as error:
-                kept = bool(context) and error.errno == WANT_READ
-            if not kept:
-                connections.pop(number).close()
+                is_kept = bool(context) and error.errno == WANT_READ  # part of a TLS record: more will come
+            if not is_kept:
+                connections.pop(descriptor).close()  # which also removes it from the poller
 
 
 def parse(listener: socket.socket, answers: Answers, context: SSLContext | None) -> None:
@@ -113,7 +113,7 @@ def thread(listener: socket.socket, answers: Answers, context: SSLContext | None
 
 
 def fork(listener: socket.socket, answers: Answers, context: SSLContext | None) -> None:
-    """Start a process for each connection."""
+    """Start a process for each connection, and reap those that have ended."""
     while True:
         connection, _ = listener.accept()
         if not os.fork():
@@ -121,9 +121,9 @@ def fork(listener: socket.socket, answers: Answers, context: SSLContext | None) 
             os._exit(0)
         connection.close()
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:  # pid 0: children are left, and none has ended
                 pass
-        except ChildProcessError:
+        except ChildProcessError:  # no child is left
             pass
 
 
@@ -140,7 +140,7 @@ KINDS = {"loop": loop, "parse": parse, "thread": thread, "fork": fork}
 
 
 def main(kind: str, port: str, file: str, certificate: str = "") -> None:
-    """Serve until the process is stopped."""
+    """Serve the bytes of a file until the process is stopped. kind: one of KINDS."""
     with open(file, "rb") as source:
         body = source.read()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n"

@@ -64,18 +64,18 @@ class CgiProgram:
 
 
 def form_of(gateway: str, program: CgiProgram) -> Path | None:
-    """Return the file that a gateway runs, None if there is none."""
+    """Return the file that a gateway runs: its own form, or else a script in Python; None without either."""
     script = program.script
-    own = {
+    own_form = {
         FASTCGI: program.beside(".fcgi"),
         LIBCGI: program.beside(".so"),
         WSGI: program.beside("_wsgi.py"),
         ASGI: program.beside("_asgi.py"),
     }.get(gateway, script)
-    if own.is_file():
-        return own
-    if gateway == LIBCGI:
-        beside = program.directory.parent / "libcgi-bin" / own.name
+    if own_form.is_file():
+        return own_form
+    if gateway == LIBCGI:  # a library may also lie in ../libcgi-bin, and no script takes its place
+        beside = program.directory.parent / "libcgi-bin" / own_form.name
         return beside if beside.is_file() else None
     return script if script.suffix == ".py" and script.is_file() else None
 
@@ -103,7 +103,7 @@ def why_missing(gateway: str, program: CgiProgram) -> str:
 
 def why_no_libcgi() -> str:
     """Return the reason if libraries cannot be called in the server's process, else ""."""
-    if not hasattr(Config(), "libcgi_path"):
+    if not hasattr(Config(), "libcgi_path"):  # an ewe that was installed without LibCGI
         return "this ewe has no LibCGI"
     from ewe.libcgi import build
 
@@ -143,7 +143,7 @@ def with_options(tested: ServerUnderTest, *options: str) -> ServerUnderTest:
 
 
 def in_process(library: Path, tested: ServerUnderTest) -> ServerUnderTest:
-    """Return the server under test that calls a library in its process."""
+    """Return the server under test that calls libraries in its process: all in the directory of `library`."""
     options = ["--libcgi-path", str(library.parent)]
     if os.geteuid() == 0:
         options += ["--user", UNPRIVILEGED]
@@ -151,7 +151,10 @@ def in_process(library: Path, tested: ServerUnderTest) -> ServerUnderTest:
 
 
 def with_application(gateway: str, form: Path, tested: ServerUnderTest) -> ServerUnderTest:
-    """Return the server under test that runs a Python application, or a CGI script as one."""
+    """Return the server under test that runs a Python application, or a CGI script as one.
+
+    gateway: WSGI or ASGI. form: the file with the application, or the script.
+    """
     if form.stem.endswith(f"_{gateway}"):
         where, variables = f"{form.stem}:application", (("PYTHONPATH", str(form.parent)),)
     else:
@@ -162,11 +165,15 @@ def with_application(gateway: str, form: Path, tested: ServerUnderTest) -> Serve
 
 @contextmanager
 def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Iterator[ServerUnderTest]:
-    """Run a FastCGI program, or a CGI script as one, in a few processes that share a socket."""
+    """Run a FastCGI program, or a CGI script as one, in a few processes that share a socket.
+
+    Yields the server under test that uses them. keeps: as in start_gateway().
+    """
     directory = Path(tempfile.mkdtemp(prefix="fastcgi-", dir=lab.directory))
     directory.chmod(0o755)
     path = directory / "socket"
     if form.suffix == ".fcgi":
+        # A program that gets kept connections serves several at once, so one process is enough
         command = [*backends.fastcgi_command(path, form, 1 if keeps else backends.WORKERS)]
     else:
         command = [
@@ -183,14 +190,14 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Ite
         running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         backends.wait_for_socket(started, path, output, form.name)
-        path.chmod(0o666)
+        path.chmod(0o666)  # the server may run under another account
         yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, started.pid))
 
 
 @contextmanager
 def xswitch(lab: Bench, programs: Path, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
-    """Run an X-Switch for the programs of a directory."""
+    """Run an X-Switch for the programs of a directory; yield the server under test that uses it."""
     with backends.run_xswitch(lab, root=programs) as (pid, path):
-        path.chmod(0o666)
+        path.chmod(0o666)  # the server may run under another account
         options = ("--cgi-path", str(programs), "--xswitch", f"unix:{path}")
         yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, pid))

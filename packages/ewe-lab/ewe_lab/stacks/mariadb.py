@@ -68,7 +68,11 @@ def account() -> pwd.struct_passwd | None:
 
 @contextmanager
 def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
-    """Run MariaDB with one empty database; yield its socket, name, account and password."""
+    """Run MariaDB with one empty database; yield its pid, socket, name, account and password. Raises LabError.
+
+    Two steps: install MariaDB's own tables into a new directory, then start the server, which executes `first.sql`
+    before it listens.
+    """
     server, install = find_tool(SERVER_PROGRAM), find_tool(INSTALL_PROGRAM)
     if server is None or install is None:
         raise LabError(f"MariaDB is missing: apt install {missing_packages()}")
@@ -85,15 +89,15 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
             os.chown(path, owner.pw_uid, owner.pw_gid)
     create(install, *options)
     database = MariaDBServer(0, socket, name, password=secrets.token_hex(16))
-    first = directory / "first.sql"
-    first.write_text(statements(database))
-    first.chmod(0o600)
+    init_file = directory / "first.sql"
+    init_file.write_text(statements(database))
+    init_file.chmod(0o600)  # it has the password
     if owner:
-        os.chown(first, owner.pw_uid, owner.pw_gid)
+        os.chown(init_file, owner.pw_uid, owner.pw_gid)
     command = [
         server, "--no-defaults", *options, *MARIADB_OPTIONS, f"--socket={socket}",
         f"--pid-file={directory / 'pid'}",
-        f"--init-file={first}",
+        f"--init-file={init_file}",
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,

@@ -24,9 +24,12 @@ from ewe_lab.stacks.webservers import APACHE_MODULES, LIGHTTPD_MODULES, Setup
 
 @dataclass(frozen=True)
 class OtherServer:
-    """A web server that the lab can start. program, module: the required program or Python module; package: its
-    package. prepare: writes the configuration, returns the command. max_connections: those that the server can keep
-    open and serve at once."""
+    """A web server that the lab can start.
+
+    about: a description for a report. program, module: the required program or Python module. package: its package.
+    prepare: writes the configuration, returns the command. max_connections: those that the server can keep open and
+    serve at once.
+    """
 
     name: str
     about: str
@@ -112,7 +115,10 @@ max_num_cached_files = 0
 
 
 def yaws(setup: Setup) -> list[str]:
-    """A process of Erlang for each connection. Nagle's algorithm is off: head and body are sent apart."""
+    """Write the configuration of Yaws; return the command.
+
+    Yaws has a process of Erlang for each connection. Nagle's algorithm is off: head and body are sent apart.
+    """
     text = YAWS_CONFIGURATION.format(directory=setup.directory, root=setup.root, port=setup.port)
     return [
         "env", f"HOME={setup.directory}", path_of_tool("erl"), "-noshell", "-noinput", "+K", "true",
@@ -141,9 +147,10 @@ settings = {{"server.daemonize": 0}}
 
 
 def mongrel2(setup: Setup) -> list[str]:
-    """One process of coroutines. It reads its settings from a database that m2sh makes from a file.
+    """Write the configuration of Mongrel2; return the command. Raises LabError.
 
-    Paths of files are relative to the directory of its chroot, which is / here.
+    Mongrel2 is one process of coroutines. It reads its settings from a database that m2sh makes from a file. Paths
+    of files are relative to the directory of its chroot, which is / here.
     """
     text = MONGREL2_CONFIGURATION.format(
         directory=setup.directory, root=str(setup.root).lstrip("/"), port=setup.port
@@ -172,7 +179,7 @@ def mongrel2_version() -> str:
 
 
 def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
-    """Return Apache httpd under a model."""
+    """Return Apache httpd under a model (MPM). maximum: of connections at once."""
     module = f"{APACHE_MODULES}/mod_mpm_{mpm}.so"
     ssl = f"{APACHE_MODULES}/mod_ssl.so"
     return OtherServer(
@@ -203,7 +210,7 @@ OTHER_SERVERS = {
             "nginx-light",
             webservers.nginx,
             "nginx",
-            tls="/",
+            tls="/",  # no further file: `/` exists
             caches="open files, a second",
         ),
         other_apache("event", "Apache httpd, event MPM", 4000),

@@ -100,7 +100,7 @@ def programs_directory(lab: Bench) -> Path:
 
 
 def write_blog(lab: Bench) -> None:
-    """Write the files that the blog's main page includes."""
+    """Write the files that the blog's main page includes, each with FUNCTIONS_PER_FILE functions."""
     directory = programs_directory(lab)
     for part in range(INCLUDED_FILES):
         functions = (BLOG_FUNCTION.format(part=part, number=number) for number in range(FUNCTIONS_PER_FILE))

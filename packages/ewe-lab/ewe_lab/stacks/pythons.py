@@ -49,7 +49,7 @@ async def application(scope, receive, send):
 
 
 def http_server(setup: Setup) -> list[str]:
-    """The server of the standard library: a thread for each connection, with keep-alive."""
+    """Return the command of the standard library's server: a thread for each connection, with keep-alive."""
     return [
         sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--protocol", "HTTP/1.1",
         "--directory", str(setup.root), str(setup.port),
@@ -57,7 +57,10 @@ def http_server(setup: Setup) -> list[str]:
 
 
 def gunicorn(setup: Setup) -> list[str]:
-    """One worker with four threads that read requests themselves."""
+    """Write an application that sends files; return the command of gunicorn.
+
+    gunicorn has one worker here, with four threads that read requests themselves.
+    """
     setup.write("lab_wsgi.py", WSGI.format(root=str(setup.root)))
     return gunicorn_with(setup, "lab_wsgi:application", "--chdir", str(setup.directory))
 
@@ -72,7 +75,7 @@ def gunicorn_with(setup: Setup, application: str, *options: str) -> list[str]:
 
 
 def uvicorn(setup: Setup) -> list[str]:
-    """One process, one event loop."""
+    """Write an application that sends files; return the command of uvicorn: one process, one event loop."""
     setup.write("lab_asgi.py", ASGI.format(root=str(setup.root)))
     return uvicorn_with(setup, "lab_asgi:application", "--app-dir", str(setup.directory))
 
@@ -86,7 +89,10 @@ def uvicorn_with(setup: Setup, application: str, *options: str) -> list[str]:
 
 
 def waitress(setup: Setup) -> list[str]:
-    """An event loop that hands complete requests to four threads."""
+    """Write an application that sends files; return the command of waitress.
+
+    waitress has an event loop that hands complete requests to four threads.
+    """
     setup.write("lab_wsgi.py", WSGI.format(root=str(setup.root)))
     return [
         sys.executable, "-m", "waitress", "--listen", f"127.0.0.1:{setup.port}", "--threads", "4",
@@ -95,7 +101,10 @@ def waitress(setup: Setup) -> list[str]:
 
 
 def granian(setup: Setup) -> list[str]:
-    """An event loop in Rust that runs Python for each request."""
+    """Write an application that sends files; return the command of granian.
+
+    granian has an event loop in Rust that runs Python for each request.
+    """
     setup.write("lab_asgi.py", ASGI.format(root=str(setup.root)))
     options = ("--interface", "asgi", "--working-dir", str(setup.directory))
     return granian_with(setup, "lab_asgi:application", *options)

@@ -62,7 +62,7 @@ def own_directory(lab: Bench) -> Path:
 
 @contextmanager
 def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
-    """Run nginx, and php-fpm on the same core."""
+    """Run nginx, and php-fpm on the same core; yield the server and the path of the report."""
     directory = own_directory(lab)
     script, socket, core = directory / "report.php", directory / "socket", server_core()
     reports.write_page(script, database)
@@ -73,7 +73,7 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, 
             running(backends.fpm_command(directory, str(socket)), output, core, cwd=directory)
         )
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
-        os.chmod(socket, 0o666)
+        os.chmod(socket, 0o666)  # nginx's worker may run under another account
         behind = BackendProgram(script, f"unix:{socket}", "fastcgi", keeps=KEPT_CONNECTIONS > 0)
         setup = Setup(directory, free_port(), directory, behind=behind)
         command = [*lab.command_prefix, *webservers.nginx(setup)]
@@ -89,7 +89,7 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, 
 
 @contextmanager
 def datasette(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
-    """Run Datasette on the servers' core."""
+    """Run Datasette on the servers' core; yield the server and the path of the report."""
     directory = own_directory(lab)
     templates = directory / "templates"
     templates.mkdir()

@@ -106,7 +106,11 @@ max-queue = 2000
 
 @dataclass(frozen=True)
 class Scenario:
-    """A way from a gateway to a database. number: the paper's, "" for a way that the paper does not have."""
+    """A way from a gateway to a database. number: the paper's, "" for a way that the paper does not have.
+
+    through: how the program reaches the database (DIRECT, ODBC or DAEMON). keeps: the connections that it keeps
+    (NONE, POOL or SHARED). sql: the kinds of SQL that a request may use.
+    """
 
     number: str
     name: str
@@ -122,7 +126,7 @@ class Scenario:
             return self.through
         if database.name == SQLITE:
             return "sqlite"
-        return "ecpg" if self.gateway == CGI else "libpq"
+        return "ecpg" if self.gateway == CGI else "libpq"  # embedded SQL is the paper's scenario 1 alone
 
     def why_missing(self, database: LabDatabase) -> str:
         """Return the reason if the scenario cannot run here, with the package to install; else ""."""
@@ -167,8 +171,8 @@ def missing_php_module(database: LabDatabase) -> str:
     if not (php := find_tool("php-cgi")):
         return "apt install php-cgi"
     module, package = PHP_MODULES[database.name]
-    known = subprocess.run([php, "-m"], capture_output=True, text=True, timeout=30).stdout.split()
-    return "" if module in known else f"apt install {package}"
+    installed = subprocess.run([php, "-m"], capture_output=True, text=True, timeout=30).stdout.split()
+    return "" if module in installed else f"apt install {package}"
 
 
 def driver_of(name: str) -> str:
@@ -188,18 +192,22 @@ def c_string(text: str) -> str:
 
 
 def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon) -> Path:
-    """Return the program of a scenario, in a directory that all accounts may read. Raises LabError."""
+    """Build the program of a scenario; return it, in a directory that all accounts may read. Raises LabError.
+
+    A program is the file of its gateway (PROGRAMS), report.c, and report_PART.c, which connects to the database.
+    Names and addresses are constants of C, which the compiler is given as options.
+    """
     directory = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
     directory.chmod(0o755)
     part = scenario.part(database)
-    second = compiled.SOURCES / f"report_{part}.c"
+    connecting_source = compiled.SOURCES / f"report_{part}.c"
     defined = {"STATEMENT": REPORT, "DATABASE": database.source}
     if part == "libpq":
         defined["DATABASE"] = (
             f"{database.source} connect_timeout={CONNECT_TIMEOUT_S} options='{READ_ONLY_OPTION}'"
         )
     elif part == "ecpg":
-        second = translate_embedded_sql(directory)
+        connecting_source = translate_embedded_sql(directory)
         parameters = parameters_of(database)
         defined = {"DATABASE": parameters["dbname"], "PLACE": parameters["host"], "PORT": parameters["port"]}
         defined["ACCOUNT"] = parameters["user"]
@@ -212,7 +220,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
         defined |= {"DATABASE": DATABASE_NAME, "DAEMON": daemon.address}
     options = [f"-D{name}={c_string(text)}" for name, text in defined.items()]
     options += ["-Wl,--no-as-needed", "-I", str(HEADERS), "-I", str(compiled.SOURCES), "-I", POSTGRES_HEADERS]
-    options += [str(compiled.SOURCES / "report.c"), str(second)]
+    options += [str(compiled.SOURCES / "report.c"), str(connecting_source)]
     if part in LIBRARIES:
         options.append(LIBRARIES[part])
     if scenario.gateway == LIBCGI:
@@ -224,7 +232,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
 
 
 def parameters_of(database: LabDatabase) -> dict[str, str]:
-    """Return the words of PostgreSQL's connection string."""
+    """Return the parameters of PostgreSQL's connection string, by name."""
     return dict(word.partition("=")[::2] for word in database.source.split())
 
 
@@ -241,15 +249,15 @@ def odbc_string(database: LabDatabase) -> str:
 
 def translate_embedded_sql(directory: Path) -> Path:
     """Translate embedded SQL into C; return the file. Raises LabError."""
-    made = directory / "report_ecpg.c"
-    command = ["ecpg", "-o", str(made), str(compiled.SOURCES / "report_ecpg.pgc")]
+    c_file = directory / "report_ecpg.c"
+    command = ["ecpg", "-o", str(c_file), str(compiled.SOURCES / "report_ecpg.pgc")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=compiled.COMPILE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as reason:
         raise LabError(f"ecpg: {reason}") from None
     if done.returncode:
         raise LabError(f"ecpg failed: {last_line(done.stderr)}")
-    return made
+    return c_file
 
 
 @contextmanager
@@ -262,8 +270,8 @@ def start_scenario(
     """
     if why := scenario.why_missing(database):
         raise LabError(why)
-    asked = (daemon.pid,) if scenario.through == DAEMON else ()
-    tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *asked))
+    daemon_pids = (daemon.pid,) if scenario.through == DAEMON else ()
+    tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *daemon_pids))
     if scenario.gateway == XSWITCH:
         with php_page(lab, database, tested) as found:
             yield found, "/cgi-bin/report.php"
@@ -304,6 +312,6 @@ def write_page(path: Path, database: LabDatabase) -> None:
         parameters["options"] = f"'{READ_ONLY_OPTION}'"
         variables["SOURCE"] = "pgsql:" + ";".join(f"{name}={value}" for name, value in parameters.items())
     text = (compiled.SOURCES / "report.php").read_text()
-    for name, value in variables.items():
+    for name, value in variables.items():  # @NAME@ stands between single quotes in the page
         text = text.replace(f"@{name}@", value.replace("\\", "\\\\").replace("'", "\\'"))
     path.write_text(text)

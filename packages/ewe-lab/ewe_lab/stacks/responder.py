@@ -33,7 +33,10 @@ def serve(listener: socket.socket, answer: Answer) -> None:
 
 
 def converse(connection: socket.socket, answer: Answer) -> None:
-    """Answer the requests of one connection. Raises OSError, FastCGIError."""
+    """Answer the requests of one connection, until it ends or a request asks to close it.
+
+    Raises OSError, FastCGIError.
+    """
     responder = Responder()
     keep, params = False, dict[bytes, bytes]()
     while data := connection.recv(65536):
@@ -63,14 +66,14 @@ def answer_of(word: str) -> Answer:
 
 
 def main() -> None:
-    """Start the children and wait for a signal."""
+    """Start the children, which share the listening socket, and wait for a signal."""
     path, children, answer = sys.argv[1], int(sys.argv[2]), answer_of(sys.argv[3])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(1024)
         for _ in range(children):
             if not os.fork():
-                serve(listener, answer)
+                serve(listener, answer)  # does not return
         signal.pause()
 
 

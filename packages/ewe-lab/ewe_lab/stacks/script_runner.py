@@ -43,7 +43,7 @@ def output_of(script: str, variables: Mapping[str, str]) -> bytes:
         sys.stdout = text = io.TextIOWrapper(written, "utf-8")
         try:
             exec(code_of(script), {"__name__": "__main__", "__file__": script})
-        except SystemExit:
+        except SystemExit:  # sys.exit() ends a script, not the server
             pass
         finally:
             text.flush()
@@ -54,7 +54,8 @@ def output_of(script: str, variables: Mapping[str, str]) -> bytes:
 
 
 def parse_output(output: bytes) -> tuple[str, Head, bytes]:
-    """Return the status, the fields and the body of a script's output."""
+    """Return the status, the fields and the body of a script's output. `200 OK` if it names no status."""
+    # Lines may end with CR LF. Only those of the first 4 KB are replaced: the head is there, most of a body is not
     head, _, body = output.replace(b"\r\n", b"\n", output.count(b"\r\n", 0, 4096)).partition(b"\n\n")
     fields = [
         (name.strip(), value.strip()) for name, _, value in map(split_field, head.decode().splitlines())
@@ -70,6 +71,7 @@ def split_field(line: str) -> tuple[str, str, str]:
 
 def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer with the script that LAB_SCRIPT names: PEP 3333."""
+    # Without the objects of WSGI, such as wsgi.input
     variables = {name: value for name, value in environ.items() if isinstance(value, str)}
     status, fields, body = parse_output(output_of(SCRIPT_PATH, variables))
     start_response(status, fields)

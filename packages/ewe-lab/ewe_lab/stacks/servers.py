@@ -59,7 +59,10 @@ def run_ewe(
     prefix: Sequence[str] = (),
     variables: Sequence[tuple[str, str]] = (),
 ) -> Iterator[StartedServer]:
-    """Run ewe. It writes into `directory` only and ignores the settings of the user."""
+    """Run ewe; yield it when it listens. It writes into `directory` only and ignores the settings of the user.
+
+    model: a name, or MODULE:CLASS. variables: of the environment.
+    """
     # As usual, ewe looks up every request in a cgi-bin directory
     (directory / "cgi-bin").mkdir(exist_ok=True)
     command = [
@@ -72,7 +75,7 @@ def run_ewe(
         command += ["--tls-cert", str(certificate)]
         shown_command += ["--tls-cert", certificate.name]
     env = environment()
-    for name in ("PORT", "WEB_CONCURRENCY"):
+    for name in ("PORT", "WEB_CONCURRENCY"):  # ewe reads these two settings of hosting platforms
         env.pop(name, None)
     if ":" in model:  # the module may be in the directory in which the lab was started
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], os.getcwd()))
@@ -89,10 +92,10 @@ def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
     """Wait for ewe's banner; return the URL in it. Raises LabError."""
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
-        over = started.poll() is not None
+        has_ended = started.poll() is not None  # before its output is read, so that no last line is missed
         if found := re.search(r"https?://127\.0\.0\.1:\d+/", output_text(output)):
             return found[0]
-        if over:
+        if has_ended:
             break
         time.sleep(0.01)
     raise LabError(f"ewe did not start: {last_line(output_text(output))}")
@@ -110,20 +113,23 @@ def run_other_server(
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[StartedServer]:
-    """Run another server. options: of the server itself, and `--workers N` for a server of SEVERAL."""
+    """Run another server; yield it when it listens. Raises LabError.
+
+    options: of the server itself, and `--workers N` for one of MULTI_PROCESS_SERVERS.
+    """
     kind = other_servers.other_server(name)
     lacking = kind.why_missing or (kind.why_missing_for_tls() if certificate else "")
     if lacking:
         raise LabError(lacking)
     port = free_port()
-    own, processes = without_workers(options)
+    own_options, processes = without_workers(options)
     if processes > 1 and name not in other_servers.MULTI_PROCESS_SERVERS:
         raise LabError(f"the lab starts {name} with one process only")
     command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
     scheme = "https" if certificate else "http"
     with (
         tempfile.TemporaryFile() as output,
-        running([*prefix, *command, *own], output, core, cwd=directory, env=environment()) as started,
+        running([*prefix, *command, *own_options], output, core, cwd=directory, env=environment()) as started,
     ):
         wait_for_port(started, port, output, kind.name)
         about = " ".join((kind.about, *options))
@@ -131,13 +137,13 @@ def run_other_server(
 
 
 def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
-    """Return options without `--workers N`, and N."""
+    """Return options without `--workers N`, and N; 1 without it."""
     found = list(options)
     if "--workers" not in found:
         return found, 1
-    at = found.index("--workers")
-    processes = int(found[at + 1])
-    del found[at : at + 2]
+    index = found.index("--workers")
+    processes = int(found[index + 1])
+    del found[index : index + 2]
     return found, processes
 
 
@@ -145,7 +151,7 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
 def run_nginx(
     *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
 ) -> Iterator[StartedServer]:
-    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
+    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does; yield it."""
     with run_other_server(
         "nginx", root=root, directory=directory, core=core, access_log=access_log
     ) as server:
@@ -169,7 +175,10 @@ def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes]
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process listens at a TCP port, in the network of `pid`. Read from /proc, without connecting."""
+    """Whether a process listens at a TCP port, in the network of `pid`. Read from /proc: a connection would count.
+
+    The process may be another one, such as a child of `pid`.
+    """
     for file in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]
@@ -177,6 +186,7 @@ def listens(pid: int, port: int) -> bool:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            local_address, state = fields[1], fields[3]  # the address is IP:PORT, in hexadecimal digits
+            if state == TCP_LISTEN and int(local_address.rpartition(":")[2], 16) == port:
                 return True
     return False

@@ -62,11 +62,8 @@ TYPE_4 = JDBCDriver("org.postgresql.Driver", "jdbc:postgresql://{location}")
 
 def why_missing() -> str:
     """Return the reason if servlets cannot run here, else ""."""
-    return (
-        ""
-        if find_tool("java") and Path(JAVA_DIRECTORY).exists() and BUILT_APPLICATION.exists()
-        else NOT_BUILT
-    )
+    is_built = Path(JAVA_DIRECTORY).exists() and BUILT_APPLICATION.exists()
+    return "" if find_tool("java") and is_built else NOT_BUILT
 
 
 def build() -> None:

@@ -55,6 +55,7 @@ def application(environ: Mapping[str, Any], start_response: Start) -> Iterable[b
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"No such tier.\n"]
     count, headers = count_visit(tier, environ)
+    # Only the tier `url` reads the query of this link
     page = f"<p>Visit {count}. <a href='?visits={count}'>Again</a></p>\n".encode()
     headers += [("Content-Type", "text/html; charset=utf-8"), ("Content-Length", str(len(page)))]
     start_response("200 OK", headers)
@@ -73,6 +74,7 @@ def count_visit(tier: str, environ: Mapping[str, Any]) -> tuple[int, Headers]:
     if tier == "cookie":
         count = checked_count(value) + 1
         return count, cookie_of(sign(count))
+    # A name that this server cannot have made is not used: it would become the name of a file
     name = value if SESSION_NAME.fullmatch(value) else secrets.token_hex(16)
     store = {"memory": count_in_memory, "file": count_in_file, "daemon": count_in_daemon}[tier]
     return store(name), cookie_of(name) if name != value else []
@@ -89,7 +91,7 @@ def sign(count: int) -> str:
 
 
 def checked_count(value: str) -> int:
-    """Return the count of a cookie, 0 if its signature is wrong."""
+    """Return the count of a cookie, 0 if its signature is wrong or it has none."""
     count, _, signature = value.partition(".")
     if not re.fullmatch(r"[0-9]{1,9}", count):
         return 0
@@ -104,7 +106,7 @@ def count_in_memory(name: str) -> int:
 
 
 def count_in_file(name: str) -> int:
-    """Count in a file, which is replaced as a whole."""
+    """Count in a file, which is replaced as a whole; return the count. Visits of other processes may be lost."""
     path = Path(os.environ[SESSIONS], name)
     with lock:
         try:
@@ -118,7 +120,7 @@ def count_in_file(name: str) -> int:
 
 
 def count_in_daemon(name: str) -> int:
-    """Count in a table. This thread keeps its connection to the daemon."""
+    """Count in a table; return the count. This thread keeps its connection to the daemon."""
     if not hasattr(kept, "client"):
         kept.client = Client(os.environ[DAEMON])
     try:

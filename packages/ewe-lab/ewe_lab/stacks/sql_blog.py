@@ -64,10 +64,12 @@ class BlogSetup:
         shutil.copytree(sample() / "htdocs", root)
         with (
             fill_database(lab, self.database, root.parent) as database,
-            databases.daemon(lab, database, name=DATABASE_NAME) as asked,
+            databases.daemon(lab, database, name=DATABASE_NAME) as running_daemon,
         ):
-            options = ("--dbd", asked.address, *self.options)
-            tested = ServerUnderTest(self.name, model=self.model, options=options, other_pids=(asked.pid,))
+            options = ("--dbd", running_daemon.address, *self.options)
+            tested = ServerUnderTest(
+                self.name, model=self.model, options=options, other_pids=(running_daemon.pid,)
+            )
             with lab.start(tested, root) as server:
                 yield server, database.pids, ("/", f"/post?id={posts()[-1].number}")
 
@@ -86,11 +88,11 @@ def sample() -> Path:
 
 @contextmanager
 def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDatabase]:
-    """Make a database with the blog."""
+    """Make a database with the blog; yield it. directory: for the file of SQLite."""
     if database == SQLITE:
         path = directory / "blog.db"
         connection = sqlite3.connect(path)
-        with connection:
+        with connection:  # commits at the end
             connection.executescript((sample() / "schema.sql").read_text())
             for statement, rows in insert_statements():
                 connection.executemany(statement, rows)

@@ -69,7 +69,7 @@ def command(directory: Path) -> list[str]:
 
 
 def serves_files(setup: Setup) -> list[str]:
-    """Tomcat's own servlet for files, 200 threads."""
+    """Write the configuration of a Tomcat that serves files by its own servlet; return the command."""
     (setup.directory / "conf").mkdir(exist_ok=True)
     text = server_xml(setup.port, setup.root)
     setup.write("conf/server.xml", text)
@@ -88,7 +88,7 @@ def version() -> str:
 # Servlets and JSP pages
 
 COMPILE_TIMEOUT_S = 60  # seconds
-JSP = """\
+WEB_XML_WITH_JSP = """\
 <web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0">
   <servlet>
     <servlet-name>jsp</servlet-name>
@@ -133,12 +133,15 @@ def missing_packages() -> str:
 def serves_programs(
     where: Path, port: int, servlets: Mapping[str, str], pages: Mapping[str, str]
 ) -> list[str]:
-    """Servlets and JSP pages. servlets: the answer of each path; pages: the JSP text of each file name."""
+    """Write a Tomcat with servlets and JSP pages into `where`; return the command that starts it. Raises LabError.
+
+    servlets: the answer of each path. pages: the JSP text of each file name.
+    """
     root = where / "webapps" / "ROOT"
     for directory in (root, where / "conf"):
         directory.mkdir(parents=True, exist_ok=True)
     (where / "conf" / "server.xml").write_text(server_xml(port, root, pages=bool(pages)))
-    (where / "conf" / "web.xml").write_text(JSP)
+    (where / "conf" / "web.xml").write_text(WEB_XML_WITH_JSP)
     write_application(root, servlets, TOMCAT / "lib" / "servlet-api.jar")
     for name, page in pages.items():
         (root / name).write_text(page)
@@ -159,13 +162,13 @@ def write_application(root: Path, servlets: Mapping[str, str], library: Path) ->
 
 
 def java_bytes(text: str) -> str:
-    """Return a Java expression for the bytes of a text."""
+    """Return a Java expression for the bytes of a text: a string in double quotes, with escapes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}".getBytes()'
 
 
 def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) -> None:
-    """Compile servlets. Raises LabError."""
+    """Compile servlets into the directory `classes`. sources: text by name of the class. Raises LabError."""
     if not sources:
         return
     from ewe.xswitch.tools.java import JAVAC  # late: it imports much of X-Switch

@@ -98,6 +98,7 @@ class TimedStream(BlockingStream):
         self.times: list[float] = []
 
     async def next_request(self, seconds: float) -> bytes:
+        """Note the time of the request before, whose response has been sent by now; then wait for the next."""
         if self.began:
             self.times.append(time.perf_counter() - self.began)
         found = await super().next_request(seconds)
@@ -131,14 +132,15 @@ class LazyFork(Fork):
     """A process per connection. It is reaped when the next connection comes, without signals, as in EWE."""
 
     def serve(self, listener: Listener) -> None:
+        """Accept, reap the children that have ended meanwhile, and fork, until the listener is closed."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
-        orphans.adopt_orphans()
+        orphans.adopt_orphans()  # as Fork does
         while not listener.closed:
             accepted = self.next_connection(listener)
             self.reap()
             if accepted is not None:
                 self.start(accepted)
-        while self.children:
+        while self.children:  # the server stops, and no connection will wake it for them
             self.reap()
             time.sleep(REAP_EVERY_S)
 
@@ -147,9 +149,11 @@ class PidfdFork(Fork):
     """A process per connection. A pidfd reports the end of a child, instead of a signal."""
 
     def serve(self, listener: Listener) -> None:
+        """Wait for connections and for the ends of children at the same time, until no child is left."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         orphans.adopt_orphans()
         while not listener.closed or self.children:
+            # At most one connection at a time, none without room for its child; `ended`: pidfds of ended children
             accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
             for descriptor in ended:
                 listener.unwatch(descriptor)
@@ -158,5 +162,5 @@ class PidfdFork(Fork):
             for each in accepted:
                 before = set(self.children)
                 self.start(each)
-                for child in set(self.children) - before:
+                for child in set(self.children) - before:  # the one that start() has added
                     listener.watch(os.pidfd_open(child), select.EPOLLIN)

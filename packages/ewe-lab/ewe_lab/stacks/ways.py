@@ -112,8 +112,8 @@ class ServingStack:
 
             if not Path(JAVA_DIRECTORY).exists():
                 return f"{self.name} is left out: ewe-xswitch java builds the engine"
-        needs = [self.front.partition("-")[0], self.by, self.language]
-        if self.language == "php" and self.by in ("cgi", "xswitch"):
+        needs = [self.front.partition("-")[0], self.by, self.language]  # apache-prefork needs apache
+        if self.language == "php" and self.by in ("cgi", "xswitch"):  # both run PHP by this program
             needs.append("php-cgi")
         lacking = [
             PACKAGES[name][1] for name in needs if name in PACKAGES and not find_tool(PACKAGES[name][0])
@@ -180,9 +180,11 @@ def served(
 ) -> Iterator[tuple[RunningServer, str]]:
     """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
 
-    root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI.
+    root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI. Raises LabError,
+    which names the package if one is missing.
 
-    Raises LabError, which names the package if one is missing.
+    There are four cases: Tomcat; ewe alone; a process that runs the program, behind ewe; and such a process, or
+    none, behind another web server.
     """
     if lacking := way.why_missing or (way.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
@@ -215,6 +217,7 @@ def served(
         certificate = lab.certificate() if tls else None
         setup = Setup(directory, free_port(), site, certificate, processes=way.processes, behind=behind)
         env = environment() | php_settings(directory, way.opcache)
+        # env: mod_php runs in the web server itself
         with running(command_of(way, setup), output, server_core(), cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
@@ -232,7 +235,10 @@ def script_of(stack: ServingStack) -> str:
 def by_ewe(
     lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
 ) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch. root: as in served()."""
+    """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch; yield the server and the path.
+
+    root: as in served().
+    """
     options = (
         (*stack.options, *options)
         if root
@@ -260,11 +266,15 @@ def path_of(lab: Bench, stack: ServingStack) -> str:
 
 
 def xswitch_settings(lab: Bench, stack: ServingStack) -> tuple[str, ...]:
-    """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache."""
+    """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache.
+
+    () if the settings stay as they are. The longer queues hold all users of a load, which are one user here.
+    """
     lines = []
     if stack.children:
         lines += [f"max-engines-per-user = {stack.children}", "max-queue-per-user = 2000", "max-queue = 2000"]
     if stack.opcache is not None:
+        # The table replaces X-Switch's own variables of this language, so these two are repeated
         variables = {"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"}
         variables |= php_settings(lab.directory, stack.opcache)
         pairs = ", ".join(f'{name} = "{value}"' for name, value in variables.items())
@@ -293,7 +303,7 @@ def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
 
 @contextmanager
 def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
-    """Serve a servlet or a JSP page by Tomcat, on the server's core."""
+    """Serve a servlet or a JSP page by Tomcat, on the server's core; yield the server and the path."""
     directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
     servlets = {stack.program: PAGES["servlet"] if stack.program == "page" else stack.page}
@@ -308,7 +318,7 @@ def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, 
 
 
 def command_of(stack: ServingStack, setup: Setup) -> list[str]:
-    """Return the command of a web server."""
+    """Write the configuration of a web server; return its command."""
     if stack.front == "nginx":
         return webservers.nginx(setup)
     if stack.front == "lighttpd":
@@ -324,7 +334,7 @@ def command_of(stack: ServingStack, setup: Setup) -> list[str]:
 def backend(
     stack: ServingStack, directory: Path, programs: Path, output: IO[bytes]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Start the process that runs the program; yield its address and its pid. "" if the web server runs it."""
+    """Start the process that runs the program; yield its address and pid; "" and () if the web server runs it."""
     if not stack.is_backed:
         yield "", ()
         return
@@ -358,5 +368,5 @@ def backend(
             wait_for_port(started, port, output, stack.by)
         else:
             backends.wait_for_socket(started, socket, output, stack.by)
-            os.chmod(socket, 0o666)
+            os.chmod(socket, 0o666)  # the web server may run under another account
         yield address, (started.pid,)

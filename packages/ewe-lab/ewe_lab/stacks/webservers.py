@@ -107,7 +107,10 @@ FASTCGI_PARAMS = {
 
 
 def nginx(setup: Setup) -> list[str]:
-    """One worker; its file cache re-checks a file after a second, as ewe does. Programs: fastcgi, uwsgi."""
+    """Write the configuration of nginx; return the command. Programs: fastcgi, uwsgi.
+
+    nginx has one worker by default. Its file cache re-checks a file after a second, as ewe does.
+    """
     upstream, location = nginx_behind(setup.behind, setup.port) if setup.behind else ("", "")
     text = NGINX.format(
         directory=setup.directory,
@@ -126,7 +129,10 @@ def nginx(setup: Setup) -> list[str]:
 
 
 def nginx_behind(behind: BackendProgram, port: int) -> tuple[str, str]:
-    """Return the blocks `upstream` and `location` for a program."""
+    """Return the blocks `upstream` and `location` for a program.
+
+    A script gets every URL; without a script each URL of a PHP file runs that file.
+    """
     upstream = NGINX_UPSTREAM.format(
         address=behind.address, keepalive=f"keepalive {KEPT_CONNECTIONS};" if behind.keeps else ""
     )
@@ -217,16 +223,18 @@ def has_mod_perl() -> bool:
 
 
 def apache(mpm: str) -> Callable[[Setup], list[str]]:
-    """Apache httpd under one of its three models, with their usual limits.
+    """Return the function that writes the configuration of Apache httpd under a model, and returns the command.
 
-    Programs: fastcgi, uwsgi, cgi, mod_php, mod_perl. mod_php needs prefork, because PHP is not thread-safe.
-    mod_perl runs an unmodified CGI script in an interpreter of the server, compiled once (ModPerl::Registry).
+    mpm: one of Apache's three models, with its usual limits. Programs: fastcgi, uwsgi, cgi, mod_php, mod_perl.
+    mod_php needs prefork, because PHP is not thread-safe. mod_perl runs an unmodified CGI script in an interpreter
+    of the server, compiled once (ModPerl::Registry).
     """
 
     def prepare(setup: Setup) -> list[str]:
+        """Write apache.conf; return the command."""
         behind = setup.behind
         names, handler = APACHE_HANDLERS[behind.gateway] if behind else ((), "")
-        files = {"php": mod_php()}
+        files = {"php": mod_php()}  # the only module whose file is not named after it
         lines = [
             f"LoadModule {name}_module {files.get(name) or f'{APACHE_MODULES}/mod_{name}.so'}"
             for name in (f"mpm_{mpm}", "authz_core", "mime", "dir", *names)
@@ -288,7 +296,10 @@ ssl.openssl.ssl-conf-cmd = ( "MinProtocol" => "TLSv1.2", "CipherString" => "DEFA
 
 
 def lighttpd(setup: Setup) -> list[str]:
-    """One process, as by default, or several workers of one parent. Programs: fastcgi, cgi."""
+    """Write the configuration of lighttpd; return the command. Programs: fastcgi, cgi.
+
+    lighttpd is one process, as by default, or several workers of one parent.
+    """
     text = LIGHTTPD.format(
         directory=setup.directory,
         root=setup.root,
@@ -301,14 +312,17 @@ def lighttpd(setup: Setup) -> list[str]:
 
 
 def lighttpd_behind(behind: BackendProgram) -> str:
-    """Return the module and the handler for a program."""
+    """Return the lines that load the module for a program, and set its handler."""
     extension = behind.script.suffix if behind.script else ".php"
     if behind.gateway == "cgi":
         handler = f'cgi.assign = ( "{extension}" => "" )'  # the script's first line names its interpreter
     else:
-        host, _, rest = behind.address.rpartition(":")
-        where = f'"socket" => "{rest}"' if host == "unix" else f'"host" => "{host}", "port" => {rest}'
-        options = f'{where}, "check-local" => "disable"'
+        host, _, path_or_port = behind.address.rpartition(":")
+        if host == "unix":
+            address_options = f'"socket" => "{path_or_port}"'
+        else:
+            address_options = f'"host" => "{host}", "port" => {path_or_port}'
+        options = f'{address_options}, "check-local" => "disable"'  # lighttpd need not find the file itself
         handler = f'fastcgi.server = ( "{extension}" => (( {options} )) )'
     index = "" if behind.script else '\nindex-file.names += ( "index.php" )'
     return f'server.modules += ( "mod_{behind.gateway}" )\n{handler}{index}'
@@ -342,7 +356,7 @@ H2O_TLS = """\
 
 
 def h2o(setup: Setup) -> list[str]:
-    """One thread."""
+    """Write the configuration of h2o, with one thread; return the command."""
     text = H2O.format(
         directory=setup.directory,
         root=setup.root,
@@ -367,7 +381,7 @@ http://127.0.0.1:{port} {{
 
 
 def caddy(setup: Setup) -> list[str]:
-    """Go's scheduler on one core."""
+    """Write the configuration of Caddy; return the command. It has Go's scheduler on one core."""
     text = CADDY.format(directory=setup.directory, root=setup.root, port=setup.port)
     return [
         path_of_tool("caddy"),

@@ -120,7 +120,7 @@ def modules(php: str) -> list[str]:
 
 @contextmanager
 def wordpress(lab: Bench) -> Iterator[WordPressSite]:
-    """Install WordPress for the block."""
+    """Install WordPress and a database for it; yield the site. Both end with the block."""
     if packages := missing_packages():
         raise LabError(f"WordPress is left out: apt install {packages}")
     root = Path(tempfile.mkdtemp(prefix="wordpress-", dir=lab.directory))
@@ -157,6 +157,7 @@ def install(root: Path, password: str) -> int:
     installer.write_text(INSTALLER)
     # WordPress writes an email to its new administrator: no program may send it.
     command = ["php", "-d", "sendmail_path=/bin/true", "-d", "display_errors=stderr", str(installer)]
+    # The installer writes `post NUMBER` last; output has its errors, too
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
@@ -165,7 +166,7 @@ def install(root: Path, password: str) -> int:
                 status = started.wait(INSTALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 raise LabError(f"WordPress's installer did not end within {INSTALL_TIMEOUT_S:g} s") from None
-            said = last_line(output_text(output))
-            if status or not said.startswith("post "):
-                raise LabError(f"WordPress could not be installed: {said}")
-            return int(said.removeprefix("post "))
+            last_output = last_line(output_text(output))
+            if status or not last_output.startswith("post "):
+                raise LabError(f"WordPress could not be installed: {last_output}")
+            return int(last_output.removeprefix("post "))
