@@ -93,7 +93,7 @@ class Measured:
 
 
 class LoopClient:
-    """One client: one connection at a time. began, connected: times of time.perf_counter()."""
+    """One client: one connection at a time. began, connected_at: by time.perf_counter(); 0.0: not yet."""
 
     def __init__(self, load: ClosedLoad) -> None:
         self.load = load
@@ -103,7 +103,7 @@ class LoopClient:
         """Begin a connection for the next request, and send it if the connection is there. Raises OSError."""
         self.asked += 1
         self.answer = self.load.answer()
-        self.connected = 0.0
+        self.connected_at = 0.0
         self.began = time.perf_counter()
         address = self.load.address
         self.sock = socket.socket(socket.AF_INET6 if len(address) > 2 else socket.AF_INET)
@@ -112,21 +112,23 @@ class LoopClient:
             if self.load.source:
                 self.sock.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 self.sock.bind((self.load.source, 0))
-            number = self.sock.connect_ex(address)
+            error = self.sock.connect_ex(address)
             # Over the loopback network the connection is there by now, and a second connect(2) tells. Its time is
             # then measured without the wait for a turn of the loop.
-            self.go_on(self.sock.connect_ex(address) if number == errno.EINPROGRESS else number)
+            if error == errno.EINPROGRESS:
+                error = self.sock.connect_ex(address)
+            self.send_if_connected(error)
         except BaseException:
             self.sock.close()
             raise
 
-    def go_on(self, number: int) -> None:
-        """Send the request if the connection is open. number: the errno of connect(2). Raises OSError."""
-        if number in (0, errno.EISCONN):
-            self.connected = time.perf_counter()
+    def send_if_connected(self, error: int) -> None:
+        """Send the request if the connection is open. error: the errno of connect(2). Raises OSError."""
+        if error in (0, errno.EISCONN):
+            self.connected_at = time.perf_counter()
             self.sock.send(self.load.request)
-        elif number not in (errno.EINPROGRESS, errno.EALREADY):
-            raise OSError(number, os.strerror(number))
+        elif error not in (errno.EINPROGRESS, errno.EALREADY):
+            raise OSError(error, os.strerror(error))
 
 
 class ClosedLoop:
@@ -134,29 +136,29 @@ class ClosedLoop:
 
     def __init__(self, load: ClosedLoad) -> None:
         self.load = load
-        self.found = Measured()
+        self.results = Measured()
         self.waiting: dict[int, LoopClient] = {}  # by the descriptor of the connection
         self.poll = select.poll()
         self.over = False
 
     def run(self) -> Measured:
         """Run the clients to their end."""
-        found, own_cpu, began = self.found, time.thread_time(), time.perf_counter()
+        results, own_cpu, began = self.results, time.thread_time(), time.perf_counter()
         self.until = began + self.load.seconds
         try:
             for _ in range(self.load.clients):
                 self.ask(LoopClient(self.load))
             while self.waiting and not self.over:
                 if events := self.poll.poll(self.load.stall_timeout_s * 1000):
-                    self.go_on(events)
+                    self.handle_events(events)
                 else:
                     self.end_silent_requests()
         finally:
-            found.seconds = time.perf_counter() - began
-            found.own_cpu_s = time.thread_time() - own_cpu
+            results.seconds = time.perf_counter() - began
+            results.own_cpu_s = time.thread_time() - own_cpu
             for client in self.waiting.values():
                 client.sock.close()
-        return found
+        return results
 
     def ask(self, client: LoopClient) -> None:
         """Have a client send requests until one of them waits for the server, or none is left."""
@@ -166,40 +168,41 @@ class ClosedLoop:
             except OSError as error:
                 self.count_fault(error)
             else:
-                number = client.sock.fileno()
-                self.waiting[number] = client
-                self.poll.register(number, select.POLLIN if client.connected else select.POLLOUT)
+                descriptor = client.sock.fileno()
+                self.waiting[descriptor] = client
+                self.poll.register(descriptor, select.POLLIN if client.connected_at else select.POLLOUT)
                 return
             if time.perf_counter() >= self.until:
                 return
 
-    def go_on(self, events: list[tuple[int, int]]) -> None:
-        """Go on with the clients whose connections have events."""
-        for number, _ in events:
+    def handle_events(self, events: list[tuple[int, int]]) -> None:
+        """Go on with each client whose connection has an event."""
+        for descriptor, _ in events:
             if self.over:
                 return
-            self.event(number, self.waiting[number])
+            self.handle_event(descriptor, self.waiting[descriptor])
 
-    def event(self, number: int, client: LoopClient) -> None:
-        """Go on with a client whose connection has an event."""
+    def handle_event(self, descriptor: int, client: LoopClient) -> None:
+        """Finish the connection of a client, or read its answer."""
         try:
-            if not client.connected:
-                client.go_on(client.sock.connect_ex(self.load.address))
-                self.poll.modify(number, select.POLLIN if client.connected else select.POLLOUT)
+            if not client.connected_at:
+                # As in ask(): the second connect(2) tells whether the first has succeeded.
+                client.send_if_connected(client.sock.connect_ex(self.load.address))
+                self.poll.modify(descriptor, select.POLLIN if client.connected_at else select.POLLOUT)
                 return
             if not client.answer.feed(client.sock.recv(RECEIVE_BYTES)):
                 return
         except (OSError, WrongAnswer) as error:
             self.count_fault(error)
         else:
-            self.found.connects_s.append(client.connected - client.began)
-            self.found.times_s.append(time.perf_counter() - client.began)
-        self.finish(number)
+            self.results.connects_s.append(client.connected_at - client.began)
+            self.results.times_s.append(time.perf_counter() - client.began)
+        self.finish(descriptor)
 
-    def finish(self, number: int) -> None:
+    def finish(self, descriptor: int) -> None:
         """Let the client of a finished request ask again."""
-        client = self.waiting.pop(number)
-        self.poll.unregister(number)
+        client = self.waiting.pop(descriptor)
+        self.poll.unregister(descriptor)
         client.sock.close()
         if time.perf_counter() < self.until:
             self.ask(client)
@@ -207,11 +210,11 @@ class ClosedLoop:
     def end_silent_requests(self) -> None:
         """End the requests that wait: the server has been silent too long for all of them."""
         silent = list(self.waiting)
-        for number in silent:
+        for descriptor in silent:
             self.count_fault(ClientsTimedOut(len(silent), self.load.clients, self.load.stall_timeout_s))
-            self.finish(number)
+            self.finish(descriptor)
 
     def count_fault(self, error: Exception) -> None:
         """Count a fault."""
-        self.found.faults[self.load.fault(error)] += 1
+        self.results.faults[self.load.fault(error)] += 1
         self.over = self.load.stops

@@ -109,7 +109,7 @@ def may_keep_alive(stream: Stream, site: Site, request: Request) -> bool:
         request.keep_alive
         and site.persistent
         and not stream.stopping
-        and stream.requests != site.config.requests
+        and stream.requests != site.config.requests  # 0, no limit, never equals a count of 1 or more
         and (request.body is NO_BODY or request.body.may_be_skipped())
     )
 
@@ -236,7 +236,7 @@ async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, 
                     raise Disconnected
                 raise HTTPError(400, "the client ended within a head")
             pending += data
-            if not skipped and not checked:
+            if not skipped and not checked:  # CR and LF may come separately
                 pending, skipped = without_empty_line(pending)
     except Timeout:
         late = HTTPError(408, f"the head did not come in {timeout:g} s (head-timeout)")

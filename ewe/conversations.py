@@ -90,7 +90,7 @@ class Conversations:
 
     def stop(self, asked_to_abort: Flag, run: Run | None = None) -> None:
         """Stop the applications that start() or a conversation has started in this process. run: as in start()."""
-        if "ewe.gateway.asgi" not in sys.modules:
+        if "ewe.gateway.asgi" not in sys.modules:  # no application can have been started
             return
         from ewe.gateway.asgi import stop_all
 

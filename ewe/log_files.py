@@ -70,16 +70,16 @@ class Counter:
     """A counter that several processes can share. Each call is atomic, also in a signal handler."""
 
     def __init__(self) -> None:
-        self.own = 0
-        self.descriptor = -1
+        self.local_count = 0
+        self.descriptor = -1  # of the eventfd; -1: the count is local_count, of this process alone
 
     def share(self) -> None:
         """Share the counter with processes that are forked later, by an eventfd(2) if the system has it."""
         if not hasattr(os, "eventfd"):
-            return  # each process counts separately
+            return
         try:
-            self.descriptor = os.eventfd(self.own, EVENTFD_FLAGS)
-        except OSError:  # no descriptor is left: each process counts separately
+            self.descriptor = os.eventfd(self.local_count, EVENTFD_FLAGS)
+        except OSError:  # no descriptor is left
             return
         # Not at exit: a process that has closed all descriptors may use the number for another file.
         weakref.finalize(self, os.close, self.descriptor).atexit = False
@@ -87,16 +87,17 @@ class Counter:
     def add(self, count: int) -> None:
         """Add to the counter."""
         if self.descriptor < 0:
-            self.own += count
+            self.local_count += count
         elif count:
             os.write(self.descriptor, count.to_bytes(8, sys.byteorder))
 
     def take(self) -> int:
         """Return the count, and reset it to 0."""
         if self.descriptor < 0:
-            count, self.own = self.own, 0
+            count, self.local_count = self.local_count, 0
             return count
         try:
+            # A read of an eventfd resets it to 0, and fails if it is 0.
             return int.from_bytes(os.read(self.descriptor, 8), sys.byteorder)
         except BlockingIOError:
             return 0
@@ -111,7 +112,8 @@ class Counter:
 class Losses:
     """The lost lines of one log. unreported: the number since the last report. total: the number since the start.
 
-    last: one number, the time.monotonic() of the last report of a loss; 0.0 while no line is lost.
+    last: one number, in memory that can be shared: the time.monotonic() of the last report of a loss; 0.0 while no
+    line is lost.
     """
 
     def __init__(self) -> None:

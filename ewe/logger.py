@@ -183,7 +183,7 @@ def stamp() -> str:
     if second != Stamp.second:
         local = time.localtime(second)
         clock = time.strftime("%H:%M:%S %z", local)
-        Stamp.text = f"[{local[2]:02}/{MONTHS[local[1] - 1]}/{local[0]}:{clock}]"
+        Stamp.text = f"[{local.tm_mday:02}/{MONTHS[local.tm_mon - 1]}/{local.tm_year}:{clock}]"
         Stamp.second = second
     return Stamp.text
 

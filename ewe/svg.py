@@ -52,7 +52,7 @@ def shortened(text: str, room: float, size: float = NORMAL) -> str:
 
 @dataclass
 class Picture:
-    """An SVG picture. name: unique in the page; title, text: for screen readers."""
+    """An SVG picture. name: unique in the page; title, text: for screen readers. kind: the CSS class of a part."""
 
     name: str
     title: str
@@ -161,6 +161,7 @@ def nice_step(span: float, most: int) -> float:
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return the multiples of nice_step() from low to high."""
     step = nice_step(high - low, most)
     first = math.ceil(low / step - 1e-9)
     return [step * index for index in range(first, math.floor(high / step + 1e-9) + 1)]

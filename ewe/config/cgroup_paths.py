@@ -18,6 +18,7 @@ def mount_of(proc: str, controller: str = "") -> str:
     try:
         with open(f"{proc}/self/mountinfo", encoding="utf-8") as file:
             for line in file:
+                # proc(5) describes the fields; \040 is a space.
                 before, _, after = line.partition(" - ")
                 kind, _, options = after.split()[:3]
                 if kind == ("cgroup" if controller else "cgroup2") and (

@@ -50,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Write the message to standard error, and raise SystemExit with the status."""
-        flush()  # what --help and --version have said
+        flush_stdout()  # what --help and --version have said
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
@@ -77,17 +77,17 @@ def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[
             try:
                 done = main(*args, **kwargs)
             except BrokenPipeError:
-                flush()
+                flush_stdout()
                 return status
-            return done if flush() else status
+            return done if flush_stdout() else status
 
         return run
 
     return decorated
 
 
-def flush() -> bool:
-    """Flush standard output. If its reader has gone, lead it to /dev/null and return False."""
+def flush_stdout() -> bool:
+    """Flush standard output. Return False if its reader has gone; Python's flush at exit then goes to /dev/null."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -121,7 +121,7 @@ class Examined(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def examined(pattern: str) -> Examined:
-    """Examine a pattern; one that is too large counts as harmless. Raises re.error."""
+    """Examine a pattern; one that is too large to examine counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
     named = characters_named(parsed)
     flags = parsed.state.flags
@@ -134,17 +134,18 @@ def examined(pattern: str) -> Examined:
     try:
         whole = automaton.sequence(parsed)
         if automaton.explodes or automaton.walks_twice():
-            return Examined(math.inf, 0)
+            return Examined(power=math.inf, longest=0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
             anywhere = automaton.add_position(automaton.alphabet)
             automaton.lead(anywhere.last, anywhere.first)
             automaton.lead(anywhere.last, whole.first)
         ways = automaton.ways()
         if ways > MAX_WAYS:
-            return Examined(math.inf, 0)
+            return Examined(power=math.inf, longest=0)
         power = automaton.longest_chain() + automaton.inside
     except TooLarge:
-        return Examined(0, MAX_MATCHED)
+        return Examined(power=0, longest=MAX_MATCHED)
+    # n characters have about ways * (n / COUNTED_LENGTH) ** power ways: find the n for MAX_WAYS.
     longest = int(COUNTED_LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
     return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
 
@@ -398,7 +399,10 @@ class Automaton:
         return most
 
     def walks_twice(self) -> bool:
-        """Return whether two different walks over one text lead from some position back to it."""
+        """Return whether two different walks over one text lead from some position back to it.
+
+        A step of both walks leads to a state: their positions, and whether the walks differ so far.
+        """
         reach = [self.reached_from(position) for position in range(len(self.follow))]
         left = MAX_PAIRS
         for start, reached in enumerate(reach):
@@ -416,12 +420,12 @@ class Automaton:
                         if self.characters[next_one].isdisjoint(self.characters[next_two]):
                             continue
                         apart = differ or next_one != next_two or (one == two and ways > 1)
-                        pair = (next_one, next_two, apart)
-                        if pair == (start, start, True):
+                        state = (next_one, next_two, apart)
+                        if state == (start, start, True):
                             return True
-                        if pair not in seen:
-                            seen.add(pair)
-                            waiting.append(pair)
+                        if state not in seen:
+                            seen.add(state)
+                            waiting.append(state)
                             left -= 1
                 if left < 0:
                     raise TooLarge

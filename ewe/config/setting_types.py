@@ -59,7 +59,7 @@ def whole(low: int, high: int, expected: str, metavar: str = "N") -> Kind[int]:
 
 
 def number(low: float, high: float, expected: str) -> Kind[float]:
-    """Return the kind of numbers from low to high, which a TOML file has without quotation marks."""
+    """Return the kind of TOML's numbers from low to high. expected: their description, for messages."""
 
     def read(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float) or not low <= raw <= high:
@@ -110,8 +110,8 @@ def size(low: int) -> Kind[int]:
     """Return the kind of sizes, in bytes, from low."""
 
     def read(raw: object) -> int:
-        number, unit = _scaled(raw, _SIZES, r"[0-9]{1,19}")
-        if not low <= (count := int(number) * unit) < 1 << 63:
+        number, unit_bytes = _scaled(raw, _SIZES, r"[0-9]{1,19}")
+        if not low <= (count := int(number) * unit_bytes) < 1 << 63:
             raise ValueError(raw)
         return count
 
@@ -288,7 +288,7 @@ def parse_address(text: str) -> tuple[str, str, int]:
     ('tcp', '::1', 4000)
     """
     if text.startswith("unix:"):
-        return "unix", _text(text[5:]), 0
+        return "unix", _text(text.removeprefix("unix:")), 0
     if match := re.fullmatch(r"fd://([0-9]{1,9})", text):
         return "fd", "", int(match[1])
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:/\[\]]+)):([0-9]{1,5})", text)

@@ -342,8 +342,8 @@ class Config:
             config.file = named
             config._read_source(read_file(named) or ())
         elif found := find_file():
-            config.file = found[0]
-            config._read_source(found[1])
+            config.file, given = found
+            config._read_source(given)
         config._read_source(from_platform(environ))
         config._read_source(from_environment(environ, KEYS))
         config._read_source((key, raw, f"--{key}", "command line") for key, raw in options)

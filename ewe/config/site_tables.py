@@ -75,7 +75,7 @@ class LocationTable(SomeTable):
     """One [[site.location]]: the paths that it matches, and the values of its keys."""
 
     kind: str = ""  # prefix, path or pattern
-    what: str = ""
+    what: str = ""  # the prefix, path or pattern itself
 
     def __str__(self) -> str:
         """Return the key that gives the paths, for messages: prefix = "/app"."""
@@ -355,8 +355,8 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
     """Return one [[site.location]]. Raises ConfigError."""
     matches = [key for key in MATCH if key in table]
     if len(matches) != 1:
-        have = f"not {' and '.join(matches)}" if matches else "and this one has none"
-        raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {have}")
+        fault = f"not {' and '.join(matches)}" if matches else "and this one has none"
+        raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {fault}")
     kind = matches[0]
     location = LocationTable(table.origin, table.lines, kind=kind)
     location.what = MATCH[kind].kind.read_at(location.at(kind), table[kind])

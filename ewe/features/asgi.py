@@ -170,17 +170,21 @@ def of_request(request: Request, variables: dict[bytes, bytes]) -> dict[str, Any
     return found
 
 
-def file_response(head: ApplicationHead, text: str) -> Response:
-    """Return a response whose body is the file that the application has named. Raises HTTPError."""
+def file_response(head: ApplicationHead, error_prefix: str) -> Response:
+    """Return a response whose body is the file that the application has named (ASGI's extension pathsend).
+
+    Raises HTTPError.
+    """
     assert head.path is not None
     try:
+        # O_NONBLOCK: to open a FIFO would wait for a writer.
         file = os.open(head.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as reason:
-        raise HTTPError(500, f"{text}: pathsend of {head.path!r}: {reason.strerror}") from None
+        raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: {reason.strerror}") from None
     size, mode = os.fstat(file).st_size, os.fstat(file).st_mode
     if not stat.S_ISREG(mode) or head.length not in (None, size):
         os.close(file)
-        raise HTTPError(500, f"{text}: pathsend of {head.path!r}: no file of Content-Length bytes")
+        raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: no file of Content-Length bytes")
     return Response(head.status, head.fields, (Region(file, 0, size),), release=lambda: os.close(file))
 
 

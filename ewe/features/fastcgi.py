@@ -136,16 +136,16 @@ class FastCGI:
         return Script(file=self.static.root + name, name=name, path_info=path[len(name) :])
 
     def cached_script(self, path: str) -> Script | None:
-        """Return the result of extended() for a path, from the cache if possible. Raises HTTPError(403, 404).
+        """Return script_with_extension() of a path, from the cache if possible. Raises HTTPError(403, 404).
 
         A path without a script is not cached: a script that has just been written must not be sent as a file.
         """
         script = self.scripts_by_path.get(path, None)
-        if script is None and (script := self.extended(path)) is not None:
+        if script is None and (script := self.script_with_extension(path)) is not None:
             self.scripts_by_path[path] = script
         return script
 
-    def extended(self, path: str) -> Script | None:
+    def script_with_extension(self, path: str) -> Script | None:
         """Return the script with the extension `where`: a file, perhaps with a longer path, or an index file."""
         if path.endswith("/") and any(name.endswith(self.where) for name in self.config.defaultindex):
             path += self.static.index_of(path)

@@ -140,7 +140,6 @@ class Homes(Middleware):
         return await found.handler.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the line about the user in the path."""
         return (yield from self.users.explain(request, io))
 
     def chain(self, found: HomeSettings) -> Handler:

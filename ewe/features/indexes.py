@@ -434,7 +434,8 @@ def row(entry: DirectoryEntry) -> str:
     link = f'<a href="./{html_escape(percent_encode(entry.name))}{slash}"><bdi>{shown(entry.name)}{slash}</bdi></a>'
     size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{size_for_people(entry.size)}'
     at = date(entry.modified)
-    when = f'<time datetime="{at}">{at[:10]}<span> {at[11:16]}</span></time>' if at else ""
+    day, _, clock = (at or "").partition("T")  # clock: HH:MM:SSZ
+    when = f'<time datetime="{at}">{day}<span> {clock[:5]}</span></time>' if at else ""
     return f"<tr{kind}><td>{link}{size}<td>{when}"
 
 

@@ -108,7 +108,6 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the pages of the site."""
     if (switch := plan.provided("xswitch")) is not None:
         yield Mount("/", SitePages(switch, plan.static.root, plan.config.defaultindex))
 

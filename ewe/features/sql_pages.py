@@ -55,7 +55,7 @@ try:
     from ewe.sqlpages.results import Choice, Page, QueryResult, fill_placeholders, select_statement
     from ewe.sqlpages.templates import STYLE, Environment, PageTemplate
 
-    MISSING = ""
+    MISSING = ""  # the cause of a 500 for each page; "": all libraries are installed
 except ImportError as missing:
     MISSING = f"pages from SQL need {missing.name}: pip install 'ewe-server[pages]'"
 
@@ -129,14 +129,14 @@ class SQLPages:
         found = self.find(request.path)
         if found is None:
             return None
-        file, kind = found
+        file, export = found
         if MISSING:
             return self.failure(500, MISSING)
         source = self.source(file)
         try:
             if source.error is not None:
                 raise source.error
-            return await self.answer(PageRequest(self, request, io, file, source), kind)
+            return await self.answer(PageRequest(self, request, io, file, source), export)
         except PageError as error:
             where = f"{self.static.name(file)}, line {error.line}" if error.line else self.static.name(file)
             return self.failure(500, f"{where}: {error}")
@@ -150,16 +150,16 @@ class SQLPages:
             yield f"  answer    the page from SQL of {self.static.name(found[0])}   (database)"
         return found is not None
 
-    async def answer(self, page_request: PageRequest, kind: str) -> Response:
-        """Return a page or its data, or refuse the method. kind: "" for the page, else "CSV" or "JSON".
+    async def answer(self, page_request: PageRequest, export: str) -> Response:
+        """Return a page or its data, or refuse the method. export: "" for the page, else "CSV" or "JSON".
 
         Raises PageError, BadValue, HTTPError.
         """
         method = page_request.request.method
-        posts = kind == "" and page_request.declarations.posts
+        posts = not export and page_request.declarations.posts
         allow = ("Allow", "GET, HEAD, POST, OPTIONS" if posts else "GET, HEAD, OPTIONS")
         if method in ("GET", "HEAD"):
-            return await (page_request.export(kind) if kind else page_request.page())
+            return await (page_request.export(export) if export else page_request.page())
         if method == "POST" and posts:
             return await page_request.post()
         if method == "OPTIONS":
@@ -492,12 +492,13 @@ class PageRequest:
 def cross_site(request: Request) -> str:
     """Return the reason why a form may come from another site; "" if it comes from this site.
 
-    A browser sends the origin of a request in two fields that pages cannot change: Sec-Fetch-Site on secure
-    connections and to this machine, and Origin with every POST. A client that sends neither is not a browser, so no
-    page of another site can have caused the request (Fetch Standard; Fetch Metadata).
+    Another site's form would act with the visitor's rights (CSRF). A browser sends a request's origin in two
+    fields that pages cannot change: Sec-Fetch-Site on secure connections and to this machine, and Origin with every
+    POST. A client that sends neither is not a browser, so no page has caused the request (Fetch Standard; Fetch
+    Metadata).
     """
     site = request.get("sec-fetch-site")
-    if site is not None:
+    if site is not None:  # "none": the visitor, and no page, has caused the request
         return "" if site in ("same-origin", "none") else f"Sec-Fetch-Site is {site[:40]!r}"
     origin = request.get("origin")
     if origin is None:
@@ -554,7 +555,6 @@ def failed_page(status: int, cause: str, text: str, fields: tuple[tuple[str, str
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the pages of the site."""
     yield Mount("/", SQLPages(plan.config, plan.provided("databases"), plan.static))
 
 

@@ -470,7 +470,7 @@ class Static:
             except HTTPError:
                 other = None  # the file itself is sent instead
             if other is not None:
-                os.dup2(other, descriptor, inheritable=False)
+                os.dup2(other, descriptor, inheritable=False)  # the caller closes `descriptor`
                 os.close(other)
                 return self.answer(request, File(path, os.fstat(descriptor), kind, coding, True), descriptor)
         file = File(path, about, kind, "", bool(sidecars))
@@ -596,7 +596,8 @@ class Static:
 
 
 def hidden(path: str) -> bool:
-    """Return whether a path contains a name that begins with a dot, WEB-INF or META-INF.
+    """Return whether a path contains a name that begins with a dot, or the name WEB-INF or META-INF, where Java
+    applications have their code.
 
     .well-known at the root is public: RFC 8615.
     """

@@ -95,7 +95,7 @@ def features(by_feature: dict[str, dict[str, int]]) -> str:
 
 
 def timeouts(by_kind: dict[str, int]) -> str:
-    """Return the timeouts in one sentence; "" if there were none."""
+    """Return the timeouts in one sentence."""
     said = ", ".join(f"{kind} {count(number)}" for kind, number in by_kind.items() if number)
     return f"<p>Timeouts: {said}." if said else "<p>No timeouts."
 

@@ -221,7 +221,6 @@ def may_exist(file: str) -> bool:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the mount of the users' directories."""
     yield Mount(
         "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
     )

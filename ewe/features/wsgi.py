@@ -92,7 +92,7 @@ class WSGI:
             response = Response(head.status, head.fields, run.body, reason=head.reason)
         else:
             body = run.body if run.body is not None else Blocks(self, run, io)
-            if type(body) is bytes:
+            if type(body) is bytes:  # as a tuple, since send_response() closes no response of bytes
                 body = (body,)
             response = Finishing(head.status, head.fields, body, reason=head.reason)
             response.run, response.io = run, io

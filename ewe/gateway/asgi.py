@@ -182,7 +182,7 @@ class ApplicationCall:
         """Start the application."""
         self.application.calls.add(self)
         task = start_task(self.channel.loop, self.run(), self.application.context.copy())
-        if self in self.application.calls:
+        if self in self.application.calls:  # otherwise it has ended at once (start_task)
             self.task = task
 
     async def run(self) -> None:
@@ -350,7 +350,7 @@ def wake(future: Any) -> None:
 
 def is_because_client_left(reason: BaseException | None) -> bool:
     """Return whether an exception is ClientLeft, or was caused by one."""
-    seen = 0
+    seen = 0  # exceptions may refer to each other in a circle
     while reason is not None and seen < 100:
         if isinstance(reason, ClientLeft):
             return True

@@ -97,12 +97,13 @@ def variables(
 
 def of_connection(io: Stream) -> dict[bytes, bytes]:
     """Return the meta-variables that depend on the client's connection alone."""
-    client = io.client[0].encode("latin-1", "replace")
+    client, port = io.client
+    address = client.encode("latin-1", "replace")
     return {
         b"SERVER_ADDR": io.server_address().encode("latin-1", "replace"),
-        b"REMOTE_ADDR": client,
-        b"REMOTE_HOST": client,
-        b"REMOTE_PORT": b"%d" % io.client[1],
+        b"REMOTE_ADDR": address,
+        b"REMOTE_HOST": address,
+        b"REMOTE_PORT": b"%d" % port,
     }
 
 
@@ -202,16 +203,16 @@ async def response(
         return Response(200, target=head.target)
     if head.length is not None:
         source.length = head.length
-    number = head.status
-    if number == 205:  # a 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+    status = head.status
+    if status == 205:  # a 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
         await source.discard()
         await source.close()
-        return Response(number, head.fields, reason=head.reason)
+        return Response(status, head.fields, reason=head.reason)
     if source.finished and source.length in (None, len(source.body_start)) and request.method != "HEAD":
         whole = source.take_body_start()  # the whole body came with the head, so its length is known
-        return Response(number, head.fields, whole, reason=head.reason, head=head.encoded)
-    source.discards_body = request.method == "HEAD" or number in BODILESS_STATUSES
-    return Response(number, head.fields, source, reason=head.reason)
+        return Response(status, head.fields, whole, reason=head.reason, head=head.encoded)
+    source.discards_body = request.method == "HEAD" or status in BODILESS_STATUSES
+    return Response(status, head.fields, source, reason=head.reason)
 
 
 class ProgramHead(NamedTuple):
@@ -376,6 +377,7 @@ class GatewaySource(Source):
                 what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
                 raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
             head += data
+            # A head that begins with a line end (LF, or 13: CR) is empty.
             match = HEAD_END.search(head) if head[0] > 13 else FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:
                 self.body_start = head[match.end() :]

@@ -130,14 +130,14 @@ class Connections:
         self.retry = retry
         self.limit = limit
         self.queue_timeout = queue_timeout
-        self.counts = keeps or limit > 0  # whether connections are counted; otherwise no code needs the count
-        self.process = 0  # the process that has begun at a random `turn`; 0: none yet
+        self.counts_connections = keeps or limit > 0  # otherwise no code needs the count
+        self.process = 0  # the pid for which a random first `turn` was chosen; 0: none yet
         self.turn = 0  # the number of requests, which gives the address that is tried first
         # Protects the queue, and the kept connections and counters of each address. No conversation pauses under
         # it.
         self.lock = allocate_lock()
         self.queue: deque[QueuedRequest] = deque()
-        # The encoded variables of a request without a body, with the other values that they depend on
+        # Request without a body -> the values on which its encoded variables depend, and these variables
         self.params_of_requests: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
 
     async def open(
@@ -204,7 +204,7 @@ class Connections:
         tried: addresses that have failed for this request. must_be_new: no kept connection is taken. preferred: the
         only address, unless it is left out; None: any.
         """
-        if not self.counts:
+        if not self.counts_connections:
             return self.take_turn(tried, preferred)[0], None
         with self.lock:
             return None if self.queue and not tried else self.find_room(tried, must_be_new, preferred)
@@ -289,7 +289,7 @@ class Connections:
         kept: the connection, if it stays open and idle; then it still occupies the room, but the next request may
         use it. None: it has ended, or was never made.
         """
-        if not self.counts:
+        if not self.counts_connections:
             return
         with self.lock:
             if kept is None:

@@ -163,14 +163,14 @@ class ContentCache:
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         in_flight = None
-        odd = unkeyed_fields(
+        unkeyed = unkeyed_fields(
             request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted
         )
         if (
             why in ("uri-miss", "stale")
             and request.method == "GET"
             and not personal
-            and (not odd or (copy is not None and odd.issubset(copy.names)))
+            and (not unkeyed or (copy is not None and unkeyed.issubset(copy.names)))
         ):
             in_flight = self.begin_request(key)
             if in_flight is None:
@@ -180,7 +180,7 @@ class ContentCache:
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
         recorder = None
         try:
-            response = await self.forward(key, request, copy, why, ask, odd, personal=personal)
+            response = await self.forward(key, request, copy, why, ask, unkeyed, personal=personal)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -198,23 +198,23 @@ class ContentCache:
         copy: Copy | None,
         why: str,
         ask: Ask,
-        odd: frozenset[str],
+        unkeyed: frozenset[str],
         *,
         personal: bool,
     ) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
         why: the request was not answered from a copy, in the words of Cache-Status (RFC 9211 section 2.2):
-        uri-miss, vary-miss, stale, request or bypass. personal: the request identifies its user. odd: fields of the
-        request that forbid keeping the response, unless Vary names them. A 304 changes the fields of a copy, so a
-        request with such a field does not validate one.
+        uri-miss, vary-miss, stale, request or bypass. personal: the request identifies its user. unkeyed: fields of
+        the request that forbid keeping the response, unless Vary names them. A 304 changes the fields of a copy, so
+        a request with such a field does not validate one.
         """
         asked = request
         if (
             copy is not None
             and request.method == "GET"
             and (copy.etag or copy.modified is not None)
-            and odd.issubset(copy.names)
+            and unkeyed.issubset(copy.names)
         ):
             asked = validating(request, copy)
         try:
@@ -238,7 +238,7 @@ class ContentCache:
         elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.store_if_allowed(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
+        return self.store_if_allowed(key, request, response, f"ewe; fwd={why}", unkeyed, personal=personal)
 
     def store_if_allowed(
         self,
@@ -246,14 +246,14 @@ class ContentCache:
         request: Request,
         response: Response,
         status: str,
-        odd: frozenset[str],
+        unkeyed: frozenset[str],
         *,
         personal: bool,
     ) -> Response:
         """Return a program's response with Cache-Status, and keep it once it is complete, if that is allowed.
 
-        key: under which it is kept. status: for Cache-Status. odd: fields of the request that forbid keeping the
-        response, unless Vary names them. personal: the request identifies its user.
+        key: under which it is kept. status: for Cache-Status. unkeyed: fields of the request that forbid keeping
+        the response, unless Vary names them. personal: the request identifies its user.
         """
         if request.method != "GET":
             return with_status(response, status)
@@ -268,11 +268,12 @@ class ContentCache:
             or (size or 0) > self.max_copy_bytes
             or not may_store(request, response, cache_control, personal=personal)
         ):
-            if response.status < 500 and not odd:
+            # An error may pass, and a field of `unkeyed` tells nothing about the requests without it.
+            if response.status < 500 and not unkeyed:
                 self.remember_not_kept(key)
             return with_status(response, status)
         names = fields_in_vary(response) or ()
-        if unnamed := odd.difference(names):
+        if unnamed := unkeyed.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
         if isinstance(body, Source):
             # Keep the fields as the program has sent them.

@@ -114,7 +114,7 @@ class StderrLog:
         """Log the lines in `data`; b"" is the end."""
         if self.lines > MAX_ERROR_LINES and data:  # further lines are only counted
             self.lines += data.count(b"\n")
-            self.line_begin = data.rpartition(b"\n")[2][:1]
+            self.line_begin = data.rpartition(b"\n")[2][:1]  # enough to count a last line without an end
             return
         *lines, self.line_begin = (self.line_begin + data).split(b"\n")
         if self.line_begin and (not data or len(self.line_begin) > MAX_LINE_CHARS):

@@ -146,15 +146,17 @@ class RecordDecoder:
         records = []
         at = 0
         end = len(data)
-        while end - at >= 8:
+        while end - at >= HEADER.size:
             version, kind, request_id, length, padding = HEADER.unpack_from(data, at)
             if version != VERSION:
                 raise FastCGIError(f"a record of version {version}, not {VERSION}: this is not FastCGI 1.0")
-            next_at = at + 8 + length + padding
+            content_at = at + HEADER.size
+            next_at = content_at + length + padding
             if next_at > end:
                 break
-            records.append((kind, request_id, data[at + 8 : at + 8 + length]))
+            records.append((kind, request_id, data[content_at : content_at + length]))
             at = next_at
+        # A peer of another protocol may send less than a header, and then wait.
         if end > at and data[at] != VERSION:
             raise FastCGIError(f"a record of version {data[at]}, not {VERSION}: this is not FastCGI 1.0")
         self.buffer = data[at:]
@@ -197,7 +199,7 @@ class Responder:
         self.reply = b""
         self.id = 0  # of the request that runs, 0 if none does
         self.keep = False
-        self.params: list[bytes] | None = None  # while they come
+        self.params: list[bytes] | None = None  # while they come; None: before and after
         self.params_length = 0
         self.input_open = False
 
@@ -243,7 +245,7 @@ class Responder:
             self.input_open = True
 
     def add_params(self, content: bytes) -> bool:
-        """Collect a piece of the parameters; return whether it was the last."""
+        """Collect a piece of the parameters; return whether it was the last, empty one. Raises FastCGIError."""
         if self.params is None:
             raise FastCGIError("PARAMS after their end")
         if not content:

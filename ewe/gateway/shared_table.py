@@ -87,13 +87,13 @@ class SharedTable:
     def put(self, digest: bytes, until: float) -> None:
         """Set the time of a key. The caller must be in locked() if the new time depends on the old one."""
         start = self.bucket(digest)
-        offset, first = start, float("inf")
-        for number, (own, its) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET])):
-            if own == digest:
-                offset = start + number * SLOT.size
+        offset, earliest = start, float("inf")
+        for slot, (stored, expires) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET])):
+            if stored == digest:
+                offset = start + slot * SLOT.size
                 break
-            if its < first:
-                offset, first = start + number * SLOT.size, its
+            if expires < earliest:
+                offset, earliest = start + slot * SLOT.size, expires
         SLOT.pack_into(self.memory, offset, digest, until)
 
     def bucket(self, digest: bytes) -> int:

@@ -45,10 +45,10 @@ class UpstreamAddress:
             self.family, self.target = socket.AF_UNIX, host
         elif family == "tcp":
             try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+                ip_family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             except socket.gaierror as reason:
                 raise ValueError(f"{address}: the host is unknown ({reason.strerror})") from None
-            self.family, self.target = found[0], found[4][:2]  # type: ignore[assignment]
+            self.family, self.target = ip_family, where[:2]  # type: ignore[assignment]
         else:
             raise ValueError(f"{address}: expected unix:PATH or HOST:PORT")
 
@@ -56,11 +56,11 @@ class UpstreamAddress:
         """Return a connection, made within `seconds`. Raises OSError, Timeout, Disconnected."""
         sock = SocketType(self.family, KIND)
         try:
-            if KIND == socket.SOCK_STREAM:
+            if KIND == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
                 sock.setblocking(False)
             # A Unix socket connects at once, or its backlog is full.
-            if number := sock.connect_ex(self.target):
-                await self.connected(sock, number, poller, seconds)
+            if error := sock.connect_ex(self.target):
+                await self.wait_until_connected(sock, error, poller, seconds)
             if self.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
@@ -68,30 +68,32 @@ class UpstreamAddress:
             raise
         return Upstream(sock, poller, self)
 
-    async def connected(self, sock: SocketType, number: int, poller: Poller, seconds: float) -> None:
+    async def wait_until_connected(
+        self, sock: SocketType, error: int, poller: Poller, seconds: float
+    ) -> None:
         """Wait until the socket is connected. Raises OSError, Timeout, Disconnected.
 
-        number: the errno of the first connect(2).
+        error: the errno of the first connect(2).
 
         - EINPROGRESS: the socket becomes writable when TCP has connected or failed. SO_ERROR holds the result.
         - EAGAIN: the backlog of a Unix socket is full. connect(2) is repeated.
         """
         since = time.monotonic()
-        while number not in (0, errno.EISCONN):
+        while error not in (0, errno.EISCONN):
             left = since + seconds - time.monotonic()
             if left <= 0:
                 raise Timeout
-            if number == errno.EINPROGRESS:
+            if error == errno.EINPROGRESS:
                 if not await poller.wait([], since, left, sock.fileno()):
                     raise Timeout
-                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if not number:
+                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not error:
                     return
-            elif number == errno.EAGAIN:
+            elif error == errno.EAGAIN:
                 await poller.wait([], since, min(RETRY_CONNECT_S, left))
-                number = sock.connect_ex(self.target)
+                error = sock.connect_ex(self.target)
                 continue
-            raise OSError(number, os.strerror(number))
+            raise OSError(error, os.strerror(error))
 
 
 class Upstream:

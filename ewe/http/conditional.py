@@ -20,7 +20,8 @@ PARSED_DATES: BoundedDict[str, float | None] = BoundedDict(256)
 def tags(value: str | None) -> list[str] | None:
     """Return the entity tags of If-Match or If-None-Match: ["*"] for the star, None if the field is missing.
 
-    A malformed list counts as empty. Then If-Match fails and If-None-Match holds, which is safe in both cases.
+    A malformed list counts as empty. Then If-Match is false, so nothing is changed, and If-None-Match is true, so
+    the client gets the whole file.
     """
     if value is None:
         return None

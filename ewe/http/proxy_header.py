@@ -41,6 +41,7 @@ LOCAL, PROXY = 0x20, 0x21  # version 2 and the command
 UNSPECIFIED, TCP4, TCP6, UNIX_STREAM = 0x00, 0x11, 0x21, 0x31
 ADDRESSES = {UNSPECIFIED: 0, TCP4: 12, TCP6: 36, UNIX_STREAM: 216}  # bytes
 CHECKSUM, SSL = 0x03, 0x20  # types of further values
+CRC32C = 0x82F63B78  # the polynomial, its bits reversed
 CLIENT_SSL = 0x01  # bit of SSL's first byte: the client has connected over TLS
 
 
@@ -86,7 +87,7 @@ def parse_version_1(data: bytes) -> ProxyHeader | None:
         source, target = ip_address(match[2]), ip_address(match[3])
     except ValueError:
         raise Malformed(f"malformed: {line!r}") from None
-    if {source.version, target.version} != {int(match[1][3])}:
+    if {source.version, target.version} != {int(match[1].removeprefix("TCP"))}:
         raise Malformed(f"malformed: {line!r}")
     return ProxyHeader((str(plain(source)), int(match[4])), (str(plain(target)), int(match[5])), end + 2)
 
@@ -114,8 +115,8 @@ def parse_version_2(data: bytes) -> ProxyHeader | None:
         raise Malformed(f"{length} bytes are too few for its addresses")
     values = read_values(data, FIXED.size + addresses, size)
     check(data[:size], values)
-    ssl = values.get(SSL)
-    secure = ssl is not None and data[ssl[0] : ssl[1]][:1] != b"" and bool(data[ssl[0]] & CLIENT_SSL)
+    begin, end = values.get(SSL, (0, 0))
+    secure = begin < end and bool(data[begin] & CLIENT_SSL)
     if family not in (TCP4, TCP6):
         return ProxyHeader(None, None, size, secure)
     width = 4 if family == TCP4 else 16
@@ -161,5 +162,5 @@ def crc32c(data: bytes) -> int:
     for byte in data:
         remainder ^= byte
         for _ in range(8):
-            remainder = remainder >> 1 ^ (0x82F63B78 if remainder & 1 else 0)
+            remainder = remainder >> 1 ^ (CRC32C if remainder & 1 else 0)
     return remainder ^ 0xFFFFFFFF

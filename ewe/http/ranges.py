@@ -35,7 +35,7 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
         elif last and int(last) and not size:
             # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
             return None
-        elif last:
+        elif last:  # the last bytes; "-0" asks for none, and is not satisfiable
             ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
         else:
             return None

@@ -66,8 +66,9 @@ class VirtualHosts(Generic[T]):
 
 def hears(host: Host, server: tuple[str, int]) -> bool:
     """Return whether a site listens on this address of the server."""
+    server_address, server_port = server
     return any(
-        port == server[1] and (address in ANY or address == server[0]) for address, port in host.listen
+        port == server_port and (address in ANY or address == server_address) for address, port in host.listen
     )
 
 

@@ -149,7 +149,7 @@ class Accounts:
         """
         self.report_refusal(accepted.client[0], limit)
         try:
-            accepted.socket.setblocking(False)
+            accepted.socket.setblocking(False)  # never wait for this client
             if self.conversations.refusal:
                 accepted.socket.send(self.conversations.refusal)
             accepted.socket.shutdown(SHUT_WR)

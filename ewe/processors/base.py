@@ -117,8 +117,8 @@ class Processor(Accounts):
 
     def stream_of(self, accepted: Accepted) -> Stream:
         """Return the blocking stream of an accepted connection, registered for finish() and abort()."""
-        # An accepted Unix socket does not inherit the time limits of its listening socket.
-        if accepted.client[1] == 0:
+        _, port = accepted.client
+        if port == 0:  # an accepted Unix socket does not inherit the time limits of its listening socket
             set_timeouts(accepted.socket, RECEIVE_TIMEOUT_S, self.config.write_timeout)
         return self.register(self.blocking_stream(accepted))
 

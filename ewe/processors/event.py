@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ewe.streams.listener import Listener
 
 
+REFUSED_S = 1  # seconds for which a refused connection stays open
 ACCEPT_ROUNDS = 4  # of the loop from accept(2) to connection_made(): asyncio takes two, uvloop one
 
 
@@ -72,7 +73,6 @@ class Event(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: an event loop, and its kind."""
         return f"an event loop ({loop_maker(config.loop)[1]})"
 
     def make_loop(self, config: Config) -> asyncio.AbstractEventLoop:
@@ -100,8 +100,8 @@ class Event(Processor):
         """Serve connections: run the loop until a stop, then until no conversation is left; then close it."""
         try:
             servers = [
-                self.loop.run_until_complete(self.listen(sock, listener.names[number]))
-                for number, sock in listener.sockets.items()
+                self.loop.run_until_complete(self.listen(sock, listener.names[descriptor]))
+                for descriptor, sock in listener.sockets.items()
             ]
             if listener.lifeline >= 0:
                 self.loop.add_reader(listener.lifeline, self.supervisor_lost)
@@ -110,7 +110,7 @@ class Event(Processor):
             if not listener.closed:  # checked last: a signal may come at any point
                 self.loop.run_forever()
             self.stop_accepting(servers)
-            while self.streams:
+            while self.streams:  # each stop signal ends run_forever(), and so does the last stream
                 if self.finishing:
                     self.let_finish()
                 self.loop.run_forever()
@@ -152,9 +152,9 @@ class Event(Processor):
         # uvloop accepts until close(). Connections of its last round start in the next round.
         self.run_rounds(ACCEPT_ROUNDS)
 
-    def run_rounds(self, number: int) -> None:
-        """Run this number of rounds of the loop."""
-        for _ in range(number):
+    def run_rounds(self, rounds: int) -> None:
+        """Run some rounds of the loop."""
+        for _ in range(rounds):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
 
@@ -169,19 +169,19 @@ class Event(Processor):
     def listen(self, sock: Any, name: tuple[str, int]) -> Any:
         """Return the coroutine that makes a server of one listening socket."""
         # The loop closes its servers' sockets, and the listener's socket must stay open. The loop gets a duplicate.
-        own = Listening(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
+        duplicate = Listening(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
         # asyncio accepts up to `backlog` connections in one round. uvloop accepts all connections that wait, and
         # passes `backlog` to listen(2).
         backlog = self.config.backlog
         if isinstance(self.loop, asyncio.BaseEventLoop):
             backlog = self.listener.accepts_at_once
 
-        def connection() -> Any:
+        def make_protocol() -> Any:
             return self.accepted(name)
 
-        if own.family.name == "AF_UNIX":
-            return self.loop.create_unix_server(connection, sock=own, backlog=backlog, **KEEPS_NAME)
-        return self.loop.create_server(connection, sock=own, backlog=backlog)
+        if duplicate.family.name == "AF_UNIX":
+            return self.loop.create_unix_server(make_protocol, sock=duplicate, backlog=backlog, **KEEPS_NAME)
+        return self.loop.create_server(make_protocol, sock=duplicate, backlog=backlog)
 
     def accepted(self, server: tuple[str, int]) -> Any:
         """Return the protocol object of a new connection."""
@@ -227,7 +227,7 @@ class Event(Processor):
             # close() sends the buffered bytes first: uvloop sends the 503 at the end of a round.
             self.turned_away.popleft().close()
         self.turned_away.append(transport)
-        self.loop.call_later(1, transport.abort)
+        self.loop.call_later(REFUSED_S, transport.abort)
 
     def connection_lost(self, stream: Stream) -> None:
         """Release the stream of a connection that has ended. During a stop, the last connection stops the loop."""

@@ -59,7 +59,6 @@ class Fork(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: a process per connection."""
         return "a process per connection"
 
     def __init__(self, site: Any, config: Config) -> None:

@@ -46,7 +46,7 @@ WINDOW_S = 10.0  # a worker that was idle for so long is not needed
 class Growth:
     """Decides by how much a number of workers changes.
 
-    span: the limits; they may change at any time.
+    span: the limits; they may change at any time. As a number, span is the lower one.
     """
 
     def __init__(self, span: CountRange, now: float) -> None:
@@ -75,7 +75,7 @@ class Growth:
         if starved and count < span.most:
             step = min(self.step, span.most - count)
             self.begin_window(now)
-            self.least_idle = 0
+            self.least_idle = 0  # all are busy
             self.step = min(2 * step, MAX_STEP)
             return step
         if now < self.window_ends:

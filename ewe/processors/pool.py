@@ -86,7 +86,6 @@ class Pool(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: the number of threads, and the setting `parking`."""
         return f"a pool of {threads_of(config)} threads, parking {config.parking}"
 
     def serve(self, listener: Listener) -> None:
@@ -124,13 +123,14 @@ class Pool(Processor):
 
     def serve_parked(self, listener: Listener) -> None:
         """Accept connections, and queue the parked conversations that can go on."""
-        looked = time.monotonic()
+        checked_at = time.monotonic()
         self.parking.open(listener)
         while not listener.closed or self.live:
             refuses = self.config.overload == "refuse"
+            # While conversations wait for a worker, the pool may have to grow.
             timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
-            most = listener.accepts_at_once if refuses or self.has_room() else 0
-            accepted, ready = listener.wait(timeout_s, most)
+            max_accepts = listener.accepts_at_once if refuses or self.has_room() else 0
+            accepted, ready = listener.wait(timeout_s, max_accepts)
             for descriptor in ready:
                 self.parking.ready(descriptor)
             for each in accepted:
@@ -143,8 +143,8 @@ class Pool(Processor):
             now = time.monotonic()
             if now >= self.threads.look_from and not listener.closed:
                 self.threads.adjust_threads(now)
-            if now - looked >= DEADLINE_CHECK_S:
-                looked = now
+            if now - checked_at >= DEADLINE_CHECK_S:
+                checked_at = now
                 self.parking.expire(now)
 
     def begin(self, accepted: Accepted) -> None:
@@ -161,18 +161,18 @@ class Pool(Processor):
 
     # The workers
 
-    def work(self, own: PoolThread) -> None:
+    def work(self, counts: PoolThread) -> None:
         """Run the queued conversations, in a worker, until the queue yields None."""
         while (entry := self.queue.get()) is not None:
-            own.taken += 1
-            own.is_busy = True
+            counts.taken += 1
+            counts.is_busy = True
             if not self.listener.accepting:
                 self.listener.wake()  # the queue has room again, so the main thread may accept
             if isinstance(entry, PoolTask):
                 self.advance(entry)
             else:  # parking = never: the entry is a blocking stream
                 self.run(entry)
-            own.is_busy = False
+            counts.is_busy = False
 
     def advance(self, task: PoolTask) -> None:
         """Run a conversation until it parks or ends."""

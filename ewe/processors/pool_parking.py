@@ -16,7 +16,7 @@ Possible failures, and where each is prevented:
 - The client is ready before its connection is in `parked`. park() therefore first adds the task to `parked`, and
   then registers the descriptor with epoll. Until then the deadline is ignored (Wait.watched).
 - A connection ends and a new connection gets the same descriptor number, while a thread still has the old task. The
-  thread therefore checks that the task which it removes from `parked` is the same task (leave).
+  thread therefore checks that the task which it removes from `parked` is the same task (remove_parked).
 
 Read next: streams/parking.py, where a conversation waits for an upstream.
 """
@@ -79,8 +79,8 @@ class Parking:
         event = wait.event
         self.parked[task.descriptor] = task  # before watch(): the connection may be ready at once
         try:
-            again, task.watched = task.watched, True
-            self.listener.watch(task.descriptor, event.events() if event else EVENTS[wait.want], again)
+            was_watched, task.watched = task.watched, True
+            self.listener.watch(task.descriptor, event.events() if event else EVENTS[wait.want], was_watched)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
             return not self.remove_parked(task)

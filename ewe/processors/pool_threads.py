@@ -89,22 +89,22 @@ class PoolThreads:
     def add(self, number: int) -> RuntimeError | None:
         """Start some threads; return the reason if the system refuses one."""
         for _ in range(number):
-            own = PoolThread()
-            self.threads.add(own)
+            counts = PoolThread()
+            self.threads.add(counts)
             try:
-                start_new_thread(self.run, (own,))
+                start_new_thread(self.run, (counts,))
             except RuntimeError as reason:
-                self.threads.discard(own)
+                self.threads.discard(counts)
                 return reason
             self.count += 1
         return None
 
-    def run(self, own: PoolThread) -> None:
+    def run(self, counts: PoolThread) -> None:
         """Work, in a thread, until the thread is ordered to end."""
         try:
-            self.work(own)
+            self.work(counts)
         finally:
-            self.threads.discard(own)
+            self.threads.discard(counts)
 
     def end(self, number: int) -> None:
         """Order some threads to end."""
@@ -127,7 +127,7 @@ class PoolThreads:
     def adjust_threads(self, now: float) -> None:
         """Start or end threads if it is time. now: the time.monotonic()."""
         span = self.growth.span
-        if now < self.look_from or span.most <= self.count == span:
+        if now < self.look_from or span.most <= self.count == span:  # a fixed number: see wait_s()
             return
         self.look_from = now + LOOK_S
         taken = idle = 0

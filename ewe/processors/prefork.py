@@ -64,7 +64,7 @@ class Prefork(Serial):
             seat.map[seat.number] = BUSY
             self.run(self.stream_of(accepted))
             seat.map[seat.number] = IDLE
-        seat.map[seat.number] = BUSY
+        seat.map[seat.number] = BUSY  # it takes no further client
 
     def blocking_stream(self, accepted: Accepted) -> SerialStream:
         stays = self.conversations.is_trusted(accepted.client[0])

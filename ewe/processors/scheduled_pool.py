@@ -69,7 +69,7 @@ class ScheduledParking(Parking):
         if not isinstance(task, ScheduledTask) or not task.stream.idle:
             super().ready(descriptor)
         elif self.pool.has_complete_head(task):
-            if task.stream.head_until < math.inf:
+            if task.stream.head_until < math.inf:  # the head was incomplete at an earlier look
                 task.stream.head_until = math.inf
                 self.listener.unwatch(descriptor)
                 task.watched = False
@@ -100,7 +100,6 @@ class ScheduledPool(Pool):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: those of the pool, and the order of the queue."""
         return f"{super().description(config)}, {config.schedule}"
 
     def adopt(self, site: Any, config: Config) -> None:

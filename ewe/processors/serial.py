@@ -38,7 +38,6 @@ class Serial(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: one connection at a time."""
         return "serial, one connection at a time"
 
     def serve(self, listener: Listener) -> None:

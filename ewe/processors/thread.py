@@ -44,7 +44,6 @@ class Thread(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: a thread per connection."""
         return "a thread per connection"
 
     def serve(self, listener: Listener) -> None:

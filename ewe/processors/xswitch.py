@@ -27,5 +27,4 @@ class XSwitch(Event):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        """Return the words for this model in the banner: those of the event model, and X-Switch."""
         return f"{super().description(config)} before X-Switch"

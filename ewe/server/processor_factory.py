@@ -251,7 +251,7 @@ def open_logs(config: Config) -> None:
 
 
 def make_scoreboard(config: Config) -> None:
-    """Make the memory of the counters, before the workers are forked, which share it. Raises StartError."""
+    """Make the scoreboard: shared() at its first call, before the workers are forked. Raises StartError."""
     if not config.status:
         return
     from ewe.scoreboard import shared

@@ -53,5 +53,6 @@ class Reports:
             pass
         *lines, self.unread = self.unread.split(b"\n")
         for line in lines:
+            # With the space, a line without a text (`ready`) has three parts, too.
             pid, word, text = (line.decode("utf-8", "surrogateescape") + " ").split(" ", 2)
             yield int(pid), word, text.rstrip()

@@ -73,12 +73,13 @@ class Sources:
         if began < self.due_at:
             return []
         fresh = self.read_stamps()
-        now = {path for path in fresh.keys() | self.stamps.keys() if fresh.get(path) != self.stamps.get(path)}
+        paths = fresh.keys() | self.stamps.keys()
+        changed_now = {path for path in paths if fresh.get(path) != self.stamps.get(path)}
         self.stamps = fresh
-        self.changed |= now
+        self.changed |= changed_now
         ended = time.monotonic()
-        self.due_at = ended + max(QUIET_S if now else CHECK_EVERY_S, MIN_WAIT_RATIO * (ended - began))
-        if now or not self.changed:
+        self.due_at = ended + max(QUIET_S if changed_now else CHECK_EVERY_S, MIN_WAIT_RATIO * (ended - began))
+        if changed_now or not self.changed:
             return []
         found, self.changed = sorted(self.changed), set()
         return found

@@ -99,11 +99,9 @@ class TracedConversation(Coroutine[Any, Any, None]):
         self.trace = trace
 
     def send(self, value: Any) -> Any:
-        """Resume the conversation."""
         return self.step(self.conversation.send, value)
 
     def throw(self, error: Any, *more: Any) -> Any:
-        """Resume the conversation with an exception."""
         return self.step(self.conversation.throw, error)
 
     def close(self) -> None:

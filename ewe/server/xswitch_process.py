@@ -74,9 +74,11 @@ class XSwitchProcess:
             "status": str(config.xswitch_status).lower(),
         }
         if self.user is not None:
+            # Workers may stay root (user), but X-Switch need not.
             defaults["user"] = "nobody" if self.user == "root" else self.user
             if any("engines" in location.values for site in config.sites for location in site.locations):
-                defaults["managers"] = self.user  # the workers' page acts for its visitors
+                # The workers serve the page of engines, and ask X-Switch in the name of its visitors.
+                defaults["managers"] = self.user
         command = [
             *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
             "--log", config.logfile, "--log-level", config.loglevel,

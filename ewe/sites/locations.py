@@ -214,11 +214,12 @@ class LocationBuilder:
             return self.static
         return self.location_plan.static
 
-    def tries(self, given: tuple[str | int, ...]) -> Try:
-        """Return the step of the key `try`."""
+    def tries(self, paths: tuple[str | int, ...]) -> Try:
+        """Return the step of the key `try`. paths: the last may be a status instead. Raises ConfigError."""
         label = self.table.at("try")
-        templates = [Template(each, label, self.match.pattern) for each in given if isinstance(each, str)]
-        status = given[-1] if isinstance(given[-1], int) else 0
+        templates = [Template(each, label, self.match.pattern) for each in paths if isinstance(each, str)]
+        *_, last = paths
+        status = last if isinstance(last, int) else 0
         if not templates:
             raise ConfigError(f"{label} {status}: write status = {status}")
         return Try(self.match, templates, status, self.static_for)

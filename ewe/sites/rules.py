@@ -40,7 +40,6 @@ class FixedStatus:
         self.why = f"status = {status}"
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the line about the status."""
         yield f"  answer    {self.status} {REASONS.get(self.status, '')}   ({self.why})"
         return True
 
@@ -69,7 +68,6 @@ class Redirect:
         return target
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the line about the target."""
         yield f"  answer    {self.status}, Location: {self.target(request, io)}   ({self.why})"
         return True
 

@@ -44,7 +44,7 @@ class Template:
             before += text[position : match.start()]
             position = match.end()
             name = match[2] or match[3] or ""
-            if match[1]:
+            if match[1]:  # $$
                 before += "$"
             elif name in known:
                 self.parts.append((before, name))

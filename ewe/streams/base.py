@@ -409,7 +409,7 @@ class Stream:
     def kill_programs(self) -> None:
         """Kill the programs of this connection. The conversation notices their end, and reaps them."""
         for program in list(self.own_programs or ()):
-            program.signal(9)
+            program.signal(9)  # SIGKILL
 
     def reap_programs(self) -> None:
         """Kill and reap the programs that the conversation left behind."""

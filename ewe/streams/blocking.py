@@ -119,7 +119,6 @@ class BlockingStream(Stream):
             return b""
 
     def set_deadline(self, seconds: float) -> None:
-        """Have the receive() calls that follow raise Timeout from `seconds` after now on."""
         self.expires = time.monotonic() + seconds
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
@@ -169,11 +168,11 @@ class BlockingStream(Stream):
 
     def send_rest(self, data: memoryview) -> None:
         """Send the bytes that the first send() did not. Raises Timeout if min_rate is not reached, and OSError."""
-        pace = MinRate(self.timeouts)
+        min_rate = MinRate(self.timeouts)
         while data:
             sent = self.socket.send(data)
             data = data[sent:]
-            pace.check(sent)
+            min_rate.check(sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send `head`, then a part of a file with sendfile(2). Raises Timeout; Disconnected, also if the file
@@ -184,14 +183,14 @@ class BlockingStream(Stream):
             if head:
                 self.socket.sendall(head, CORK if count else 0)
             target = self.socket.fileno()
-            pace = MinRate(self.timeouts)
+            min_rate = MinRate(self.timeouts)
             while count:
                 sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 if sent == 0:
                     raise Disconnected("the file has become shorter")
                 offset += sent
                 count -= sent
-                pace.check(sent)
+                min_rate.check(sent)
         except BlockingIOError:
             raise Timeout from None
         except OSError:
@@ -208,7 +207,6 @@ class BlockingStream(Stream):
         await self.drop_input()
 
     def bound_to(self) -> str:
-        """Return the local address of the connection's socket."""
         return str(self.socket.getsockname()[0])
 
     def poller(self) -> Poller:
@@ -249,7 +247,6 @@ class BlockingStream(Stream):
         self.kill_programs()
 
     def reset_at_close(self) -> None:
-        """Make close() send a reset."""
         reset_at_close(self.socket)
 
     def shutdown(self, how: int) -> None:

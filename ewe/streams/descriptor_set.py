@@ -231,7 +231,10 @@ def look_at(fd: int, ended: bool) -> str:
     watched = select.poll()
     watched.register(fd, 0 if ended else CLOSING)
     found = watched.poll(0)
-    return side_after(fd, found[0][1], ended) if found else ENDED if ended else OPEN
+    if not found:
+        return ENDED if ended else OPEN
+    [(_, events)] = found
+    return side_after(fd, events, ended)
 
 
 def side_after(fd: int, events: int, ended: bool) -> str:

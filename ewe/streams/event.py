@@ -124,7 +124,7 @@ class EventStream(Stream):
     def data_received(self, data: bytes) -> None:
         """Resume the conversation if it waits for bytes, else keep them. Stop reading after HIGH bytes."""
         if self.want is Want.BYTES:
-            self.input_buffer = data
+            self.input_buffer = data  # it was empty, or the conversation would not wait
             self.step()
         else:
             self.input_buffer += data
@@ -170,6 +170,7 @@ class EventStream(Stream):
             else:
                 self.conversation.throw(error)
         except StopIteration:
+            # check_deadline() aborts the connection if the client does not read the last bytes by then.
             self.expires = self.clock.now + self.timeouts.write_timeout
             self.close()
         except BaseException:
@@ -185,7 +186,7 @@ class EventStream(Stream):
             elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:
-                self.transport.abort()  # the conversation has ended, and the client has not read the last bytes
+                self.transport.abort()  # the conversation has ended
 
     # Awaited by the conversation
 
@@ -228,7 +229,6 @@ class EventStream(Stream):
         return data
 
     def set_deadline(self, seconds: float) -> None:
-        """Have the receive() calls that follow raise Timeout from `seconds` after now on."""
         self.receive_deadline = self.clock.now + seconds
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
@@ -274,7 +274,7 @@ class EventStream(Stream):
         """Wait until the transport's buffer has room. Raises Disconnected; Timeout if the client takes no byte
         within write_timeout, or is slower than min_rate.
         """
-        pace = MinRate(self.timeouts)
+        min_rate = MinRate(self.timeouts)
         left = self.transport.get_write_buffer_size()
         while self.output_full:
             try:
@@ -283,7 +283,7 @@ class EventStream(Stream):
                 before, left = left, self.transport.get_write_buffer_size()
                 if left >= before:
                     raise
-                pace.check(before - left)
+                min_rate.check(before - left)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send with sendfile(2). While the socket is full, the loop watches a duplicate of its descriptor."""
@@ -295,7 +295,7 @@ class EventStream(Stream):
         await self.drain()
         if self.lost or self.transport.is_closing():  # its descriptor may belong to another file soon
             raise Disconnected
-        pace = MinRate(self.timeouts)
+        min_rate = MinRate(self.timeouts)
         target = self.transport.get_extra_info("socket").fileno()
         watched = -1
         try:
@@ -311,7 +311,7 @@ class EventStream(Stream):
                 if sent > 0:
                     offset += sent
                     count -= sent
-                pace.check(max(sent, 0))
+                min_rate.check(max(sent, 0))
                 if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
@@ -396,12 +396,11 @@ class EventStream(Stream):
             return
         try:
             self.transport.write_eof()
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError):  # RuntimeError: uvloop has closed the transport
             return
         await self.drop_input()
 
     def bound_to(self) -> str:
-        """Return the local address of the connection's socket."""
         name = self.transport.get_extra_info("sockname")
         return str(name[0]) if name else self.server[0]
 
@@ -418,7 +417,6 @@ class EventStream(Stream):
         return bool(self.input_buffer) or self.client_ended
 
     def wake_event(self) -> WakeEvent:
-        """Return a new LoopWakeEvent."""
         return LoopWakeEvent(self)
 
     def finish(self) -> None:
@@ -447,7 +445,6 @@ class EventStream(Stream):
         self.call_soon(self.transport.abort)
 
     def reset_at_close(self) -> None:
-        """Make close() send a reset."""
         reset_at_close(self.transport.get_extra_info("socket"))
 
     def call_soon(self, function: Callable[[], None]) -> None:

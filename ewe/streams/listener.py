@@ -119,18 +119,18 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
 
 def open_address(address: str) -> Iterator[socket.socket]:
     """Yield a bound socket for each network address to which a configured address resolves. Raises OSError."""
-    family, host, number = parse_address(address)
+    family, host, port = parse_address(address)
     if family == "unix":
         yield open_unix(host)
     elif family == "fd":
-        yield socket.socket(fileno=number)
+        yield socket.socket(fileno=port)  # of fd://N: the descriptor
     else:
-        kinds = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for tcp, kind, protocol, _, where in dict.fromkeys(kinds):
-            sock = socket.socket(tcp, kind, protocol)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for ip_family, kind, protocol, _, where in dict.fromkeys(found):  # without duplicates
+            sock = socket.socket(ip_family, kind, protocol)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if tcp == socket.AF_INET6:
+                if ip_family == socket.AF_INET6:  # otherwise [::] would take the port of 0.0.0.0, too
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(where)
             except OSError:
@@ -247,7 +247,7 @@ class Listener:
         takes_turns: other processes accept from the same sockets, and each holds many connections.
         """
         self.sockets = {sock.fileno(): sock for sock in sockets}
-        self.names = {number: server_name(sock) for number, sock in self.sockets.items()}
+        self.names = {descriptor: server_name(sock) for descriptor, sock in self.sockets.items()}
         self.lifeline = lifeline
         self.takes_turns = takes_turns
         self.accepts_at_once = 1 if takes_turns else ACCEPTS_AT_ONCE
@@ -269,7 +269,7 @@ class Listener:
         self.accepting = False
 
     def open_in_child(self) -> None:
-        """Replace the parent's set and wake pipe by new ones, so that signals end the waits of this process."""
+        """Replace the parent's descriptor set and wake pipe: signals must end the waits of this process."""
         self.close_waiting()
         self.open()
         try:
@@ -300,7 +300,7 @@ class Listener:
         seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections of each listening socket
         (0: they wait in the backlog), and the watched descriptors that are ready.
         """
-        if self.forks != Forks.count:
+        if self.forks != Forks.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
         now = time.monotonic() if self.accept_from else 0.0
         if now < self.accept_from:
@@ -311,21 +311,21 @@ class Listener:
         self.watch_sockets(max_accepts > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
-        for number, _ in self.watched.poll(seconds):
-            if number in self.sockets:
-                self.accept_from_socket(number, max_accepts, accepted)
+        for descriptor, _ in self.watched.poll(seconds):
+            if descriptor in self.sockets:
+                self.accept_from_socket(descriptor, max_accepts, accepted)
                 if self.takes_turns and accepted:
-                    self.end_turn(number)
-            elif number == self.wake_reader:
+                    self.end_turn(descriptor)
+            elif descriptor == self.wake_reader:
                 try:
                     os.read(self.wake_reader, 4096)
                 except BlockingIOError:
                     pass  # another thread has emptied the pipe
-            elif number == self.lifeline:
+            elif descriptor == self.lifeline:
                 self.leave_lifeline()
                 self.close()
             else:
-                others.append(number)
+                others.append(descriptor)
         return accepted, others
 
     def leave_lifeline(self) -> None:
@@ -350,32 +350,32 @@ class Listener:
         """Watch the listening sockets, or stop watching them: connections then wait in the backlog."""
         if wanted is not self.accepting:
             self.accepting = wanted
-            for number in self.sockets:
+            for descriptor in self.sockets:
                 try:
                     if wanted:
-                        self.watched.register(number, EPOLLIN | EPOLLEXCLUSIVE)
+                        self.watched.register(descriptor, EPOLLIN | EPOLLEXCLUSIVE)
                     else:
-                        self.watched.unregister(number)
+                        self.watched.unregister(descriptor)
                 except (FileExistsError, FileNotFoundError):
                     pass  # another thread has done it
 
-    def end_turn(self, number: int) -> None:
+    def end_turn(self, descriptor: int) -> None:
         """Let other processes accept the next connections of a listening socket: go to the end of the list."""
         try:
-            self.watched.unregister(number)
-            self.watched.register(number, EPOLLIN | EPOLLEXCLUSIVE)
+            self.watched.unregister(descriptor)
+            self.watched.register(descriptor, EPOLLIN | EPOLLEXCLUSIVE)
             if not self.accepting:  # another thread has stopped watching the sockets meanwhile
-                self.watched.unregister(number)
+                self.watched.unregister(descriptor)
         except (FileExistsError, FileNotFoundError):
             pass  # another thread has done it
         let_others_run()
 
-    def accept_from_socket(self, number: int, max_accepts: int, accepted: list[Accepted]) -> None:
+    def accept_from_socket(self, descriptor: int, max_accepts: int, accepted: list[Accepted]) -> None:
         """Accept up to `max_accepts` connections of one listening socket, and append them to `accepted`.
 
-        number: its descriptor. If the process is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
+        If the process is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
         """
-        listening = self.sockets[number]
+        listening = self.sockets[descriptor]
         for _ in range(max_accepts):
             try:
                 sock, client = listening.accept()
@@ -390,7 +390,7 @@ class Listener:
                 adopt_settings(sock, listening)
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
-            accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
+            accepted.append(Accepted(sock, (client[0], client[1]), self.names[descriptor]))
 
     def log_accept_failure(self, reason: OSError) -> None:
         """Log that accept(2) fails, at most once in LOG_EVERY_S."""
@@ -435,11 +435,11 @@ class Listener:
         self.watched.close()
 
 
-def poll_of(sockets: Iterable[int]) -> select.poll:
+def poll_of(descriptors: Iterable[int]) -> select.poll:
     """Return a poll object of listening sockets. Its poll(0) returns those where a client waits."""
     found = select.poll()
-    for number in sockets:
-        found.register(number, select.POLLIN)
+    for descriptor in descriptors:
+        found.register(descriptor, select.POLLIN)
     return found
 
 

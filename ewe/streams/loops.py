@@ -201,7 +201,10 @@ def open_channel(io: Stream, choice: str) -> CallChannel:
 def start_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], context: Context
 ) -> asyncio.Task[T]:
-    """Run a coroutine as a Task, on the running loop. From Python 3.12 on it runs to its first wait at once."""
+    """Run a coroutine as a Task, on the running loop. context: the Task's context variables.
+
+    From Python 3.12 on it runs to its first wait at once, which saves a round of the loop.
+    """
     if sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, context=context, eager_start=True)
     return loop.create_task(work, context=context)

@@ -58,8 +58,8 @@ class BlockingPoller:
         when the client has left, or when it has closed its sending side and the program has been silent for
         HALF_CLOSED_S.
 
-        An event of the client is checked once and then no longer watched; otherwise poll(2) would report it again
-        at once, and this loop would never sleep.
+        An event of the client is checked once and then no longer watched (0: only its end is reported); otherwise
+        poll(2) would report it again at once, and this loop would never sleep.
         """
         import select
 

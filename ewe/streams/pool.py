@@ -137,18 +137,18 @@ class PoolStream(BlockingStream):
         if not self.parks_always:
             return await super().send(*parts)
         data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
-        pace: MinRate | None = None
+        min_rate: MinRate | None = None
         while data:
             try:
                 sent = self.socket.send(data)
             except BlockingIOError:
-                pace = await self.socket_has_room(pace)
+                min_rate = await self.socket_has_room(min_rate)
                 continue
             except OSError:
                 raise Disconnected from None
             data = data[sent:]
-            if pace is not None:
-                pace.check(sent)
+            if min_rate is not None:
+                min_rate.check(sent)
             self.handled_bytes += CALL_COST_BYTES + sent
             if self.handled_bytes > TURN_BYTES:
                 await self.turn()
@@ -193,15 +193,15 @@ class PoolStream(BlockingStream):
         self.handled_bytes = 0
         await Wait(Want.TURN, math.inf)
 
-    async def socket_has_room(self, pace: MinRate | None) -> MinRate:
-        """Wait until the client has read some bytes. Return `pace`, or a new MinRate if `pace` is None.
+    async def socket_has_room(self, min_rate: MinRate | None) -> MinRate:
+        """Wait until the client has read some bytes. Return `min_rate`, or a new MinRate for None.
 
         Raises Timeout if the client reads nothing for write_timeout, or is slower than min_rate.
         """
-        pace = pace or MinRate(self.timeouts)
-        pace.check(0)
+        min_rate = min_rate or MinRate(self.timeouts)
+        min_rate.check(0)
         await Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
-        return pace
+        return min_rate
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send `head`, then a part of a file with sendfile(2); with parking = always, pause while the buffer is
@@ -214,12 +214,12 @@ class PoolStream(BlockingStream):
         self.unsent = count
         if head:
             await self.send(head)
-        pace = MinRate(self.timeouts)
+        min_rate = MinRate(self.timeouts)
         while count:
             try:
                 sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE_BYTES))
             except BlockingIOError:
-                await self.socket_has_room(pace)
+                await self.socket_has_room(min_rate)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -228,7 +228,7 @@ class PoolStream(BlockingStream):
             offset += sent
             count -= sent
             self.unsent = count
-            pace.check(sent)
+            min_rate.check(sent)
             await self.share(sent)
 
 

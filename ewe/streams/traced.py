@@ -31,7 +31,10 @@ ROOM_BYTES = 4096  # an empty send buffer has room for more than these, on each 
 
 
 class TracedStream(StreamOver):
-    """Writes the events of one connection. name: the connection's name in the trace. why: why it has ended."""
+    """Writes the events of one connection, around each call of the stream below (Stream describes the calls).
+
+    name: the connection's name in the trace. why: why it has ended.
+    """
 
     def __init__(self, below: Stream, trace: Trace, name: str) -> None:
         super().__init__(below)
@@ -72,11 +75,7 @@ class TracedStream(StreamOver):
             self.trace.write("goes-on", self.name, how)
 
     async def next_request(self, seconds: float) -> bytes:
-        """Wait below for the first bytes of the next request, and return them; b"" if none come within `seconds`,
-        or at a stop.
-
-        If no request comes, note why the connection ends. Raises Disconnected.
-        """
+        """Wait below for the next request. If none comes, note why the connection ends."""
         began = time.monotonic()
         how = ""
         self.before_wait("waits", self.name, "request")
@@ -95,16 +94,11 @@ class TracedStream(StreamOver):
         return data
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
-        """Return the next bytes from the stream below; write the events `waits` and `goes-on`. Raises Timeout,
-        Disconnected.
-        """
         with self.wait("bytes"):
             return await self.below.receive(limit)
 
     async def send(self, *parts: bytes) -> None:
-        """Write all parts below, and the events `sends` and `sent` (0 bytes if it fails). Raises Timeout,
-        Disconnected.
-        """
+        """Write all parts below, and the events `sends` and `sent` (0 bytes if it fails)."""
         size = sum(map(len, parts))
         if size <= ROOM_BYTES and not self.has_sent:
             self.trace.hold("sends", self.name)
@@ -126,9 +120,7 @@ class TracedStream(StreamOver):
             self.trace.write("sent", self.name, sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Send `head` and a part of a file below; write the events `sends` and `sent`. Raises Timeout,
-        Disconnected.
-        """
+        """Send `head` and a part of a file below; write the events `sends` and `sent`."""
         self.trace.write("sends", self.name)  # a disk may be slow
         self.has_sent = True
         try:
@@ -137,23 +129,16 @@ class TracedStream(StreamOver):
             self.after_send(len(head) + count - self.unsent)
 
     async def linger(self) -> None:
-        """Close our side and read off below; write the events `waits` and `goes-on`."""
         with self.wait("close"):
             await self.below.linger()
 
     def poller(self) -> Poller:
-        """Return a poller for a program that writes an event at each wait."""
         return TracedPoller(self, self.below.poller(), "program")
 
     def upstream_poller(self) -> Poller:
-        """Return a poller for an upstream that writes an event at each wait."""
         return TracedPoller(self, self.below.upstream_poller(), "server")
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        """Wait below for the client or an upstream; return True for the client. Write an event before and after.
-
-        Raises Timeout after `seconds`, Disconnected.
-        """
         with self.wait("server"):
             return await self.below.either(descriptor, seconds)
 
@@ -164,10 +149,7 @@ class TracedStream(StreamOver):
         seconds: float = math.inf,
         abandoned: Callable[[], None] | None = None,
     ) -> T:
-        """Return function(*arguments), called below; write an event before and after.
-
-        Raises its exceptions; Timeout after `seconds`, Disconnected. After these two, `abandoned` is called.
-        """
+        """Return function(*arguments), called below."""
         with self.wait("call"):
             return await self.below.call(function, *arguments, seconds=seconds, abandoned=abandoned)
 
@@ -186,18 +168,12 @@ class TracedPoller:
     async def wait(
         self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
     ) -> list[int]:
-        """Wait until a descriptor is ready, and return those that are; [] after `seconds`. Write an event before
-        and after.
-
-        since: the time.monotonic() of the last output. writable: -1 for none. Raises Disconnected.
-        """
+        """Wait as the model's poller does."""
         with self.stream.wait(self.what):
             return await self.poller.wait(descriptors, since, seconds, writable)
 
     async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
-        """Wait until a descriptor can be read; return False after `seconds`. Write an event before and after.
-        Raises Disconnected.
-        """
+        """Wait as the model's poller does."""
         with self.stream.wait(self.what):
             return await self.poller.readable(descriptor, since, seconds)
 

@@ -33,17 +33,11 @@ class EventModel(Protocol):
     clock: Any
     calls: Any
 
-    def admit(self, stream: Any) -> bool:
-        """Register a connection; return False if it is refused."""
-        ...
+    def admit(self, stream: Any) -> bool: ...
 
-    def converse(self, stream: Any) -> Any:
-        """Return the conversation over a stream."""
-        ...
+    def converse(self, stream: Any) -> Any: ...
 
-    def connection_lost(self, stream: Any) -> None:
-        """Release a stream, since its connection has ended."""
-        ...
+    def connection_lost(self, stream: Any) -> None: ...
 
 
 class Paused(Protocol):
@@ -109,7 +103,6 @@ class EpollWatcher(Watcher):
         loop.add_reader(self.epoll.fileno(), self.ready_ones)
 
     def watch(self, descriptor: int) -> None:
-        """Begin to watch whether a descriptor can be read. Raises OSError."""
         self.epoll.register(descriptor, EPOLLIN)
 
     def ready_ones(self) -> None:
@@ -118,7 +111,6 @@ class EpollWatcher(Watcher):
             self.ready(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
-        """Remove a descriptor from the epoll. Raises OSError if the kernel does not know it."""
         self.epoll.unregister(descriptor)
 
 

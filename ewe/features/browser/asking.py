@@ -24,7 +24,7 @@ from ewe.features.databases.asking import Databases, ResultSource, from_json
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
-TRUSTED_S = 1.0  # the time for which a schema and a count are cached
+CACHE_S = 1.0  # seconds for which a schema and a count are cached
 ROWS_S = 5.0  # for the rows of a page
 COUNT_S = 0.5  # for a count of rows
 FACET_S = 0.2  # for the most frequent values of a column, and for the labels of other rows
@@ -39,13 +39,14 @@ MAX_TABLES = 100  # tables for which the page of a database counts the rows
 
 
 class Asking:
-    """Asks the databases of a site. Each method has one purpose. io: the client's stream, which waits."""
+    """Asks the databases of a site. io: the client's stream, which waits for the answer."""
 
     def __init__(self, databases: Databases) -> None:
         self.databases = databases
-        self.schemas: dict[str, tuple[float, Schema]] = {}
+        self.schemas: dict[str, tuple[float, Schema]] = {}  # database -> monotonic() of the reading, schema
+        # database, statement, parameters -> rows; None: they take too long to count
         self.counts: TimedCache[tuple[str, str, tuple[Value, ...]], int | None] = TimedCache(
-            MAX_COUNTS, TRUSTED_S
+            MAX_COUNTS, CACHE_S
         )
 
     async def ask(
@@ -97,7 +98,7 @@ class Asking:
         """Return the schema of a database. Raises DatabaseError."""
         known = self.schemas.get(database)
         now = time.monotonic()
-        if known is not None and now - known[0] < TRUSTED_S:
+        if known is not None and now - known[0] < CACHE_S:
             return known[1]
         dialects = DIALECTS if known is None else (known[1].dialect,)
         ways = [(dialect, sql) for dialect in dialects for sql in (dialect.columns, dialect.tables)]

@@ -480,6 +480,7 @@ class Browser:
             before = row.get(name)
             if text is None or column.filled_by == "computed" or isinstance(before, bytes):
                 continue
+            # The box NULL is checked from the start if the value was NULL: then a text counts.
             value = None if f"null.{name}" in given and not (before is None and text) else text
             if value is None:
                 if before is not None:

@@ -7,6 +7,7 @@ The pages need no scripts: filters, sorting, paging and the editor are links and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ewe.database.protocol import Value
@@ -19,6 +20,7 @@ from ewe.http.error_pages import html_document, html_escape
 MAX_CELL_CHARS = 300  # characters of a value on a page of rows
 MAX_LINE_CHARS = 60  # characters of a value that a form shows in a field of one line
 ONE_LINE_CHARS = 40  # characters that are kept on one line
+MAX_LABEL_CHARS = 60  # characters of a label beside a link
 # Invisible characters, and characters that change the direction of the text, are replaced by visible ones
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
 CONTROLS |= dict.fromkeys((0x85, 0x2028, *range(0x2029, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
@@ -251,7 +253,7 @@ def chips(url: str, view: View) -> str:
         words = f"{each.column} {OPERATORS[each.op][0].replace(' (a, b, …)', '')} {each.value}".rstrip()
         items.append(f'<li><a href="{url}{html_escape(view.without(each).query())}">{shown(words)}</a>')
     if view.search:
-        without = View(**{**view.first().__dict__, "search": ""})
+        without = replace(view.first(), search="")
         items.append(f'<li><a href="{url}{html_escape(without.query())}">search: {shown(view.search)}</a>')
     return f'<ul class="chips" aria-label="Filters in use; follow one to remove it">{"".join(items)}</ul>'
 
@@ -292,7 +294,7 @@ def options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
 
 
 def facets(url: str, listing: TableListing) -> str:
-    """Return the most frequent values of the requested columns, and links to those of other columns."""
+    """Return a box with the most frequent values for each requested column, and links that request others."""
     view = listing.view
     boxes = "".join(facet_box(url, listing, each) for each in listing.facets)
     others = [name for name in listing.table.columns if name not in view.facets]
@@ -300,8 +302,8 @@ def facets(url: str, listing: TableListing) -> str:
         f'<a href="{url}{html_escape(view.with_facets((*view.facets, name)).query())}">{shown(name)}</a>'
         for name in others
     )
-    choice = f'<details><summary>Most frequent values of …</summary><p class="links">{links}</p></details>'
-    return (f'<div class="facets">{boxes}</div>' if boxes else "") + (choice if others else "")
+    more = f'<details><summary>Most frequent values of …</summary><p class="links">{links}</p></details>'
+    return (f'<div class="facets">{boxes}</div>' if boxes else "") + (more if others else "")
 
 
 def facet_box(url: str, listing: TableListing, facet: Facet) -> str:
@@ -356,17 +358,17 @@ def neighbours(listing: TableListing) -> Iterator[tuple[str, str, View]]:
         yield "first", "⇤ First", view.first()
     if not rows:
         return
-    changed = dict(view.first().__dict__)
+    first = view.first()
     if not table.key:
         if has_previous:
-            yield "prev", "← Previous", View(**{**changed, "offset": max(0, view.offset - view.size)})
+            yield "prev", "← Previous", replace(first, offset=max(0, view.offset - view.size))
         if has_next:
-            yield "next", "Next →", View(**{**changed, "offset": view.offset + len(rows)})
+            yield "next", "Next →", replace(first, offset=view.offset + len(rows))
         return
     if has_previous:
-        yield "prev", "← Previous", View(**{**changed, "before": cursor_in(table, view, columns, rows[0])})
+        yield "prev", "← Previous", replace(first, before=cursor_in(table, view, columns, rows[0]))
     if has_next:
-        yield "next", "Next →", View(**{**changed, "after": cursor_in(table, view, columns, rows[-1])})
+        yield "next", "Next →", replace(first, after=cursor_in(table, view, columns, rows[-1]))
 
 
 def rows_table(trail: PageTrail, listing: TableListing) -> str:
@@ -457,7 +459,7 @@ def formatter(trail: PageTrail, listing: TableListing, name: str) -> Callable[[V
     def linked(value: Value) -> str:
         if value is None:
             return cell(value)
-        label = f" <small>{shown(labels[value][:60])}</small>" if value in labels else ""
+        label = f" <small>{shown(labels[value][:MAX_LABEL_CHARS])}</small>" if value in labels else ""
         url = html_escape(link_to_other(trail, listing.schema, key, [value]))
         return f'<a href="{url}">{cell(value)}</a>{label}'
 
@@ -477,7 +479,7 @@ def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Seq
 
 def exports(url: str, view: View, listing: TableListing) -> str:
     """Return the links to all rows of the view as files, and to the form for a new row."""
-    query = html_escape(View(**{**view.first().__dict__, "facets": (), "size": View.size}).query())
+    query = html_escape(replace(view.first(), facets=(), size=View.size).query())
     links = [f'<a href="{url}.csv{query}">CSV</a>', f'<a href="{url}.json{query}">JSON</a>']
     if listing.editable:
         links.append(f'<a href="{url}/insert">Insert a row</a>')
@@ -585,9 +587,8 @@ def sql_page(
             body.append(plan(rows))
         elif rows.rows:
             body.append(plain_table(rows))
-        asked = query_of(
-            [("sql", sql)] * editor + [(f":{name}", value) for name, value in parameters.items()]
-        )
+        statement = [("sql", sql)] if editor else []
+        asked = query_of(statement + [(f":{name}", value) for name, value in parameters.items()])
         path = trail.of_database() + ("-sql" if editor else f"-saved/{encode_name(title)}")
         body.append(
             f'<nav class="links"><span>All rows as</span><a href="{html_escape(path + ".csv" + asked)}">CSV</a>'
@@ -628,7 +629,8 @@ def plan(rows: Rows) -> str:
         if len(row) == 4:  # id, parent, notused, detail
             level = depth[row[0]] = depth.get(row[1], -1) + 1
         lines.append("  " * level + plain(row[-1]))
-    return f"<pre>{shown(chr(10).join(lines))}</pre>"
+    text = "\n".join(lines)
+    return f"<pre>{shown(text)}</pre>"
 
 
 def plain_table(rows: Rows) -> str:
@@ -644,9 +646,10 @@ def plain_table(rows: Rows) -> str:
         + "".join(f"<td{attribute}>{cell(value)}" for attribute, value in zip(classes, row, strict=True))
         for row in rows.rows
     ]
+    body = "\n".join(lines)
     return (
         f'<div class="scroll fits" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n'
-        f"<tbody>\n{chr(10).join(lines)}\n</tbody></table></div>"
+        f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
@@ -678,7 +681,8 @@ def row_page(
         f'<tr><th scope="row">{shown(name)}<td class="text">{value_of(trail, schema, table, row, name, labels)}'
         for name in rows.columns
     ]
-    body.append(f'<div class="scroll"><table><tbody>\n{chr(10).join(lines)}\n</tbody></table></div>')
+    rows_html = "\n".join(lines)
+    body.append(f'<div class="scroll"><table><tbody>\n{rows_html}\n</tbody></table></div>')
     if referring:
         body += ["<h2>Rows that lead here</h2>", '<ul class="cards">']
         for each, count in referring:

@@ -175,10 +175,10 @@ def view_of(table: Table, query: str | None) -> View:
         sort=column_of(table, parameters["sort"], also=table.key) if parameters.get("sort") else "",
         descending=parameters.get("desc", "") == "1",
         facets=facets_of(table, lists["facet"]),
-        size=number_of(parameters, "size", PAGE_ROWS, 1, MAX_ROWS),
+        size=whole_number(parameters, "size", PAGE_ROWS, 1, MAX_ROWS),
         after=cursor_of(table, parameters, "after"),
         before=cursor_of(table, parameters, "before"),
-        offset=number_of(parameters, "offset", 0, 0, MAX_OFFSET),
+        offset=whole_number(parameters, "offset", 0, 0, MAX_OFFSET),
     )
 
 
@@ -220,12 +220,13 @@ def column_of(table: Table, name: str, also: tuple[str, ...] = ()) -> str:
     return name
 
 
-def number_of(parameters: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+def whole_number(parameters: dict[str, str], name: str, default: int, least: int, most: int) -> int:
     """Return the value of a parameter as a whole number; `default` if it is missing or empty.
 
     parameters: of the query. Raises BadRequest unless the number is from `least` to `most`.
     """
     text = parameters.get(name) or str(default)
+    # len(): `most` is shorter, and int() fails for thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise BadRequest(f"{name} must be a whole number from {least} to {most}.")
     return int(text)

@@ -146,14 +146,14 @@ class EnginesPage:
         return Response(303, (("Location", f"{self.base}?did={name}&{counts}{only}"), *TEXT), b"done\n")
 
     async def ask(
-        self, visitor: bytes, more: dict[bytes, bytes], request: Request, io: Stream
+        self, visitor: bytes, action: dict[bytes, bytes], request: Request, io: Stream
     ) -> dict[str, Any]:
-        """Return X-Switch's answer to an action. Raises HTTPError."""
-        everybody = self.is_administrator(visitor)
+        """Return X-Switch's answer to an action (ewe.xswitch.switch.control). Raises HTTPError."""
+        sees_all = self.is_administrator(visitor)
         params = {
-            b"XSWITCH_SCOPE": b"all" if everybody else b"user:" + visitor,
+            b"XSWITCH_SCOPE": b"all" if sees_all else b"user:" + visitor,
             b"XSWITCH_FOR": visitor,
-            **{name: value for name, value in more.items() if value},
+            **{name: value for name, value in action.items() if value},
         }
         data = await ask_status(self.connections, request, io, params, ASK_S, MAX_ANSWER_BYTES)
         try:
@@ -186,7 +186,6 @@ class EnginesPage:
         return 0 <= time.time() - int(at, 16) < TOKEN_S
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the line about the page."""
         yield "  answer    the page of X-Switch's engines, for visitors who have logged in"
         return True
 

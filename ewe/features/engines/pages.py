@@ -75,19 +75,19 @@ DONE = {"restart": "restarted", "drain": "ended"}
 class EnginesView(NamedTuple):
     """The visitor of a page, and the user whose engines it shows.
 
-    base: the path of the page of engines, with a slash at its end. everybody: the visitor is an administrator.
+    base: the path of the page of engines, with a slash at its end. sees_all: the visitor is an administrator.
     token: for the forms. user: the page shows only this user; "" means all that the visitor may see.
     """
 
     base: str
     visitor: str
-    everybody: bool
+    sees_all: bool
     token: str
     user: str
 
     def shows_all_users(self) -> bool:
         """Return whether the page shows the engines of all users."""
-        return self.everybody and not self.user
+        return self.sees_all and not self.user
 
 
 def engines_page(view: EnginesView, found: dict[str, Any], done: tuple[str, int, int, int] | None) -> str:
@@ -110,7 +110,7 @@ def log_page(view: EnginesView, lines: list[list[Any]]) -> str:
     """Return the page of messages, the newest first. lines: seconds since the epoch, user and message of each."""
     items = [
         f"<li><time>{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}</time>"
-        + (f"<b>{text(user)}</b>" if view.everybody else "")
+        + (f"<b>{text(user)}</b>" if view.sees_all else "")
         + text(line)
         for at, user, line in reversed(lines)
     ]
@@ -130,10 +130,10 @@ def heading(view: EnginesView, title: str) -> str:
         f'<a href="{html_escape(view.base)}{only}">Engines</a>',
         f'<a href="{html_escape(view.base)}log{only}">Messages</a>',
     ]
-    if view.user and view.everybody:
+    if view.user and view.sees_all:
         links.append(f'<a href="{html_escape(view.base)}">All users</a>')
-    users = f" of {text(view.user)}" if view.user else " of all users" if view.everybody else ""
-    role = " (administrator)" if view.everybody else ""
+    users = f" of {text(view.user)}" if view.user else " of all users" if view.sees_all else ""
+    role = " (administrator)" if view.sees_all else ""
     return (
         f'<div class="top"><h1>{title}{users}</h1><nav>{" · ".join(links)}</nav></div>\n'
         f'<p class="quiet">You are {text(view.visitor)}{role}.'

@@ -4,7 +4,7 @@
     auth = { realm = "Members", command = ["/usr/local/bin/check"], timeout = "10s" }
 
 A browser that gets a 401 asks its user, and sends name and password with every request from then on. The password
-has to be checked each time, and a good hash is slow on purpose. respond() is therefore a line of four doors:
+has to be checked each time, and a good hash is slow on purpose. respond() therefore checks in this order:
 
     credentials ─▶ this client has failed too often?      ─▶ 429
                 ─▶ were they right a minute ago?          ─▶ go on          (what nearly all requests are)
@@ -160,16 +160,16 @@ class Auth(Middleware):
         stored, known = "", True
         if isinstance(self.by, Htpasswd):
             stored, known = self.by.hash_of(name)
-        remembered = self.table.digest(b"right", client, name, password, stored.encode("latin-1"))
+        right_key = self.table.digest(b"right", client, name, password, stored.encode("latin-1"))
         now = time.monotonic()
-        if known and self.table.get(remembered) > now:
+        if known and self.table.get(right_key) > now:
             return True
-        wrong = self.table.digest(b"wrong", client, name, password, stored.encode("latin-1"))
-        if self.table.get(wrong) > now:
+        wrong_key = self.table.digest(b"wrong", client, name, password, stored.encode("latin-1"))
+        if self.table.get(wrong_key) > now:
             return False
-        owner = self.table.digest(b"owner", client, name)
+        owner_key = self.table.digest(b"owner", client, name)
         wait = self.user_failures.wait(b"user" + name)
-        if wait and self.table.get(owner) < time.monotonic():
+        if wait and self.table.get(owner_key) < time.monotonic():
             raise too_many(
                 wait, f"too many failed log-ins of {name.decode('utf-8', 'replace')[:64]!r} (auth)"
             )
@@ -185,10 +185,10 @@ class Auth(Middleware):
             self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         with self.table.locked():
             if right:
-                self.table.put(owner, now + LOGGED_IN_S)
-                self.table.put(remembered, now + self.remember)
+                self.table.put(owner_key, now + LOGGED_IN_S)
+                self.table.put(right_key, now + self.remember)
             else:
-                self.table.put(wrong, now + min(self.remember, WRONG_PASSWORD_S))
+                self.table.put(wrong_key, now + min(self.remember, WRONG_PASSWORD_S))
         return right
 
 

@@ -123,7 +123,7 @@ def load_libraries() -> None:
 
     try:
         for kind in (apr_md5_crypt, sha256_crypt, sha512_crypt):
-            kind.identify("")
+            kind.identify("")  # passlib imports a kind of hash at its first use
         bcrypt.set_backend("bcrypt")
     except MissingBackendError as reason:
         raise ImportError(str(reason)) from None
@@ -220,7 +220,8 @@ class Htpasswd:
     def hash_of(self, name: bytes) -> tuple[str, bool]:
         """Return the hash to check a password against, and whether it is the user's. Raises HTTPError(500).
 
-        For an unknown name it is another user's; "" if there is no user at all.
+        For an unknown name it is another user's, since the time of the check must not tell which names exist; "" if
+        there is no user at all.
         """
         self.reload_if_changed()
         user = self.users.get(name)

@@ -74,9 +74,7 @@ class MarkdownPages:
     """Answers for the Markdown files below a directory."""
 
     def __init__(self, config: Config, static: Static, zone: Callable[[str], object]) -> None:
-        """zone: returns a value that is the same for paths with the same guards. Raises ValueError if the package
-        markdown is not installed.
-        """
+        """zone: as in Books. Raises ValueError if the package markdown is not installed."""
         try:
             import markdown
         except ImportError:
@@ -87,7 +85,8 @@ class MarkdownPages:
         self.static = static
         self.languages = config.languages
         self.books = Books(static, zone)
-        self.kept: BoundedDict[tuple[str, tuple[int, ...]], CachedPage] = BoundedDict(MAX_PAGES)
+        # Both by path; then the version of the file, or of the book
+        self.cached_pages: BoundedDict[tuple[str, tuple[int, ...]], CachedPage] = BoundedDict(MAX_PAGES)
         self.documents: BoundedDict[tuple[str, int], bytes] = BoundedDict(MAX_DOCUMENTS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -124,7 +123,7 @@ class MarkdownPages:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
                 return None
-            page = self.kept.get((path, file_version(about)))
+            page = self.cached_pages.get((path, file_version(about)))
             return about, page, os.read(descriptor, MAX_FILE_BYTES) if page is None else b""
         finally:
             os.close(descriptor)
@@ -141,7 +140,7 @@ class MarkdownPages:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
             if version != page.version:
-                self.assembled(page, path, book)
+                self.assemble(page, path, book)
                 page.version = version
         return page
 
@@ -152,13 +151,13 @@ class MarkdownPages:
         """
         name, key = os.path.basename(path), (path, file_version(about))
         with PAGE_TURNS.one_at_a_time():
-            if (page := self.kept.get(key)) is None:
+            if (page := self.cached_pages.get(key)) is None:
                 text = source.decode("utf-8", "replace")
                 made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
-                page = self.kept[key] = CachedPage(File(path, about, KIND, "", False), made)
+                page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
         return page
 
-    def assembled(self, page: CachedPage, path: str, book: Book | None) -> None:
+    def assemble(self, page: CachedPage, path: str, book: Book | None) -> None:
         """Make the whole page from its parts."""
         assert page.text is not None and page.body is not None
         name = os.path.basename(path)

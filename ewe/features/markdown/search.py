@@ -29,6 +29,7 @@ def query_of(query: str) -> str | None:
     value = parameters(query).get("q")
     if value is None:
         return None
+    # Nearly every character is at most %XX%XX%XX in a URL.
     words = text(unescape(value[: 9 * MAX_QUERY_CHARS].replace("+", " ")))
     return words.translate(CONTROLS)[:MAX_QUERY_CHARS].strip()
 

@@ -39,6 +39,7 @@ from ewe.http.status import HTTPError
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_TIMEOUT_S = 2.0  # seconds to wait for another request that changes the same directory
+LOCK_RETRY_S = 0.002  # seconds between two tries
 OUR_FILES = ".ewe-"  # the beginning of the names of unfinished files; hidden, since it begins with a dot
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 STATUSES = {
@@ -108,7 +109,7 @@ class DavPath:
                         raise HTTPError(
                             503, f"webdav: {self.real}: its directory is locked", (("Retry-After", "1"),)
                         ) from None
-                    time.sleep(0.002)
+                    time.sleep(LOCK_RETRY_S)
             yield
         finally:
             os.close(lock)
