@@ -74,6 +74,8 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     """Serve the page until a stop; return the exit status. browser: show the page in this computer's browser.
 
     scene: to begin with. Raises StartError, StartFailure.
+
+    The server has no programs and no libraries of its own: the directory `none` does not exist.
     """
     config = Config(
         concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
