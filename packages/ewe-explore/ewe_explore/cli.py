@@ -191,8 +191,16 @@ def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
         )
 
     if options.model:
-        clients = (options.clients, options.requests, options.stop_early, options.together)
-        return [Model(path, options.model, *clients, fresh())]
+        model = Model(
+            path,
+            options.model,
+            clients=options.clients,
+            requests=options.requests,
+            early=options.stop_early,
+            together=options.together,
+            options=fresh(),
+        )
+        return [model]
     if options.scenario:
         if options.scenario not in found:
             there = f"; there are {', '.join(found)}" if found else ""

@@ -78,6 +78,7 @@ class Arrivals(Primitive):
         return found
 
     def __iter__(self) -> Iterator[Arrival]:
+        """Yield connections until close(). A wait that ends without one, as by a signal, is repeated."""
         while not self.closed:
             accepted = self.accept()
             if accepted is not None:
@@ -170,6 +171,7 @@ class Model(ExploredProgram):
         self.world.stand_ins["ewe.logger"] = log()
 
     def arguments(self) -> list[str]:
+        """Return the options of the command that name this model and its clients."""
         arguments = ["--model", self.scenario]
         if self.clients != 2:
             arguments += ["--clients", str(self.clients)]
@@ -269,6 +271,7 @@ class ExploredClient:
         self.thread = Thread(target=self.work, name=f"client {number}")
 
     def work(self) -> None:
+        """Send the requests one by one, and count the answers. The server may stop at any moment."""
         try:
             connection = self.listener.connect(self.number)
         except ConnectionRefusedError:
@@ -299,6 +302,7 @@ def conversation() -> ModuleType:
     module = ModuleType("ewe.conversation")
 
     async def converse(stream: Any, site: Any) -> None:
+        """Answer the requests of one connection until it ends, or the server stops."""
         mark(stream, "begun")
         while await stream.next_request(10.0):
             await stream.send(ANSWER)
@@ -326,6 +330,7 @@ def log() -> ModuleType:
     """Return the replacement of ewe.logger: an exception that a model catches and logs ends the run."""
 
     def exception(text: str) -> None:
+        """End the run with the exception that is being handled. text: the model's line for the log, ignored."""
         reason = sys.exc_info()[1]
         if ACTIVE_RUNS and reason is not None:
             run = ACTIVE_RUNS[-1]

@@ -150,6 +150,7 @@ class Socket(Primitive):
     # Servers
 
     def bind(self, address: Address) -> None:
+        """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
         host, port = address[0], address[1]
         if port == 0:
             network().next_port += 1
@@ -165,6 +166,7 @@ class Socket(Primitive):
         network().listening[self.name[1]] = self
 
     def accept(self) -> tuple[Socket, Address]:
+        """Return the connection that has waited longest in the backlog, and its client's address."""
         run = self.point("accepts from")
         self.until(run, "waits for a connection of", "accepts from", self.readable)
         if not self.waiting:  # another thread has shut the listening socket down
@@ -174,6 +176,7 @@ class Socket(Primitive):
         return found, found.peer
 
     def connect(self, address: Address) -> None:
+        """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
         run = self.point("connects")
         server = network().listening.get(address[1])
         if server is None or server.waiting is None or server.closed:
@@ -191,6 +194,7 @@ class Socket(Primitive):
         self.recompute_runnable_lanes()
 
     def connect_ex(self, address: Address) -> int:
+        """Connect as connect() does; return the number of the error, 0 without one."""
         try:
             self.connect(address)
         except OSError as reason:
@@ -200,6 +204,7 @@ class Socket(Primitive):
     # Bytes
 
     def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return at most `size` bytes, b"" at the end. flags: MSG_DONTWAIT, and MSG_PEEK, which keeps the bytes."""
         run = self.point("receives from")
         pipe = self.incoming
         if pipe is None and not self.closed:
@@ -221,6 +226,7 @@ class Socket(Primitive):
         return len(data)
 
     def send(self, data: Any, flags: int = 0) -> int:
+        """Send the bytes for which the pipe has room; return their number. Raises BrokenPipeError."""
         run = self.point("sends to")
         pipe = self.outgoing
         if pipe is None and not self.closed:
@@ -243,6 +249,7 @@ class Socket(Primitive):
                 return
 
     def shutdown(self, how: int) -> None:
+        """End one direction or both. A recv() that waits in another lane then returns."""
         if self.run_is_over():
             return
         self.point("shuts down")
@@ -400,6 +407,7 @@ class Poll(Selection):
         self.closed = False
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
+        """Watch a socket. Only epoll refuses one that is watched already; poll changes its events."""
         number = lookup(item).number
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
@@ -408,6 +416,7 @@ class Poll(Selection):
         self.recompute_runnable_lanes()
 
     def modify(self, item: Any, events: int) -> None:
+        """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
         number = item if isinstance(item, int) else item.fileno()
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")

@@ -98,7 +98,7 @@ class Primitive:
         """Block the current lane until ready() is true; return False after `seconds` (None: no limit).
 
         verb: of the wait, in the timeline. then: the verb of the step after it, such as "acquires"; "" for no step.
-        The same verb has been recorded for the attempt before the wait, so the timeline hides that step.
+        The step before the wait was the attempt at the same operation: with `then`, the timeline hides it.
         """
         last_step = run.current.last
         if then and last_step is not None and last_step.target is self:
@@ -409,6 +409,7 @@ class Event(Primitive):
         self.flag = False
 
     def is_set(self) -> bool:
+        """Return the flag. It is a step that only reads, except in the check of an invariant."""
         if not self.run_is_over():
             step = self.step(ACTIVE_RUNS[-1], "looks at")
             step.writes = False

@@ -30,9 +30,9 @@ OK = ("ok", "left")  # outcomes that are no failure
 
 @dataclass
 class BehindLane:
-    """An engine, or a connection to a database. name: for people. ended: None while it lives. why: it ended so.
+    """An engine, or a connection to a database. name: for people. ended: None while it lives.
 
-    key: the engine (PID.NUMBER of X-Switch's process), or the worker of the daemon (PID/TID).
+    why: the cause of its end. key: the engine (PID.NUMBER), or the worker of the daemon (PID/TID).
     """
 
     kind: str

@@ -79,6 +79,7 @@ class LiveStory(TraceStory):
     def enter_state(
         self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
     ) -> None:
+        """Begin another state of a connection, and give a new worker its row."""
         super().enter_state(connection, event, state, want)
         if state in OCCUPYING and event.worker not in self.rows:
             self.give_row(event.worker)

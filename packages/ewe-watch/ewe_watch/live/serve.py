@@ -89,6 +89,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
         url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
 
         def ready() -> None:
+            """Print the page's address, once the server accepts connections."""
             print(
                 f"ewe-watch: {url} shows {several(len(director.models), 'models')}; Ctrl-C ends all",
                 file=sys.stderr,
