@@ -347,7 +347,7 @@ class Switch:
         def on_measured(answer: dict[str, Any]) -> None:
             if exchange.state is IDENTIFYING:  # the client has not left in the meantime
                 status = self.collect_status(answer)
-                if b"XSWITCH_STATUS" in params:  # of the command, which sees what its account may see
+                if b"XSWITCH_STATUS" in params:  # of the command: its account may not see all engines
                     status = self.control.part_for(client.socket, status)
                 exchange.answer(status_response(status, params))
 

@@ -56,13 +56,13 @@ class LiveStory(TraceStory):
         self.waiting += events
         self.waiting.sort(key=lambda event: event.seconds)
         newest_in_order = time.monotonic() - SETTLE_S
-        told = 0
+        fed = 0
         for event in self.waiting:
             if event.seconds > newest_in_order:
                 break
-            told += 1
+            fed += 1
             self.feed(event)
-        del self.waiting[:told]
+        del self.waiting[:fed]
 
     def feed(self, event: TraceEvent) -> None:
         """Tell one event."""

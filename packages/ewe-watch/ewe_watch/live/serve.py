@@ -75,7 +75,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
 
     scene: to begin with. Raises StartError, StartFailure.
 
-    The server has no programs and no libraries of its own: the directory `none` does not exist.
+    The server runs no programs and no libraries: the directory `none` does not exist.
     """
     config = Config(
         concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
