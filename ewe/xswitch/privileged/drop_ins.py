@@ -136,7 +136,7 @@ def owner_of(home: str, settings: Settings) -> Account | None:
         account = account_of(os.lstat(home).st_uid)
     except Refusal:
         return None
-    # Without root, X-Switch runs the scripts of its own account alone, also below min-uid
+    # Without root, X-Switch runs only its user's scripts, also below min-uid
     if account.uid == 0 or (account.uid < settings.min_uid and account.uid != os.geteuid()):
         return None
     if os.geteuid() not in (0, account.uid) or os.path.realpath(account.home) != os.path.realpath(home):

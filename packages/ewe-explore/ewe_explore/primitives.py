@@ -299,7 +299,8 @@ class Condition(Primitive):
                 run, "waits on", lambda: waiter.notified and self.lock.is_free(), timeout, spurious=True
             )
         finally:
-            if waiter in self.waiters:  # after a timeout or a spurious wake-up: no later notify is for this wait
+            # After a timeout or a spurious wake-up: no later notify is for this wait
+            if waiter in self.waiters:
                 self.waiters.remove(waiter)
         if not self.lock.is_free():  # after a timeout, another lane may have the lock
             super().wait(run, "wants the lock of", self.lock.is_free, None)

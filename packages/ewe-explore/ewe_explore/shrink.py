@@ -125,5 +125,6 @@ class Shrinker:
                     moved = (*before.schedule[:position], (earlier, lane), *before.schedule[position + 1 :])
                     self.fails(moved)
             if self.best.key() < before.key():
-                self.best.complete = before.complete  # a moved schedule has as many deviations: prove() still holds
+                # A moved schedule has as many deviations: prove() still holds
+                self.best.complete = before.complete
                 improved = True

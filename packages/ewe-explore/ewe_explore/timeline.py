@@ -56,7 +56,8 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
         text = f"✂ {event.text}; {other} goes on"
         lines = textwrap.wrap(text, max(size * (len(columns) - column) - 2, size - 2))
         return [
-            rails(columns, size, column, colour, f"{event.line or '':>4}  ") + paint(line, FAINT_ITALIC, colour)
+            rails(columns, size, column, colour, f"{event.line or '':>4}  ")
+            + paint(line, FAINT_ITALIC, colour)
             for line in lines
         ]
     mark = "⏳ " if event.kind == "wait" else ""

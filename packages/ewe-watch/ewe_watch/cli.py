@@ -111,7 +111,8 @@ def run(options: argparse.Namespace) -> int:
     if len(options.files) > MOST_TRACES:
         raise UsageError(f"a page shows {MOST_TRACES} traces at most, and here are {len(options.files)}")
     files_by_picture = group_by_picture(options.files)
-    different_files = sum(len(files) for files in files_by_picture.values())  # one that is named twice counts once
+    # A file that is named twice counts once
+    different_files = sum(len(files) for files in files_by_picture.values())
     if options.perfetto and (len(files_by_picture) > 1 or len(options.files) > different_files):
         raise UsageError("--perfetto takes one trace")
     stories = {name: story_of(files) for name, files in files_by_picture.items()}

@@ -29,7 +29,8 @@ def trace_events(story: TraceStory) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a story."""
     lanes = story.lanes()
     processes = list(dict.fromkeys([*story.models, *(process_of(lane.worker) for lane in lanes)]))
-    server = int(processes[0]) if processes else 0  # the queue and the refusals are shown in the first process
+    # The queue and the refusals are shown in the first process
+    server = int(processes[0]) if processes else 0
     for process in processes:
         name = story.models.get(process, story.model_text()).partition(" ")[0]
         yield named("process_name", int(process), int(process), f"ewe {name}".strip())

@@ -147,5 +147,6 @@ def checked_choice(model: str, values: dict[str, str]) -> ModelChoice:
         name = model_named(model).name
     except UnknownModel as reason:
         raise ConfigError(str(reason)) from None
-    Config(**{key.replace("-", "_"): value for key, value in values.items()})  # raises ConfigError for a bad value
+    # Raises ConfigError for a bad value
+    Config(**{key.replace("-", "_"): value for key, value in values.items()})
     return ModelChoice(model if ":" in model else name, values)

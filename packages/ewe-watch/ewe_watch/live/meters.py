@@ -40,7 +40,8 @@ def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
         for fields in tcp_lines():
             local, state, queues = fields[1], fields[3], fields[4]
             port = port_of_text.get(local.rpartition(":")[2])
-            if port is not None and state == LISTENING:  # several sockets may listen: IPv4, IPv6, SO_REUSEPORT
+            # Several sockets may listen at one port: IPv4, IPv6, SO_REUSEPORT
+            if port is not None and state == LISTENING:
                 receive_queue = queues.partition(":")[2]
                 found[port] = found.get(port, 0) + int(receive_queue, 16)
     except OSError:

@@ -107,7 +107,8 @@ class WatchPage:
             action = json.loads(body)
             if not isinstance(action, dict):
                 raise ActionError("an action is a JSON object")
-            await io.call(execute_action, self.director, self.chooser, action)  # it waits for models and clients
+            # By call(), because it waits for models and clients
+            await io.call(execute_action, self.director, self.chooser, action)
         except (ConfigError, Failure, ValueError) as reason:
             text = str(reason).partition("\n")[0]  # a ConfigError may have several lines
             return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())
