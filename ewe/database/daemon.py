@@ -50,10 +50,10 @@ from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
 
-DEADLINE_CHECK_S = 0.1  # seconds between two checks of the deadlines
-MIN_LIFE_S = 1.0  # seconds; a daemon process that ends younger than this is started again only after so long
+DEADLINE_CHECK_S = 0.1  # between two checks of the deadlines
+MIN_LIFE_S = 1.0  # a daemon process that ends younger than this is started again only after so long
 WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals
-GRACE_S = 10.0  # seconds in which the daemon finishes running requests when it is asked to stop
+GRACE_S = 10.0  # in which the daemon finishes running requests when it is asked to stop
 
 
 class QueuedJob:
@@ -261,9 +261,9 @@ class Daemon:
             self.receive(gateway)
 
     def queue_request(self, gateway: Gateway, request: ClientRequest) -> None:
-        """Queue a request; the gateway is busy then. Raises DatabaseError: not allowed, or the queue is full."""
+        """Queue a request; the gateway is busy until its answer. Raises DatabaseError: not allowed, or no room."""
         job = self.job_for(gateway, request)
-        if len(self.queue) >= self.settings.queue:
+        if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
             raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
         gateway.is_busy = True
         self.queue.append(QueuedJob(gateway, job))

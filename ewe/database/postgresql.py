@@ -23,7 +23,7 @@ import psycopg
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
-CONNECT_TIMEOUT_S = 10  # seconds
+CONNECT_TIMEOUT_S = 10
 MAX_OPERATOR_CHARS = 500  # characters in a row
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
@@ -44,7 +44,7 @@ class PostgreSQL:
 
     def __init__(self, database: Database) -> None:
         """Connect. Raises DatabaseError("UNAVAILABLE")."""
-        self.write = database.write
+        self.may_write = database.write
         try:
             parameters = psycopg.conninfo.make_conninfo(database.source, user=database.user or None)
             self.connection = psycopg.connect(
@@ -92,9 +92,9 @@ class PostgreSQL:
         return DatabaseError("STATEMENT" if self.is_alive() else "UNAVAILABLE", str(reason))
 
     def end(self, commit: bool) -> None:
-        """End the transaction, and all state of the session (DISCARD ALL)."""
+        """Commit or roll back, and end all state of the session. Without the right to write, always roll back."""
         try:
-            if commit and self.write:
+            if commit and self.may_write:
                 self.connection.commit()
             else:
                 self.connection.rollback()

@@ -21,12 +21,12 @@ MAX_SHAPE_CHARS = 200
 MAX_READ_CHARS = 4096  # of a statement: the rest cannot be in its shape
 PIECES = re.compile(
     r"""(?P<comment> --[^\n]*  |  /\*(?:(?!/\*|\*/).)*(?:\*/|/\*.*|\Z) )
-    | (?P<table> (?:\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+|\.\s*)"[^"]*" )
-    | (?P<value> \$(?P<tag>\w*)\$ .*? (?:\$(?P=tag)\$|\Z)
-        | \b[eE] ' (?:[^'\\] | \\. | '')* (?:'|\\?\Z)
-        | (?:\b[A-Za-z]{1,2}&?)? ' (?:[^'] | '')* (?:'|\Z)
-        | " (?:[^"]|"")* (?:"|\Z)
-        | (?<![\w$:@?]) \.?\d [\w.]* (?:(?<=[eE])[+-]\d+)? )""",
+    | (?P<name> (?:\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+|\.\s*)"[^"]*" )
+    | (?P<value> \$(?P<tag>\w*)\$ .*? (?:\$(?P=tag)\$|\Z)   # $tag$ text $tag$
+        | \b[eE] ' (?:[^'\\] | \\. | '')* (?:'|\\?\Z)   # E'text'
+        | (?:\b[A-Za-z]{1,2}&?)? ' (?:[^'] | '')* (?:'|\Z)   # 'text', X'00', U&'text'
+        | " (?:[^"]|"")* (?:"|\Z)   # elsewhere, SQLite may read it as a text
+        | (?<![\w$:@?]) \.?\d [\w.]* (?:(?<=[eE])[+-]\d+)? )   # a number, not the end of a name or parameter""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 
@@ -38,7 +38,7 @@ def shape(statement: str) -> str:
         """Return the text for one piece: a space for a comment, a name as it is, "?" for a value."""
         if piece["comment"] is not None:
             return " "
-        return piece[0] if piece["table"] is not None else "?"
+        return piece[0] if piece["name"] is not None else "?"
 
     text = " ".join(PIECES.sub(replacement, statement[:MAX_READ_CHARS]).split())
     return text if len(text) <= MAX_SHAPE_CHARS else text[: MAX_SHAPE_CHARS - 1] + "…"

@@ -191,7 +191,10 @@ class WorkerThread:
             yield row
 
     def execute(self, job: Job) -> Result:
-        """Run the statement. If the database has closed the connection meanwhile, connect once more."""
+        """Run the statement. If the database has closed the connection meanwhile, run it again on a new one.
+
+        Nothing was committed, so it has no effect twice.
+        """
         connection_before = self.connection
         connection = self.connection_to(job.database)
         try:

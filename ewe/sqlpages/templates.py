@@ -257,10 +257,10 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 def with_limits(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-    """Wrap a filter: its value and its arguments are checked, and it returns no list that is too large.
+    """Wrap a filter: check its value and arguments (checked_filter_value), the time, and the size of its result.
 
-    A filter that yields its items one by one, such as map, checks the clock at each item. name: of the filter; a
-    few names (default, sort ...) have separate rules, see checked_filter_value().
+    A filter that yields its items one by one, such as map, checks the time at each item. name: of the filter; a
+    few names (default, sort ...) have separate rules.
     """
     # jinja2 gives some filters its own context as the first argument, before the value
     value_index = 1 if hasattr(function, "jinja_pass_arg") else 0
@@ -525,7 +525,7 @@ def check_clock() -> None:
 
 
 def check_each_round(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield the items of a loop, and check the clock at each. Raises BudgetExceeded."""
+    """Yield the items of a loop; at each, raise BudgetExceeded if the time is over."""
     for item in items:
         check_clock()
         yield item

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_MESSAGE_BYTES = 64 * 1024  # bytes
+MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 4
 
 

@@ -59,6 +59,7 @@ KEEP_VERSIONS = 2  # that stay for longer: the one that serves, and the one befo
 WRITABLE = 0o022  # by group or others
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 ENCRYPTED = 1  # the bit of an entry's flags
+UNIX_MODE_SHIFT = 16  # of an entry's external attributes: the mode is 0 if the archive was not made on Unix
 
 
 class BadPackage(Exception):
@@ -117,7 +118,7 @@ def variables(table: Any) -> dict[str, str]:
 def unpack(file: IO[bytes], directory: str) -> PackageSettings:
     """Unpack a package into a new, empty directory, and return its settings. Raises BadPackage, OSError."""
     settings = PackageSettings()
-    room = MAX_UNPACKED_BYTES
+    bytes_left = MAX_UNPACKED_BYTES
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -131,28 +132,29 @@ def unpack(file: IO[bytes], directory: str) -> PackageSettings:
                     continue
                 os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
                 with archive.open(entry) as packed:
-                    room -= unpack_file(packed, path, entry, room)
+                    bytes_left -= unpack_file(packed, path, entry, bytes_left)
     except (zipfile.BadZipFile, zlib.error, EOFError) as reason:
         raise BadPackage(f"it is no whole zip file: {str(reason)[:200]}") from None
+    # Of zipfile: an unknown compression, malformed fields of an entry, sizes beyond memory
     except (NotImplementedError, RuntimeError, ValueError, MemoryError) as reason:
         raise BadPackage(f"it cannot be unpacked: {str(reason)[:200] or type(reason).__name__}") from None
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as reason:
         name = os.path.relpath(str(reason.filename), directory)
         raise BadPackage(f"two of its files have the name {name[:200]!r}") from None
     with suppress(FileNotFoundError), open(os.path.join(directory, SETTINGS), "rb") as text:
-        settings = parse_settings(text.read(MAX_SETTINGS_BYTES + 1))
+        settings = parse_settings(text.read(MAX_SETTINGS_BYTES + 1))  # + 1: shows that it is too long
     check_settings(settings, directory)
     return settings
 
 
 def checked_name(entry: zipfile.ZipInfo) -> str:
-    """Return the path of an entry within the package. Raises BadPackage."""
+    """Return the path of an entry within the package. Raises BadPackage for an entry that may not be unpacked."""
     name = entry.orig_filename  # the name in the archive: ZipFile ends `filename` at a NUL
     shown = repr(name[:200])
     parts = name.removesuffix("/").split("/")
     if "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in parts):
         raise BadPackage(f"the name {shown} leads outside, or is no name of a file")
-    mode = entry.external_attr >> 16
+    mode = entry.external_attr >> UNIX_MODE_SHIFT
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadPackage(f"{shown} is a link, a device or another special file")
     if mode & SPECIAL:
@@ -162,20 +164,22 @@ def checked_name(entry: zipfile.ZipInfo) -> str:
     return name.removesuffix("/")
 
 
-def unpack_file(packed: IO[bytes], path: str, entry: zipfile.ZipInfo, room: int) -> int:
-    """Write one file; return its size. room: how many bytes are left. Raises BadPackage, OSError.
+def unpack_file(packed: IO[bytes], path: str, entry: zipfile.ZipInfo, bytes_left: int) -> int:
+    """Write one file; return its size. bytes_left: that it may have. Raises BadPackage, OSError.
 
     The size in the archive may be false: the bytes that come are counted.
     """
     data = packed.read(CHUNK_BYTES)
-    mode = entry.external_attr >> 16 & 0o755 | 0o600
-    if not entry.external_attr >> 16:
+    mode = entry.external_attr >> UNIX_MODE_SHIFT
+    if mode:
+        mode = mode & 0o755 | 0o600
+    else:
         mode = 0o755 if data.startswith(b"#!") else 0o644
     size = 0
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
         while data:
             size += len(data)
-            if size > room:
+            if size > bytes_left:
                 raise BadPackage(f"it has more than {MAX_UNPACKED_BYTES >> 20} MB unpacked")
             file.write(data)
             data = packed.read(CHUNK_BYTES)
@@ -272,7 +276,10 @@ class Packages:
         return [f"the package {name} serves: version {version}{about[:60]}"]
 
     def unpacked(self, name: str, path: str) -> tuple[str, PackageSettings]:
-        """Unpack a package, if its version is not here yet; return the version. Raises BadPackage, OSError."""
+        """Unpack a package; return its version and settings, without settings if the version is here already.
+
+        Raises BadPackage, OSError.
+        """
         if not NAME.fullmatch(name):
             raise BadPackage("the name of an application has letters, digits, - and _ only")
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -363,7 +370,7 @@ def pack(directory: str, target: str) -> int:
                 raise BadPackage(f"{path} is a link or a special file: a package has files only")
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (stat.S_IFREG | status.st_mode & 0o755) << 16
+            entry.external_attr = (stat.S_IFREG | status.st_mode & 0o755) << UNIX_MODE_SHIFT
             with open(path, "rb") as source, archive.open(entry, "w") as packed:
                 shutil.copyfileobj(source, packed, CHUNK_BYTES)
             count += 1

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 MARK = re.compile(rb"\x04([0-9]{1,3})\n")
 SUCCESS = b"\x040\n"  # the mark of most requests
-MAX_MARK_BYTES = 5  # bytes
-MAX_LINES_BYTES = 200 * 1024  # bytes of both lines together: a socket accepts so many at once
+MAX_MARK_BYTES = 5
+MAX_LINES_BYTES = 200 * 1024  # of both lines together: a socket accepts so many at once
 
 
 class ProtocolError(Exception):

@@ -41,14 +41,14 @@ def _address(raw: object) -> str:
     return address
 
 
-def _host(raw: object) -> str:
+def _remote_address(raw: object) -> str:
     """Return the numeric address and port of an X-Switch on another machine."""
     from ipaddress import ip_address
 
     kind, host, port = parse_address(address := _text(raw))
     if kind != "tcp" or not port:
         raise ValueError(raw)
-    ip_address(host)
+    ip_address(host)  # raises ValueError for a name
     return address
 
 
@@ -68,7 +68,7 @@ TEXTS = list_of("TEXT", "a list of texts", _text)
 NAMES = list_of("NAME", "a list of names of accounts", _text, lone=True)
 TABLE = TableKind("a table of texts", others=(TEXT, Kind("TEXT", "a text", _text_or_none)))
 ADDRESSES = list_of("ADDRESS", "a list of unix:PATH, HOST:PORT and tls:HOST:PORT", _address)
-HOST = Kind("ADDRESS", "the numeric address and port of an X-Switch, as 192.0.2.7:9443", _host)
+HOST = Kind("ADDRESS", "the numeric address and port of an X-Switch, as 192.0.2.7:9443", _remote_address)
 SUFFIXES = list_of(
     "SUFFIX", 'a list of texts that begin with ".", as [".rb"]', matching("SUFFIX", "", r"(?s)\..*").read
 )

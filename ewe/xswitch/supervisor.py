@@ -60,10 +60,10 @@ from ewe.xswitch.settings import Settings, write_copy
 BACKLOG = 1024
 # Seconds that suexecme may take to kill its engines; END_SECONDS in suexecme.py is longer
 SUEXECME_ENDS_S = 2.0
-MAIN_STOPS_S = 15.0  # seconds that the main process may take to stop
-KILL_TIMEOUT_S = 5.0  # seconds that a killed process may take to end; in a hung file system it may never end
-LEFTOVER_TIMEOUT_S = 10.0  # seconds that leftover processes may take to end
-MIN_LIFE_S = 2.0  # seconds; a child that lives for less has failed at its start
+MAIN_STOPS_S = 15.0  # that the main process may take to stop
+KILL_TIMEOUT_S = 5.0  # that a killed process may take to end; in a hung file system it may never end
+LEFTOVER_TIMEOUT_S = 10.0  # that leftover processes may take to end
+MIN_LIFE_S = 2.0  # a child that lives for less has failed at its start
 MAX_FAILURES = 5  # in a row, before the supervisor gives up
 # Settings that change only at a restart
 RESTART_SETTINGS = ("listen", "socket_mode", "socket_group", "user", "cgroup", "prime", "trace")
@@ -372,7 +372,10 @@ class Supervisor:
                 )
 
     def ends_within(self, pid: int, seconds: float) -> bool:
-        """Wait for a child's end; return whether it comes within `seconds`. The child is not reaped."""
+        """Wait for a child's end; return whether it comes within `seconds`. The caller reaps the child.
+
+        SIGCHLD is blocked: one that comes between the two calls below waits for sigtimedwait().
+        """
         deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             remaining_s = deadline - time.monotonic()

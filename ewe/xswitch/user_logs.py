@@ -13,7 +13,7 @@ import time
 from ewe.logger import UNPRINTABLE_IN_MESSAGE, escaped
 from ewe.xswitch.process import Account
 
-MAX_LOG_BYTES = 1 << 20  # bytes; a longer file becomes NAME.log.1, and replaces the earlier one
+MAX_LOG_BYTES = 1 << 20  # a longer file becomes NAME.log.1, and replaces the earlier one
 MAX_OPEN_LOGS = 1000  # users whose file the main process keeps open
 
 

@@ -133,7 +133,7 @@ class SourceVisitor(ast.NodeVisitor):
                     if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                         self.own_attributes.add(name.id)
                     elif isinstance(name, (ast.Import, ast.ImportFrom)):
-                        self.always_forks = True  # a module becomes an attribute of the class
+                        self.always_forks = True  # an attribute of the class: uses by `self` are not followed
 
     def note_method(self, method, self_name):
         """Note the attributes that a method sets. self_name: the name of its first parameter, usually `self`."""

@@ -67,7 +67,10 @@ def modules_changed():
 
 
 def restore_modules():
-    """Remove the user's own modules from sys.modules; note the new installed ones. Return whether there is one."""
+    """Remove the user's own modules from sys.modules, restore removed ones; return whether there are new ones.
+
+    New installed modules are noted, those outside of Python's own library with the signatures of their files.
+    """
     has_new = False
     for name in sorted(modules.keys() - known_modules.keys()):
         module = modules[name]

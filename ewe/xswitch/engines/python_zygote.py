@@ -266,7 +266,7 @@ class ModuleStore:
         if name not in self.found_in or name not in self.modules:
             return None
         names = self.with_imports(name)
-        listings = dict(self.listings)
+        listings = dict(self.listings)  # a copy: is_still_found() adds listings that are true only now
         if not all(self.is_still_found(top_name, listings) for top_name in names):
             self.modules = {}  # the search path has changed: hand out no more modules
             return None
@@ -279,7 +279,7 @@ class ModuleStore:
             # Up to Python 3.12 the time is a float of seconds, later an integer of nanoseconds
             is_float = isinstance(getattr(logging, preload.LOGGING_STARTED_AT), float)
             setattr(logging, preload.LOGGING_STARTED_AT, time.time() if is_float else time.time_ns())
-        self.specs[name] = module, module.__spec__
+        self.specs[name] = module, module.__spec__  # for exec_module()
         search_path = getattr(module, "__path__", None)
         spec = machinery.ModuleSpec(
             name, self, origin=module.__spec__.origin, is_package=search_path is not None

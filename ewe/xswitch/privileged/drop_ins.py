@@ -72,7 +72,7 @@ class DropIns:
             state = state_of(directory)
             former_state = self.states.get(home)
             if former_state is None and not state and not os.path.lexists(os.path.join(scripts, VERSIONS)):
-                former_state = state
+                former_state = state  # a user without packages: nothing to install or remove
             if state == former_state or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
                 return
             self.install(account, home, directory, scripts)
@@ -131,11 +131,12 @@ class DropIns:
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
-    """Return the account whose home this is, None if it is none whose scripts run. Raises OSError."""
+    """Return the account whose home this is; None if nobody's, or if its scripts may not run. Raises OSError."""
     try:
         account = account_of(os.lstat(home).st_uid)
     except Refusal:
         return None
+    # Without root, X-Switch runs only its user's scripts, also below min-uid
     if account.uid == 0 or (account.uid < settings.min_uid and account.uid != os.geteuid()):
         return None
     if os.geteuid() not in (0, account.uid) or os.path.realpath(account.home) != os.path.realpath(home):

@@ -241,13 +241,16 @@ class Suexecme:
             "environment": package.environment,
         }
 
-    def start(self, path: str, uid: int, engine: str, descriptors: list[int]) -> int:
-        """Start an engine for the owner of a script; return its pid. Raises Refusal, OSError."""
-        kind = self.settings.engines.get(engine)
+    def start(self, path: str, uid: int, language: str, descriptors: list[int]) -> int:
+        """Start an engine for the owner of a script; return its pid. Raises Refusal, OSError.
+
+        descriptors: the engine's sockets and its end of the pipe for errors.
+        """
+        kind = self.settings.engines.get(language)
         if kind is None or not kind.command:  # without a command, the engine is on another machine
-            raise Refusal(f"there is no engine {engine}", 500)
+            raise Refusal(f"there is no engine {language}", 500)
         if kind.program and not os.path.exists(kind.program):
-            raise Refusal(f"the engine {engine} is not built: run `ewe-xswitch {engine}`", 503)
+            raise Refusal(f"the engine {language} is not built: run `ewe-xswitch {language}`", 503)
         account = examine(path, self.settings).account
         if account.uid != uid:
             raise Refusal(f"its owner has changed to {account.name} since it was identified", 503)
@@ -260,8 +263,8 @@ class Suexecme:
                 f"the limits of {account.name}: {reason.filename}: {reason.strerror}", 503
             ) from None
         namespace = self.namespace_of(account, user_limits)
-        parent = self.preloaded.get(engine)
-        if parent is not None and namespace and not parent.enters_namespaces:
+        parent = self.preloaded.get(language)
+        if parent is not None and namespace and not parent.enters_namespaces:  # as that of Perl
             parent = None
         # 0: there is no preloaded parent, or it cannot fork
         pid = 0 if parent is None else parent.start(account, limits, descriptors, cgroup, namespace)

@@ -179,7 +179,7 @@ class Control:
     def limits_of(self, user: str) -> dict[str, float | None]:
         """Return the limits of a user, and whether `private` holds, by their names in the settings.
 
-        None: no limit, or none that X-Switch sets.
+        None: no limit (0 in the settings), or none that X-Switch sets.
         """
         settings = self.context.settings
         limits: UserLimits = self.context.scheduler.limits.limits_of(user)

@@ -116,10 +116,10 @@ class Engine:
             self.restart_deadline(awaits_body=False)
 
     def resume_body(self) -> None:
-        """Read the body again: the engine has taken the waiting bytes."""
+        """Go on reading the body: the engine has taken the waiting bytes."""
         if self.exchange is not None:
             self.exchange.resume_body()
-            if self.exchange.body_left:
+            if self.exchange.body_left:  # else the script's time goes on
                 self.restart_deadline(awaits_body=True)
 
     def body_received(self, left: int) -> None:
@@ -127,7 +127,10 @@ class Engine:
         self.restart_deadline(awaits_body=left > 0)
 
     def restart_deadline(self, awaits_body: bool) -> None:
-        """Start a new deadline: the client's for more of the body, or the script's time limit."""
+        """Start a new deadline: the client's for more of the body, or the script's time limit.
+
+        While the output is paused, it is kept in seconds_left: resume_output() starts it.
+        """
         self.awaits_body = awaits_body
         if self.state is PAUSED:
             self.seconds_left = self.allowed_seconds()

@@ -57,9 +57,9 @@ class EngineStarter:
         return None if engine.state is EngineState.CLOSED else engine
 
     def start_idle(self, key: Key, kind: EngineKind, script: str, uid: int) -> Engine | None:
-        """Begin an engine for which no exchange waits; None if the system has no sockets left.
+        """Return an engine for later requests, whose process suexecme starts; None if no sockets are left.
 
-        script: one that the engine's user may run. suexecme examines it.
+        script: one that the engine's user may run. suexecme starts the process for its owner.
         """
         try:
             engine, engine_descriptors = self.open_engine(key, kind)

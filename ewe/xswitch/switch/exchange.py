@@ -183,7 +183,7 @@ class Exchange:
     def fail(self, status: int, cause: str, field_value: str = REFUSED) -> None:
         """End with an error. status: of the error page, if it can still be sent. cause: for the log.
 
-        field_value: of the page's field X-Switch, REFUSED or NO_ENGINE (response_head.py).
+        field_value: of the header field X-Switch, REFUSED or NO_ENGINE (response_head.py).
         """
         self.handle(Event.FAILED, status, cause, field_value)
 

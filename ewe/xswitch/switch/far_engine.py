@@ -219,10 +219,10 @@ class FarEngine:
         except BaseException:
             plain.close()
             raise
-        number = sock.connect_ex((host, port))
-        if number not in (0, errno.EINPROGRESS):
+        error = sock.connect_ex((host, port))
+        if error not in (0, errno.EINPROGRESS):
             sock.close()
-            raise OSError(number, os.strerror(number))
+            raise OSError(error, os.strerror(error))
         return FarConnection(self, sock)
 
     def connection_free(self, connection: FarConnection) -> None:

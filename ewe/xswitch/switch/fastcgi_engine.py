@@ -62,7 +62,7 @@ class FastCGIEngine(Engine):
             self.exchange.output_arrived(b"".join(output))
 
     def process_ended(self, status: int) -> None:
-        """Read all that the process has written, then close.
+        """Handle what the process has written; if its response is not complete then, the request fails.
 
         Do not wait for the end of the connection: a program that the engine started may keep it open.
         """

@@ -64,25 +64,25 @@ class EventLoop:
         """Stop calling back for writing."""
         self.unwatch(self.writers, descriptor_of(file))
 
-    def watch(self, callbacks: dict[int, Callback], number: int, callback: Callback) -> None:
-        """Add a callback, and tell epoll."""
-        is_watched = number in self.readers or number in self.writers
-        callbacks[number] = callback
-        (self.epoll.modify if is_watched else self.epoll.register)(number, self.events_of(number))
+    def watch(self, callbacks: dict[int, Callback], descriptor: int, callback: Callback) -> None:
+        """Add a callback, and tell epoll. callbacks: `readers` or `writers`."""
+        is_watched = descriptor in self.readers or descriptor in self.writers
+        callbacks[descriptor] = callback
+        (self.epoll.modify if is_watched else self.epoll.register)(descriptor, self.events_of(descriptor))
 
-    def unwatch(self, callbacks: dict[int, Callback], number: int) -> None:
-        """Remove a callback, if it is there, and tell epoll."""
-        if callbacks.pop(number, None) is None:
+    def unwatch(self, callbacks: dict[int, Callback], descriptor: int) -> None:
+        """Remove a callback, if it is there, and tell epoll. callbacks: `readers` or `writers`."""
+        if callbacks.pop(descriptor, None) is None:
             return
-        if events := self.events_of(number):
-            self.epoll.modify(number, events)
+        if events := self.events_of(descriptor):  # the callback of the other kind stays
+            self.epoll.modify(descriptor, events)
         else:
-            self.epoll.unregister(number)
+            self.epoll.unregister(descriptor)
 
-    def events_of(self, number: int) -> int:
+    def events_of(self, descriptor: int) -> int:
         """Return the events of a descriptor that have a callback, as epoll's bits."""
-        reads = select.EPOLLIN if number in self.readers else 0
-        return reads | (select.EPOLLOUT if number in self.writers else 0)
+        reads = select.EPOLLIN if descriptor in self.readers else 0
+        return reads | (select.EPOLLOUT if descriptor in self.writers else 0)
 
     # Time and signals
 
@@ -120,11 +120,11 @@ class EventLoop:
         self.is_running = True
         readers, writers, poll = self.readers, self.writers, self.epoll.poll
         while self.is_running:
-            for number, events in poll(self.seconds_to_next_timer()):
+            for descriptor, events in poll(self.seconds_to_next_timer()):
                 try:
-                    if events & READABLE and (callback := readers.get(number)) is not None:
+                    if events & READABLE and (callback := readers.get(descriptor)) is not None:
                         callback()
-                    if events & WRITABLE and (callback := writers.get(number)) is not None:
+                    if events & WRITABLE and (callback := writers.get(descriptor)) is not None:
                         callback()
                 except Exception as fault:
                     self.on_fault(fault)

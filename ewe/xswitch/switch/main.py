@@ -326,7 +326,10 @@ class Switch:
         self.orders.ask("", order, on_measured)
 
     def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a request for the status, or for an action. suexecme measures the engines for the status."""
+        """Start a request for the status, or for an action; return its exchange.
+
+        The status is sent once suexecme has measured the engines; the numbers for ewe's metrics ("counts") at once.
+        """
         if b"XSWITCH_ACTION" in params:
             return self.begin_action(client, params)
         exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
@@ -344,8 +347,7 @@ class Switch:
         def on_measured(answer: dict[str, Any]) -> None:
             if exchange.state is IDENTIFYING:  # the client has not left in the meantime
                 status = self.collect_status(answer)
-                # XSWITCH_STATUS: not of a web server, which shows its own page to loopback alone
-                if b"XSWITCH_STATUS" in params:
+                if b"XSWITCH_STATUS" in params:  # of the command: its account may not see all engines
                     status = self.control.part_for(client.socket, status)
                 exchange.answer(status_response(status, params))
 

@@ -400,11 +400,12 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         Return it; the caller drops its queue if that is empty. Return None if all exchanges must go on waiting.
         """
         for queue in list(self.queues.get(user, {}).values()):
+            # Out of the queue first: one that fails in try_assign() calls withdraw(), and counts once
             exchange = queue.popleft()
             try:
                 is_settled = self.try_assign(exchange)
             except Exception:
-                # The caller will not learn of the exchange: do its work here.
+                # The caller will not learn of the exchange: drop its queue here.
                 self.waiting -= 1
                 self.drop_queue_if_empty(exchange.key)
                 raise

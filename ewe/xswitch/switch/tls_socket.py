@@ -40,10 +40,13 @@ class TlsSocket(ssl.SSLSocket):
     fault = ""
 
     def recv(self, limit: int = RECORD_BYTES, flags: int = 0) -> bytes:
-        """Return the data of whole records; b"" at the end. Raises BlockingIOError if none has arrived."""
+        """Return the data of whole records; b"" at the end. Raises BlockingIOError if none has arrived.
+
+        One record is read even above the limit: epoll would not report a rest in OpenSSL. flags: ignored.
+        """
         pieces: list[bytes] = []
-        room = max(limit, RECORD_BYTES)
-        while room >= RECORD_BYTES:
+        bytes_left = max(limit, RECORD_BYTES)
+        while bytes_left >= RECORD_BYTES:
             try:
                 piece = super().recv(RECORD_BYTES)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -56,7 +59,7 @@ class TlsSocket(ssl.SSLSocket):
             if not piece:
                 break
             pieces.append(piece)
-            room -= len(piece)
+            bytes_left -= len(piece)
         return b"".join(pieces)
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -114,8 +117,8 @@ class Handshake:
         """Go on until the handshake waits for the peer, or has ended."""
         self.stop()
         try:
-            if number := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError(number, os.strerror(number))
+            if error := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # of connect(2)
+                raise OSError(error, os.strerror(error))
             self.sock.do_handshake()
         except ssl.SSLWantReadError:
             self.loop.add_reader(self.sock, self.step)

@@ -105,7 +105,7 @@ class WebServerConnection:
                     began = None
                     self.client_left()
                     self.finish(self.responder.end())
-                elif began is not None:
+                elif began is not None:  # a part of the body, or its end: b""
                     body.append(event.data)
                 elif self.exchange is not None:
                     self.exchange.body_arrived(event.data)
@@ -116,8 +116,9 @@ class WebServerConnection:
             return
         if self.responder.reply:
             self.outbox.send(self.responder.take_reply())
-        if began is not None:
+        if began is not None:  # only now, with all of the body that has arrived
             try:
+                # Switch.begin(), not a method of this class
                 exchange = self.begin_exchange(self, began.params, body)
             except Exception:
                 self.close()  # no response will follow

@@ -35,6 +35,10 @@ EPILOG = """examples:
 """
 
 
+PROGRESS_EVERY_RUNS = 50  # the command shows its progress so often
+CLEARED_LINE = "\r" + " " * 20 + "\r"  # overwrites the progress
+
+
 class Formatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the description and the epilog."""
 
@@ -154,23 +158,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def search(program: ExploredProgram, options: argparse.Namespace) -> Exploration:
-    """Search for a failure, or replay one schedule."""
+    """Search for a failure, or replay one schedule; return the result. A terminal shows how many runs were made."""
     if options.schedule is not None:
         result = replay(program, options.schedule)
         if result.failure is None:
             result.seed = options.seed
         return result
-    shows = sys.stderr.isatty()
+    shows_progress = sys.stderr.isatty()
 
     def progress(runs: int) -> None:
-        if shows and runs % 50 == 0:
+        if shows_progress and runs % PROGRESS_EVERY_RUNS == 0:
             print(f"\r{runs:,} runs", end="", file=sys.stderr, flush=True)
 
     try:
         return explore(program, options.seconds, options.seed, options.runs, progress=progress)
     finally:
-        if shows:
-            print("\r" + " " * 20 + "\r", end="", file=sys.stderr, flush=True)
+        if shows_progress:
+            print(CLEARED_LINE, end="", file=sys.stderr, flush=True)
 
 
 def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
@@ -181,13 +185,22 @@ def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
     found = scenarios(path)
 
     def fresh() -> Options:
+        """Return new options: each program stores the directories of its files in them."""
         return Options(
             max_steps=options.max_steps, spurious=options.spurious, early_timeouts=options.early_timeouts
         )
 
     if options.model:
-        clients = (options.clients, options.requests, options.stop_early, options.together)
-        return [Model(path, options.model, *clients, fresh())]
+        model = Model(
+            path,
+            options.model,
+            clients=options.clients,
+            requests=options.requests,
+            early=options.stop_early,
+            together=options.together,
+            options=fresh(),
+        )
+        return [model]
     if options.scenario:
         if options.scenario not in found:
             there = f"; there are {', '.join(found)}" if found else ""

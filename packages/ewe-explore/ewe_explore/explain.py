@@ -22,6 +22,7 @@ from ewe_explore.scheduler import BlockedLane, Run, Step, name_of_object
 from ewe_explore.search import shared_keys
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
+LOOP_STEPS = 200  # the last steps of an endless loop, whose variables the story shows
 MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
 MAX_LINES_TO_FAILURE = 30  # lines between a use and the failure that it explains
 MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
@@ -75,17 +76,18 @@ def events_of(run: Run) -> list[TimelineEvent]:
     """Return the events of a run, in the order of their execution."""
     shared = shared_keys(run)
     if run.problem is not None and run.problem.kind == "steps":  # also show the variables that the loop tests
-        shared |= {step.key() for step in run.steps[-200:]}
+        shared |= {step.key() for step in run.steps[-LOOP_STEPS:]}
     happened = sorted(
         (step for step in run.steps if step.execution_index >= 0), key=lambda step: step.execution_index
     )
     # Before this step there is only one thread
-    first = min((lane.start_index for lane in run.lanes[1:]), default=0)
+    first_index = min((lane.start_index for lane in run.lanes[1:]), default=0)
     pending = {step.lane: step for step in run.steps if step.execution_index < 0}
     events: list[TimelineEvent] = []
     for step in happened:
-        if not visible(step, shared) or step.index < first:
+        if not visible(step, shared) or step.index < first_index:
             continue
+        # The same line again with the same text, as in a loop that repeats a test: one event is enough
         if events and step.attribute and phrase(step) == events[-1].text and step.line == events[-1].line:
             continue
         kind = "wait" if step.verb.startswith(("waits", "wants", "sleeps")) else "step"
@@ -97,7 +99,8 @@ def events_of(run: Run) -> list[TimelineEvent]:
     problem = run.problem
     assert problem is not None
     for lane, step in pending.items():
-        if problem.kind in ("invariant",) and visible(step, shared):
+        # After a broken invariant, the next steps of the lanes show where each of them was stopped
+        if problem.kind == "invariant" and visible(step, shared):
             events.append(
                 TimelineEvent("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane)
             )
@@ -124,12 +127,15 @@ def switches(run: Run) -> dict[int, int]:
 
 
 def with_stops(run: Run, events: list[TimelineEvent]) -> list[TimelineEvent]:
-    """Insert an event for each stop, before the first event of the next lane."""
+    """Insert an event for each stop, before the first event of the next lane.
+
+    The stopped step was recorded before the switch, so the steps of the next lane have larger indexes than it.
+    """
     found: list[TimelineEvent] = []
-    order = sorted(switches(run).items())
+    stops = sorted(switches(run).items())
     for event in events:
-        while order and event.step is not None and event.step.index > order[0][0]:
-            index, other = order.pop(0)
+        while stops and event.step is not None and event.step.index > stops[0][0]:
+            index, other = stops.pop(0)
             step = upcoming(events, run.steps[index])
             text = f"is stopped before it {phrase(step, values=False)}"
             found.append(TimelineEvent("stop", step.lane, text, step.file, step.line, other))
@@ -180,6 +186,7 @@ def sentences(names: list[str], events: list[TimelineEvent]) -> list[str]:
     """Describe the events, with a sentence for each turn of a lane."""
     found: list[str] = []
     turn: list[TimelineEvent] = []
+    # The last event is of no lane (-2): it ends the turn before it
     for event in [*events, TimelineEvent("end", -2, "")]:
         if turn and (event.lane != turn[0].lane or event.kind in ("gap", "fail")):
             found.append(sentence(names, turn))
@@ -195,8 +202,9 @@ def sentence(names: list[str], turn: list[TimelineEvent]) -> str:
     """Describe one turn of a lane in a sentence."""
     parts = [f"{event.text}{at_line(event.line)}" for event in turn]
     if len(parts) > MAX_TURN_STEPS:
-        left = len(parts) - MAX_TURN_STEPS + 1
-        parts = [*parts[:3], f"takes {left} more steps", *parts[-(MAX_TURN_STEPS - 4) :]]
+        first_parts, last_parts = parts[:3], parts[-(MAX_TURN_STEPS - 4) :]  # one part counts those left out
+        left_out = len(parts) - MAX_TURN_STEPS + 1
+        parts = [*first_parts, f"takes {left_out} more steps", *last_parts]
     words = ", ".join(parts[:-1])
     words = f"{words}, and {parts[-1]}" if words else parts[-1]
     return f"{names[turn[0].lane]} {words}."
@@ -261,7 +269,7 @@ def lonely(run: Run, wait: BlockedLane) -> str:
     """Describe why a lane waits without end although there is no circle; "" if the cause is unknown."""
     name = run.lanes[wait.lane].name
     target = wait.target
-    if run.lanes[wait.lane].daemon:
+    if run.lanes[wait.lane].daemon:  # a daemon may wait without end: the program does not wait for it
         return ""
     if isinstance(target, Condition):
         began = max(
@@ -304,13 +312,17 @@ def lonely(run: Run, wait: BlockedLane) -> str:
         return (
             f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
         )
-    if hasattr(target, "lane"):
+    if hasattr(target, "lane"):  # a Thread, for whose end the lane waits in join(): that thread is the cause
         return ""
     return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."
 
 
 def lost_update(run: Run) -> list[str]:
-    """Find a read, then a write of another lane, and then a write of the first lane that ignores it."""
+    """Find a read, then a write of another lane, and then a write of the first lane that ignores it.
+
+    Return it in sentences; [] if there is none. Only a read and a write of one line count, as in `n += 1`: the
+    new value is then computed from the old one.
+    """
     for first, between, last in interrupted(run):
         if last.writes and last.verb == "writes" and first.line == last.line and between.verb == "writes":
             saw = f" ({first.before})" if first.before else ""
@@ -328,11 +340,15 @@ def lost_update(run: Run) -> list[str]:
 
 
 def stale_test(run: Run) -> list[str]:
-    """Find a test of a lane, a change of the tested object by another lane, and the use of the old answer."""
+    """Find a test of a lane, a change of the tested object by another lane, and the use of the old answer.
+
+    Return it in sentences; [] if there is none. The last such use before the failure is the likely cause.
+    """
     problem = run.problem
     assert problem is not None
     found = list(interrupted(run))
     for first, between, last in reversed(found):
+        # An assertion fails in the lane that checks the result; an exception in the lane that used the old answer
         if problem.kind in ("assertion", "invariant"):
             fits = last.lane != problem.lane and last.line != first.line and first.kind == "read"
         else:
@@ -381,23 +397,23 @@ def needed_switches(run: Run) -> list[str]:
 def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
     """Return triples of steps on one object: use by a lane, write by another lane, next use by the first lane."""
     found: list[tuple[Step, Step, Step]] = []
-    last: dict[tuple[tuple[int, str | None], int], Step] = {}
-    writes: dict[tuple[int, str | None], Step] = {}
+    last_uses: dict[tuple[tuple[int, str | None], int], Step] = {}  # (part of an object, lane) -> step
+    last_writes: dict[tuple[int, str | None], Step] = {}  # part of an object -> step of any lane
     for step in sorted(
         (step for step in run.steps if step.execution_index >= 0), key=lambda step: step.execution_index
     ):
         if step.attribute is None:
             continue
         key = step.key()
-        mine = last.get((key, step.lane))
-        written = writes.get(key)
-        if mine is None or written is None or mine.writes:
-            pass
-        elif written.lane != step.lane and written.execution_index > mine.execution_index:
-            found.append((mine, written, step))
-        last[key, step.lane] = step
+        own_use = last_uses.get((key, step.lane))
+        write = last_writes.get(key)
+        if own_use is None or write is None or own_use.writes:
+            pass  # the lane has not read the part before, so it has no old value
+        elif write.lane != step.lane and write.execution_index > own_use.execution_index:
+            found.append((own_use, write, step))
+        last_uses[key, step.lane] = step
         if step.writes:
-            writes[key] = step
+            last_writes[key] = step
     return found
 
 

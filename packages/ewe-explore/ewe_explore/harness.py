@@ -78,6 +78,7 @@ class Arrivals(Primitive):
         return found
 
     def __iter__(self) -> Iterator[Arrival]:
+        """Yield connections until close(). A wait that ends without one, as by a signal, is repeated."""
         while not self.closed:
             accepted = self.accept()
             if accepted is not None:
@@ -92,7 +93,10 @@ class Arrivals(Primitive):
         return self.wait_for_any(seconds, most)
 
     def wait_for_any(self, seconds: float, most: int) -> tuple[list[Arrival], list[int]]:
-        """Return up to `most` connections, and the ready descriptors among the watched ones."""
+        """Return up to `most` connections, and the ready descriptors among the watched ones.
+
+        Wait for them, for a wake-up or an interruption, at most `seconds`; negative `seconds`: without a limit.
+        """
         self.accepting = most > 0 and not self.closed
         run = self.point("looks at")
 
@@ -106,11 +110,12 @@ class Arrivals(Primitive):
         while self.accepting and self.waiting and len(accepted) < most:
             accepted.append(self.waiting.popleft())
             self.handed_out.append(accepted[-1].socket)
-        watched = [number for number, _ in self.epoll.ready()]
-        for number in watched:
-            self.epoll.watched[number] = self.epoll.once
+        ready_descriptors = [descriptor for descriptor, _ in self.epoll.ready()]
+        for descriptor in ready_descriptors:
+            # The models watch with EPOLLONESHOT: a descriptor is reported once, until watch() arms it again
+            self.epoll.watched[descriptor] = self.epoll.once
         self.recompute_runnable_lanes()
-        return accepted, watched
+        return accepted, ready_descriptors
 
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
         (self.epoll.modify if again else self.epoll.register)(descriptor, events)
@@ -166,6 +171,7 @@ class Model(ExploredProgram):
         self.world.stand_ins["ewe.logger"] = log()
 
     def arguments(self) -> list[str]:
+        """Return the options of the command that name this model and its clients."""
         arguments = ["--model", self.scenario]
         if self.clients != 2:
             arguments += ["--clients", str(self.clients)]
@@ -196,7 +202,7 @@ class Model(ExploredProgram):
         ]
         for client in clients:
             client.thread.start()
-        listener.interrupt()
+        listener.interrupt()  # as a signal during serve(): the model has to go on
         if not self.early:
             for client in clients:
                 client.thread.join()
@@ -230,7 +236,7 @@ class Model(ExploredProgram):
         return config
 
     def judge(self, listener: Arrivals, clients: list[ExploredClient]) -> None:
-        """Check the properties that must be true after the stop."""
+        """Check the properties that must be true after the stop. Raises AssertionError: the run then fails."""
         open_ones = [sock for sock in listener.handed_out if not sock.closed]
         assert not open_ones, (
             f"{len(open_ones)} accepted connections are still open after serve() has returned"
@@ -265,6 +271,7 @@ class ExploredClient:
         self.thread = Thread(target=self.work, name=f"client {number}")
 
     def work(self) -> None:
+        """Send the requests one by one, and count the answers. The server may stop at any moment."""
         try:
             connection = self.listener.connect(self.number)
         except ConnectionRefusedError:
@@ -295,6 +302,7 @@ def conversation() -> ModuleType:
     module = ModuleType("ewe.conversation")
 
     async def converse(stream: Any, site: Any) -> None:
+        """Answer the requests of one connection until it ends, or the server stops."""
         mark(stream, "begun")
         while await stream.next_request(10.0):
             await stream.send(ANSWER)
@@ -322,11 +330,12 @@ def log() -> ModuleType:
     """Return the replacement of ewe.logger: an exception that a model catches and logs ends the run."""
 
     def exception(text: str) -> None:
+        """End the run with the exception that is being handled. text: the model's line for the log, ignored."""
         reason = sys.exc_info()[1]
         if ACTIVE_RUNS and reason is not None:
             run = ACTIVE_RUNS[-1]
             run.end_by_exception(run.current, reason)
-            run.may_step()
+            run.may_step()  # the run is over now: raises Abandoned, so that the lane does not go on
 
     def nothing(*_: Any) -> None:
         """Ignore a line of the log."""

@@ -121,11 +121,15 @@ class SourcePoint:
     stores_object: bool = False
 
 
-SOURCE_POINTS: list[SourcePoint] = []
+SOURCE_POINTS: list[SourcePoint] = []  # by the number that each call of _ewe_at() has
+MAX_TEXT_CHARS = 40  # of the source of a point, in the timeline
 
 
 def at(number: int, value: Any = None) -> Any:
-    """Implement a point: record the access that follows, and return `value`."""
+    """Implement a point: record the access that follows, and return `value`.
+
+    number: of the point in SOURCE_POINTS. value: the object of the access; for a name, the value to store, or None.
+    """
     if not ACTIVE_RUNS:
         return value
     run = ACTIVE_RUNS[-1]
@@ -138,7 +142,7 @@ def at(number: int, value: Any = None) -> Any:
     if source_point.is_second:  # the first point has put the object on the stack `pending`
         pending = run.current.pending
         while pending and pending[-1][0] != number:
-            pending.pop()
+            pending.pop()  # of an access that an exception has ended before its second point
         if not pending:
             return value
         target = pending.pop()[1]
@@ -154,7 +158,7 @@ def at(number: int, value: Any = None) -> Any:
     elif kind == "attribute":
         attribute = source_point.name
     else:
-        if kind != "item" and not isinstance(target, CONTAINERS):
+        if kind != "item" and not isinstance(target, CONTAINERS):  # any object may have items: __getitem__()
             return value  # no container, so its contents cannot change
         attribute = "[]"
     run.point(
@@ -253,7 +257,7 @@ class Points(ast.NodeTransformer):
         The default of `text` is the source of the node.
         """
         text = more.pop("text", "") or ast.unparse(node)
-        text = text if len(text) <= 40 else text[:39] + "…"
+        text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
         SOURCE_POINTS.append(SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more))
         return len(SOURCE_POINTS) - 1
 
@@ -302,7 +306,8 @@ class Points(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id in SIZE_FUNCTIONS and node.args:
             first = node.args[0]
             if isinstance(first, ast.Name | ast.Attribute | ast.Subscript):
-                number = self.add_point(node, "content", "[]", "calls", node.func.id == "next")
+                writes = node.func.id == "next"  # next() takes an item out of an iterator
+                number = self.add_point(node, "content", "[]", "calls", writes)
                 node.args[0] = self.wrap(AT_NAME, number, self.visit(first), first)
                 node.args[1:] = [self.visit(each) for each in node.args[1:]]
                 node.keywords = [self.visit(each) for each in node.keywords]
@@ -311,7 +316,10 @@ class Points(ast.NodeTransformer):
         return node
 
     def method_call(self, node: ast.Call, function: ast.Attribute) -> ast.expr:
-        """Add the point of `object.method(arguments)`."""
+        """Add the point of `object.method(arguments)`: at the object, or at the last argument.
+
+        In the second case hold() stores the object for the point. It is called before the arguments are computed.
+        """
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
         writes = function.attr not in READING_METHODS
         has_simple_arguments = (

@@ -44,6 +44,7 @@ FONT_PX = 12
 LETTER_PX = 7  # the width of a letter of a name
 TEXT_GAP_PX = 8  # between a name and the lanes
 BASELINE_PX = 4  # from the middle of a row to the baseline of its name
+ARROW_HEAD_PX = 5
 MARKS = {  # paths around (0, 0)
     "open": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
     "dot": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -226,8 +227,9 @@ class LanePicture:
                 parts.append(text(moment.x, self.bottom + 12, moment.label, "middle"))
         for arrow in self.arrows:
             start, end = middle(arrow.origin), middle(arrow.target)
-            head = 5 if end > start else -5
+            head = ARROW_HEAD_PX if end > start else -ARROW_HEAD_PX  # it points down or up
             parts.append(vertical(arrow.x, start, end - head, "ln-arrow", arrow.tip))
+            # The triangle overlaps the line a little
             parts.append(
                 f'<path class="ln-head" d="M{arrow.x - 4:g} {end - 1.4 * head:g}h8L{arrow.x:g} {end:g}Z"/>'
             )

@@ -49,7 +49,7 @@ SHARED_MODULES = ("ewe_explore", "ewe.http", "ewe.config", "ewe.registry")
 
 def stand_in(name: str, real: ModuleType, **others: Any) -> ModuleType:
     """Return a copy of a real module in which `others` replace some names."""
-    module = ModuleType(name)
+    module = ModuleType(name)  # it has its own __name__, __spec__ and other such names
     module.__dict__.update({key: value for key, value in vars(real).items() if not key.startswith("__")})
     module.__dict__.update(others)
     return module
@@ -174,7 +174,7 @@ class World:
         self.at_exit.append(lambda: function(*args, **named))
 
     def leave(self) -> None:
-        """Call the functions that the program has registered for its end."""
+        """Call the functions that the program has registered for its end, the last one first, as Python does."""
         while self.at_exit:
             self.at_exit.pop()()
 
@@ -185,14 +185,17 @@ class World:
     def execute(
         self, name: str, path: Path, modules: dict[str, ModuleType], points: bool, package: bool = False
     ) -> ModuleType:
-        """Execute a source file as the module `name`."""
+        """Execute a source file as the module `name`; return the module, which is also added to `modules`.
+
+        points: instrument the source. package: the file is the __init__.py of a package.
+        """
         module = ModuleType(name)
         module.__file__ = str(path)
         module.__package__ = name if package else name.rpartition(".")[0]
         if package:
             module.__path__ = [str(path.parent)]
         module.__dict__["__builtins__"] = self.builtins
-        modules[name] = module
+        modules[name] = module  # before its code runs, which may import it in a circle
         if name not in sys.modules:  # dataclasses search for the module of a class there
             sys.modules[name] = module
             self.placed.append(name)
@@ -228,17 +231,21 @@ class World:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """Implement __import__ for the program."""
+        """Implement __import__ for the program.
+
+        As Python's own, it returns `a` for `import a.b`, and `a.b` for `from a.b import c`. level: the number of
+        dots of a relative import; globals: of the module that imports.
+        """
         whole = name
         if level:
             package = str((globals or {}).get("__package__") or "")
-            base = package.rsplit(".", level - 1)[0]
+            base = package.rsplit(".", level - 1)[0]  # one dot is the package itself
             whole = f"{base}.{name}" if name else base
         module = self.find(whole)
         if module is None:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         if fromlist:
-            for each in fromlist:
+            for each in fromlist:  # a name that the package does not define is a module of it
                 whole_name = f"{whole}.{each}"
                 if hasattr(module, "__path__") and (
                     not hasattr(module, each) or whole_name in self.stand_ins
@@ -263,10 +270,10 @@ class World:
             return module
         if top in RELOADED_MODULES:
             if parent:
-                self.find(parent)
+                self.find(parent)  # a package is imported before its modules, and its path finds them
             spec = importlib.machinery.PathFinder.find_spec(name, self.search_path(parent))
             if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-                return None
+                return None  # it has no source that could run on the replacements
             points = name.startswith(self.instrumented) if self.instrumented else False
             package = spec.submodule_search_locations is not None
             modules = self.fresh if top == RELOADED_EACH_RUN else self.kept

@@ -6,7 +6,9 @@ import linecache
 import re
 from functools import lru_cache
 
+# The name in `self.lock = ...`, also with a type
 ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]*)?=[^=]")
+# The name in a line of a table or of arguments: `"lock": ...`, `lock=...`
 KEYWORD = re.compile(r"^\s*\"?([A-Za-z_]\w*)\"?\s*[:=]")
 
 
@@ -20,6 +22,7 @@ def name_of(file: str, line: int) -> str:
     if found is None:
         return ""
     name = found[1]
+    # A comprehension, or a list that is repeated: the line makes several objects
     if re.search(r"\bfor\b.*\bin\b|\]\s*\*", text) and name.endswith("s"):
         name = name[:-1]
     return name

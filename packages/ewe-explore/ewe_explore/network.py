@@ -111,25 +111,37 @@ class Socket(Primitive):
         return self.timeout != 0.0
 
     def setsockopt(self, level: int, option: int, *value: Any) -> None:
-        """Accept an option. Only the kernel's time limits change a connection in memory."""
+        """Accept an option. Only the kernel's limit for a receive changes a connection in memory."""
         if level == socket.SOL_SOCKET and option == socket.SO_RCVTIMEO and isinstance(value[0], bytes):
-            whole, millionths = struct.unpack("@ll", value[0])
-            self.kernel_limit = whole + millionths / 1e6 or None
+            whole, millionths = struct.unpack("@ll", value[0])  # struct timeval: seconds, microseconds
+            self.kernel_limit = whole + millionths / 1e6 or None  # 0: no limit (socket(7))
 
     def getsockopt(self, *_: Any) -> int:
         return 0
 
     def until(
-        self, run: Run | None, verb: str, then: str, ready: Callable[[], bool], dont_wait: bool = False
+        self,
+        run: Run | None,
+        verb: str,
+        then: str,
+        ready: Callable[[], bool],
+        *,
+        dont_wait: bool = False,
+        receives: bool = False,
     ) -> None:
-        """Block until ready() is true. Raises BlockingIOError, TimeoutError, OSError."""
+        """Block until ready() is true. Raises BlockingIOError, TimeoutError, OSError.
+
+        run: None outside of a run; then it never waits. verb, then: texts for the timeline, of the wait and of the
+        step after it. receives: a receive without a timeout of Python's ends after the socket option SO_RCVTIMEO
+        (kernel_limit), and then with EAGAIN, as in the kernel.
+        """
         if self.closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
         if run is None or ready():
             return
         if dont_wait or self.timeout == 0.0:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        limited = self.timeout is None and then == "receives from"
+        limited = self.timeout is None and receives
         if not self.wait(run, verb, ready, self.kernel_limit if limited else self.timeout, then):
             if limited:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -138,6 +150,7 @@ class Socket(Primitive):
     # Servers
 
     def bind(self, address: Address) -> None:
+        """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
         host, port = address[0], address[1]
         if port == 0:
             network().next_port += 1
@@ -153,6 +166,7 @@ class Socket(Primitive):
         network().listening[self.name[1]] = self
 
     def accept(self) -> tuple[Socket, Address]:
+        """Return the connection that has waited longest in the backlog, and its client's address."""
         run = self.point("accepts from")
         self.until(run, "waits for a connection of", "accepts from", self.readable)
         if not self.waiting:  # another thread has shut the listening socket down
@@ -162,22 +176,25 @@ class Socket(Primitive):
         return found, found.peer
 
     def connect(self, address: Address) -> None:
+        """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
         run = self.point("connects")
         server = network().listening.get(address[1])
         if server is None or server.waiting is None or server.closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         queue = server.waiting
+        # As in Linux, one connection more than `backlog` may wait
         self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
         network().next_port += 1
         other = Socket()
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
         join(self, other)
-        other.created_at = server.created_at
+        other.created_at = server.created_at  # the timeline names it as the socket that accepts it
         other.name, other.peer = self.peer, self.name
         queue.append(other)
         self.recompute_runnable_lanes()
 
     def connect_ex(self, address: Address) -> int:
+        """Connect as connect() does; return the number of the error, 0 without one."""
         try:
             self.connect(address)
         except OSError as reason:
@@ -187,12 +204,14 @@ class Socket(Primitive):
     # Bytes
 
     def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return at most `size` bytes, b"" at the end. flags: MSG_DONTWAIT, and MSG_PEEK, which keeps the bytes."""
         run = self.point("receives from")
         pipe = self.incoming
         if pipe is None and not self.closed:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        dont_wait = bool(flags & socket.MSG_DONTWAIT)
         self.until(
-            run, "waits for bytes of", "receives from", self.readable, bool(flags & socket.MSG_DONTWAIT)
+            run, "waits for bytes of", "receives from", self.readable, dont_wait=dont_wait, receives=True
         )
         assert pipe is not None
         data = bytes(pipe.data[:size])
@@ -207,11 +226,13 @@ class Socket(Primitive):
         return len(data)
 
     def send(self, data: Any, flags: int = 0) -> int:
+        """Send the bytes for which the pipe has room; return their number. Raises BrokenPipeError."""
         run = self.point("sends to")
         pipe = self.outgoing
         if pipe is None and not self.closed:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-        self.until(run, "waits for room in", "sends to", self.writable, bool(flags & socket.MSG_DONTWAIT))
+        dont_wait = bool(flags & socket.MSG_DONTWAIT)
+        self.until(run, "waits for room in", "sends to", self.writable, dont_wait=dont_wait)
         assert pipe is not None
         if pipe.unread or pipe.ended:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -221,13 +242,14 @@ class Socket(Primitive):
         return len(part)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        rest = bytes(data)
-        while True:
-            rest = rest[self.send(rest, flags) :]
-            if not rest:
+        unsent = bytes(data)
+        while True:  # at least one send(), also of no bytes: it raises the errors of the connection
+            unsent = unsent[self.send(unsent, flags) :]
+            if not unsent:
                 return
 
     def shutdown(self, how: int) -> None:
+        """End one direction or both. A recv() that waits in another lane then returns."""
         if self.run_is_over():
             return
         self.point("shuts down")
@@ -240,6 +262,7 @@ class Socket(Primitive):
         self.recompute_runnable_lanes()
 
     def close(self) -> None:
+        """Close the socket: both directions end, and the connections in its backlog are closed, too."""
         if self.closed:
             return
         if not self.run_is_over():
@@ -340,33 +363,34 @@ class Selection(Primitive):
     """A call that waits for several sockets."""
 
     def until_any(
-        self, wanted: Callable[[], list[tuple[int, int]]], seconds: float | None
+        self, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
     ) -> list[tuple[int, int]]:
-        """Wait for at most `seconds`; return the ready descriptors with their events."""
+        """Wait until find_ready() finds one, for at most `seconds` (None: no limit); return what it finds then."""
         run = self.point("looks at the sockets of")
         if run is None:
             return []
-        if not wanted() and seconds != 0:
+        if not find_ready() and seconds != 0:
             self.wait(
-                run, "waits for a socket of", lambda: bool(wanted()), seconds, "looks at the sockets of"
+                run, "waits for a socket of", lambda: bool(find_ready()), seconds, "looks at the sockets of"
             )
-        return wanted()
+        return find_ready()
 
 
 def select_call(
     readers: Iterable[Any], writers: Iterable[Any], _errors: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Implement select.select()."""
+    """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty."""
     readers, writers = list(readers), list(writers)
+    reading, writing = 0, 1  # which of the two lists an index belongs to
 
-    def wanted() -> list[tuple[int, int]]:
-        found = [(0, index) for index, each in enumerate(readers) if lookup(each).readable()]
-        return found + [(1, index) for index, each in enumerate(writers) if lookup(each).writable()]
+    def find_ready() -> list[tuple[int, int]]:
+        found = [(reading, index) for index, each in enumerate(readers) if lookup(each).readable()]
+        return found + [(writing, index) for index, each in enumerate(writers) if lookup(each).writable()]
 
-    ready = Selection().until_any(wanted, timeout)
+    ready = Selection().until_any(find_ready, timeout)
     return (
-        [readers[index] for kind, index in ready if kind == 0],
-        [writers[index] for kind, index in ready if kind == 1],
+        [readers[index] for which, index in ready if which == reading],
+        [writers[index] for which, index in ready if which == writing],
         [],
     )
 
@@ -383,6 +407,7 @@ class Poll(Selection):
         self.closed = False
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
+        """Watch a socket. Only epoll refuses one that is watched already; poll changes its events."""
         number = lookup(item).number
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
@@ -391,6 +416,7 @@ class Poll(Selection):
         self.recompute_runnable_lanes()
 
     def modify(self, item: Any, events: int) -> None:
+        """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
         number = item if isinstance(item, int) else item.fileno()
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
@@ -418,6 +444,7 @@ class Poll(Selection):
         return found
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
         seconds = None if timeout is None or timeout < 0 else timeout * self.unit
         found = self.until_any(self.ready, seconds)
         for number, _ in found:

@@ -147,7 +147,7 @@ class ThreadLanes:
         self.since[lane] = x, kind
 
     def turn(self, lane: int, x: float) -> None:
-        """Give a lane the turn; the one that has had it stops to run."""
+        """Give a lane the turn; the span of the lane that has had it ends."""
         for other, (_, kind) in list(self.since.items()):
             if other != lane and kind == RUNS:
                 self.begin(other, x, "")
@@ -155,7 +155,7 @@ class ThreadLanes:
 
 
 def picture(story: Story, used: list[int]) -> LanePicture:
-    """Return the picture of a story: a lane for each thread, and a column for each step."""
+    """Return the picture of a story: a lane for each thread of `used`, and a column for each event."""
     threads = ThreadLanes(story, used)
     lanes = list(threads.lanes.values())
     room = PAGE_WIDTH_PX - left_of((lane.name for lane in lanes), dots=True)
@@ -175,7 +175,7 @@ def picture(story: Story, used: list[int]) -> LanePicture:
         if not found.ticks or x - found.ticks[-1].x >= MIN_TICK_PX:
             found.ticks.append(LaneTick(x, str(number)))
         lane = threads.lanes[event.lane]
-        lane.first, lane.last = lane.first or x, x
+        lane.first, lane.last = lane.first or x, x  # the line of the lane: from its first event to its last
         if event.kind == "stop":
             threads.begin(event.lane, x, STOPPED)
             if event.other in used and event.other != event.lane:
@@ -186,7 +186,7 @@ def picture(story: Story, used: list[int]) -> LanePicture:
         lane.marks.append(LaneMark(x, SHAPES[shape(event)], f"{number}: {event.text}"))
         if event.kind == "wait":
             threads.begin(event.lane, x, WAITS)
-    for each in used:
+    for each in used:  # end the spans that still go on
         threads.begin(each, x, "")
     return found
 

@@ -8,8 +8,8 @@ several lanes wait for a lock, the scheduler decides which lane gets it.
 A lock's release and the beginning of Condition.wait() are recorded, but they are no decisions: a switch just before
 them has the same effect on other lanes as a switch at the previous step.
 
-After the end of a run, quiet() is true, and calls such as release(), notify() and set() make no point. The lanes
-then unwind: their `with` and `finally` blocks still make these calls.
+After the end of a run, run_is_over() is true, and calls such as release(), notify() and set() make no point. The
+lanes then unwind: their `with` and `finally` blocks still make these calls.
 
 Read next: threads.py and queues.py, which have the same structure.
 """
@@ -64,9 +64,10 @@ class Primitive:
         return synchronization_step(run, verb, self, note=note)
 
     def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
-        """Record a step, and let the scheduler decide who runs next. Return the run; None outside of a run.
+        """Record a step, and let the scheduler decide which lane runs next. Return the run.
 
-        verb, note: texts for the timeline. decides=False: record only. Raises Abandoned.
+        Return None, without a step, outside of a run, and while an invariant is checked: its accesses do not count.
+        verb, note: texts for the timeline. decides=False: record only. Raises Abandoned if the run is over.
         """
         if not ACTIVE_RUNS:
             return None
@@ -94,9 +95,10 @@ class Primitive:
         then: str = "",
         spurious: bool = False,
     ) -> bool:
-        """Block the current lane until ready() is true; return False after `seconds`.
+        """Block the current lane until ready() is true; return False after `seconds` (None: no limit).
 
-        then: the verb of the lane's next step. The timeline hides the attempt before the wait.
+        verb: of the wait, in the timeline. then: the verb of the step after it, such as "acquires"; "" for no step.
+        The step before the wait was the attempt at the same operation: with `then`, the timeline hides it.
         """
         last_step = run.current.last
         if then and last_step is not None and last_step.target is self:
@@ -204,7 +206,10 @@ class RLock(Lock):
         self.count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock, or count once more if the lane owns it; return whether the lane owns it now."""
+        """Take the lock, or count once more if the lane owns it; return whether the lane owns it now.
+
+        Counting is no step: other lanes cannot observe it.
+        """
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
@@ -276,6 +281,7 @@ class Condition(Primitive):
         self.lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override] # as in the standard library
+        """Release the lock, wait for a notify, and take the lock again; return False after the timeout."""
         if not ACTIVE_RUNS:
             return True
         run = ACTIVE_RUNS[-1]
@@ -288,13 +294,15 @@ class Condition(Primitive):
         count = self.lock.release_all()
         run.runnable_is_stale = True
         try:
+            # The lane goes on when it is notified and the lock is free
             notified = super().wait(
                 run, "waits on", lambda: waiter.notified and self.lock.is_free(), timeout, spurious=True
             )
         finally:
+            # After a timeout or a spurious wake-up: no later notify is for this wait
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
-        if not self.lock.is_free():
+        if not self.lock.is_free():  # after a timeout, another lane may have the lock
             super().wait(run, "wants the lock of", self.lock.is_free, None)
         self.lock.take_with_count(run, count)
         woken = self.step(run, "goes on after" if notified or waiter.notified else "wakes from")
@@ -302,6 +310,7 @@ class Condition(Primitive):
         return waiter.notified or timeout is None
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until predicate() is true, at most `timeout` seconds in all; return its last result."""
         end = None if timeout is None or not ACTIVE_RUNS else ACTIVE_RUNS[-1].now + timeout
         result = predicate()
         while not result:
@@ -321,7 +330,7 @@ class Condition(Primitive):
     notifyAll = notify_all
 
     def wake(self, verb: str, count: int) -> None:
-        """Notify `count` waiters, in the order in which they began to wait."""
+        """Notify `count` waiters, in the order in which they began to wait; all of them for notify_all()."""
         if self.run_is_over():
             return
         if not self.lock.is_mine():
@@ -349,6 +358,7 @@ class Semaphore(Primitive):
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take one from the counter as threading.Semaphore does; return whether that was possible in time."""
         if not blocking and timeout is not None:
             raise ValueError("can't specify timeout for non-blocking acquire")
         run = self.point("acquires")
@@ -364,6 +374,7 @@ class Semaphore(Primitive):
         return True
 
     def release(self, n: int = 1) -> None:
+        """Add n to the counter as threading.Semaphore does. Raises ValueError above the bound."""
         if self.run_is_over():
             return
         if n < 1:
@@ -399,6 +410,7 @@ class Event(Primitive):
         self.flag = False
 
     def is_set(self) -> bool:
+        """Return the flag. It is a step that only reads, except in the check of an invariant."""
         if not self.run_is_over():
             step = self.step(ACTIVE_RUNS[-1], "looks at")
             step.writes = False
@@ -429,7 +441,7 @@ class Event(Primitive):
 
 
 class Round:
-    """One use of a barrier. count: the lanes that have come."""
+    """One use of a barrier. count: the lanes that have come. full: all have come. broken: one gave up."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -457,31 +469,32 @@ class Barrier(Primitive):
         return self.round.broken
 
     def wait(self, timeout: float | None = None) -> int:  # type: ignore[override] # as in the standard library
+        """Wait for the other lanes; return how many had come before this one. Raises BrokenBarrierError."""
         run = self.point("comes to")
         if run is None:
             return 0
-        mine = self.round
-        if mine.broken:
+        this_round = self.round  # a lane that wakes up late must not look at the next round
+        if this_round.broken:
             raise threading.BrokenBarrierError
-        number = mine.count
-        mine.count += 1
-        if mine.count == self.parties:
+        arrival_index = this_round.count
+        this_round.count += 1
+        if this_round.count == self.parties:
             try:
                 if self.action is not None:
                     self.action()
             except BaseException:
                 self.abort()
                 raise
-            mine.full = True
+            this_round.full = True
             self.round = Round()
             run.runnable_is_stale = True
-            return number
+            return arrival_index
         seconds = self.timeout if timeout is None else timeout
-        if not super().wait(run, "waits at", lambda: mine.full or mine.broken, seconds, "leaves"):
+        if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):
             self.abort()
-        if not mine.full:
+        if not this_round.full:
             raise threading.BrokenBarrierError
-        return number
+        return arrival_index
 
     def reset(self) -> None:
         if not self.run_is_over():

@@ -64,7 +64,7 @@ class ExploredProgram:
         module = self.world.run_file(self.path, self.path.stem)
         result = getattr(module, self.scenario)()
         check = getattr(module, "check", None)
-        self.world.leave()
+        self.world.leave()  # thread pools end their threads here; join_all() would wait for them without end
         if check is not None:
             self.join_all(run)
             check(*([result] if inspect.signature(check).parameters else []))

@@ -104,7 +104,7 @@ class Queue(Primitive):
         """Add a scheduling point for a method that only reads the size."""
         if not self.run_is_over() and not ACTIVE_RUNS[-1].inside_invariant:
             step = self.step(ACTIVE_RUNS[-1], "looks at the size of")
-            step.writes = False
+            step.writes = False  # a synchronization step counts as a write otherwise
             ACTIVE_RUNS[-1].point(step)
 
     def task_done(self) -> None:
@@ -123,7 +123,10 @@ class Queue(Primitive):
             self.wait(run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, "sees")
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown."""
+        """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown.
+
+        immediate: drop the items; otherwise get() still returns those that are in the queue.
+        """
         if self.run_is_over():  # the lanes unwind
             return
         self.point("shuts down")
@@ -183,7 +186,7 @@ def sleep(seconds: float) -> None:
     if run.inside_invariant:
         return
     lane = run.current
-    lane.yields = True
+    lane.yields = True  # sleep(0) is a request to let other threads run
     if seconds:
         run.block(synchronization_step(run, f"sleeps {seconds:g} s", lane), lambda: False, seconds)
     else:

@@ -40,8 +40,9 @@ class RaceFound(AssertionError):
 class Exploration:
     """The result of a search. failure: None if every run passed.
 
-    runs: the runs of the search. exhaustive: the search tried every schedule. levels: the search tried all
-    schedules with up to so many deviations.
+    runs: the runs of the search; 0 for a replay that failed. exhaustive: the search tried every schedule. levels:
+    the search tried all schedules with up to so many deviations; -1: not even the empty one. longest: the steps of
+    the longest run.
     """
 
     program: ExploredProgram
@@ -186,9 +187,10 @@ def explore(
     began = time.monotonic()
     search = Search(program.start, program.options, seed)
     failed: Run | None = None
+    # A number of runs replaces the limit of time, so that the search is the same on every machine
     while (runs is None or search.runs < runs) and (runs is not None or time.monotonic() - began < seconds):
         run = search.attempt()
-        if run is None:
+        if run is None:  # no schedule is left
             break
         if progress is not None:
             progress(search.runs)
@@ -218,8 +220,13 @@ def replay(program: ExploredProgram, schedule: Schedule) -> Exploration:
 
     Raises ProgramError if the program is stuck or cannot be explored.
     """
-    result = Exploration(program, 0, 0, 0.0, False, -1, 0)
-    result.failure = FailingSchedule(schedule, None, 0, 0)  # type: ignore[arg-type] # add_story() sets it
+    result = Exploration(program, seed=0, runs=0, seconds=0.0, exhaustive=False, levels=-1, longest=0)
+    result.failure = FailingSchedule(
+        schedule,
+        problem=None,  # type: ignore[arg-type] # add_story() sets it
+        preemptions=0,
+        steps=0,
+    )
     run = add_story(result)
     if run.problem is None:
         result.failure = None
@@ -230,7 +237,10 @@ def replay(program: ExploredProgram, schedule: Schedule) -> Exploration:
 
 
 def add_story(result: Exploration) -> Run:
-    """Run the schedule of a failure once more, record all values, and add the story to the result."""
+    """Run the schedule of a failure once more, record all values, and add the story to the result; return the run.
+
+    If this run passes, as the replay of a wrong schedule may, the result stays without a story.
+    """
     assert result.failure is not None
     run = Run(Replay(result.failure.schedule), replace(result.program.options), detailed=True)
     result.program.start(run)

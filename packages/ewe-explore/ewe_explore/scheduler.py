@@ -61,6 +61,7 @@ RECENT_STEPS = 500  # the steps in which a lane that loops must have one
 MAX_RAISES = 50  # times that Abandoned is raised in one lane; then the lane stays blocked
 CHECK_EVERY_S = 0.25  # how often the watchdog looks for new steps
 MAX_END_S = 1.0  # seconds in which a lane must end after the run
+MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
 Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
@@ -286,18 +287,18 @@ class Run:
     def stuck_problem(self) -> Problem:
         """Describe the place at which the current lane blocks or computes without a step."""
         lane = self.current
-        first = self.frame_of(lane)
-        location = (first.f_code.co_filename, first.f_lineno) if first else ("", 0)
-        call = innermost_frame(lane.ident)
-        blocks = call is not None and location[0] != call.f_code.co_filename
-        within = f" (in {call.f_code.co_qualname}())" if blocks and call is not None else ""
-        file, line = location
+        frame = self.frame_of(lane)
+        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+        innermost = innermost_frame(lane.ident)
+        # In a function of another file, such as one of the standard library, it probably waits for the kernel
+        blocks = innermost is not None and file != innermost.f_code.co_filename
+        within = f" (in {innermost.f_code.co_qualname}())" if blocks and innermost is not None else ""
         where = f"{base_name(file)}:{line}{within}, and has made no step for {self.options.stall_s:g} s"
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
         else:
             text = f"{lane.name} computes at {where}: does this loop end?"
-        return Problem("stuck", text, lane.number, *location)
+        return Problem("stuck", text, lane.number, file, line)
 
     def frame_of(self, lane: Lane) -> FrameType | None:
         """Return the innermost frame of a lane in the student's files, or else its innermost frame."""
@@ -372,17 +373,18 @@ class Run:
         text = str(reason).split("\n", 1)[0]
         # An assertion of harness.py has its text; one of the student has its source line
         if file.startswith(PACKAGE_DIRECTORY) and not file.startswith(SAMPLES_DIRECTORY):
-            words = f"{lane.name}: {text}"
+            headline = f"{lane.name}: {text}"
         elif kind == "assertion":
             code = source(file, line)
-            code = f"`{code}`" if code.startswith("assert") and len(code) <= 70 else "an assertion"
-            words = f"{lane.name}: {code} does not hold ({base_name(file)}:{line})" + (
+            is_short = code.startswith("assert") and len(code) <= MAX_QUOTED_CODE_CHARS
+            code = f"`{code}`" if is_short else "an assertion"
+            headline = f"{lane.name}: {code} does not hold ({base_name(file)}:{line})" + (
                 f": {text}" if text else ""
             )
         else:
             what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-            words = f"{lane.name} dies of {what}, at {base_name(file)}:{line}"
-        self.finish(Problem(kind, words, lane.number, file, line, type(reason).__name__))
+            headline = f"{lane.name} dies of {what}, at {base_name(file)}:{line}"
+        self.finish(Problem(kind, headline, lane.number, file, line, type(reason).__name__))
 
     def end_lane(self, lane: Lane) -> None:
         """End a lane, and pass the baton on."""
@@ -417,9 +419,12 @@ class Run:
     # Called by lanes
 
     def may_step(self) -> bool:
-        """Return whether the caller may make a step. Raises Abandoned if the run of the caller is over."""
+        """Return whether the caller may make a step: not inside an invariant, whose accesses are no steps.
+
+        Raises Abandoned if the run of the caller is over.
+        """
         lane = self.current
-        if lane.ident != _thread.get_ident():
+        if lane.ident != _thread.get_ident():  # a lane of an earlier run, which still unwinds
             raise Abandoned
         if self.over:
             lane.abandoned_count += 1
@@ -457,7 +462,6 @@ class Run:
         if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
             lane.yields = True
             lane.reads = lane.steps = 0
-        is_sync = step.kind == "sync"
         if decides:
             lanes = self.runnable()
             if len(lanes) > 1:
@@ -465,10 +469,9 @@ class Run:
                 chosen = self.decide(lanes, lane)
                 if chosen is not lane:
                     self.pass_baton(chosen)
-        lane.yields = False
-        self.runnable_is_stale = (
-            self.runnable_is_stale or is_sync
-        )  # a primitive may wake or block another lane
+        lane.yields = False  # it was meant for this decision only
+        # A primitive may wake or block another lane
+        self.runnable_is_stale = self.runnable_is_stale or step.kind == "sync"
         self.note_execution(step)
         if self.detailed and step.attribute is not None:
             step.before = value_text(step.target, step.attribute)
@@ -501,9 +504,9 @@ class Run:
         lane.steps = lane.reads = 0
         self.runnable_is_stale = True
         following = self.next_lane()
-        if following is None:
+        if following is None:  # a deadlock, or only daemons are left: the run has ended
             raise Abandoned
-        if following is not lane:
+        if following is not lane:  # it may be the lane itself, such as after its own deadline
             self.pass_baton(following)
         in_time = ready()
         if not in_time and lane.deadline is not None and self.now < lane.deadline and not spurious:
@@ -514,7 +517,7 @@ class Run:
         return in_time
 
     def pass_baton(self, lane: Lane) -> None:
-        """Pass the baton to another lane, and wait until it comes back."""
+        """Pass the baton to another lane, and wait until it comes back. Raises Abandoned if the run ends before."""
         me = self.current
         self.current = lane
         lane.steps = 0
@@ -552,14 +555,14 @@ class Run:
                 self.finish(None)
                 return None
             lanes = self.runnable()
-            certain = [lane for lane in lanes if self.can_run_without_early_wake_up(lane)]
-            if certain:
+            # If all lanes wait, an early wake-up alone must not hide a deadlock
+            if any(self.can_run_without_early_wake_up(lane) for lane in lanes):
                 return lanes[0] if len(lanes) == 1 else self.decide(lanes, None)
             deadlines = [lane.deadline for lane in self.lanes if not lane.done and lane.deadline is not None]
             if not deadlines:
                 self.finish(self.deadlock_problem())
                 return None
-            self.now = max(self.now, min(deadlines))
+            self.now = max(self.now, min(deadlines))  # virtual time: nothing else can happen before
             self.runnable_is_stale = True
 
     def can_run_without_early_wake_up(self, lane: Lane) -> bool:
@@ -590,14 +593,16 @@ class Run:
             if current is default:  # the strategy stops a lane that could go on
                 self.preemptions += 1
         numbers = tuple(lane.number for lane in lanes)
-        at = current.number if current is not None and current is default else -1
-        self.branches.append(Branch(numbers, default.number, chosen.number, at, len(self.steps) - 1))
+        could_go_on = current.number if current is not None and current is default else -1
+        self.branches.append(
+            Branch(numbers, default.number, chosen.number, current=could_go_on, step=len(self.steps) - 1)
+        )
         return chosen
 
     # Failures
 
     def check_invariants(self, lane: Lane) -> None:
-        """Call the student's invariants. Their accesses are no steps."""
+        """Call the student's invariants; end the run if one is broken. Their accesses are no steps."""
         self.inside_invariant = True
         try:
             for invariant in self.invariants:
@@ -607,9 +612,9 @@ class Run:
                     text = f"the invariant at {base_name(file)}:{line} is broken"
                     text += f" after a step of {self.name_of_last_lane(lane)}"
                     self.fail(Problem("invariant", text, lane.number, file, line))
-        except Abandoned:
+        except Abandoned:  # raised by fail() above
             raise
-        except BaseException as reason:
+        except BaseException as reason:  # an assertion of the invariant, or a mistake in it
             file, line = location_of(reason, self.options.user)
             text = f"the invariant at {base_name(file)}:{line} is broken: {reason}"
             self.fail(Problem("invariant", text, lane.number, file, line))
@@ -749,7 +754,10 @@ CONTAINER_TYPES = (list, tuple, dict, set, frozenset)
 
 
 def value_text(target: Any, attribute: str | None) -> str:
-    """Return the value of a part of an object as text, without calling code of the program."""
+    """Return the value of a part of an object as text, without calling code of the program; "" if it has none.
+
+    attribute: the name of an attribute or a variable, "[]" for the contents of a container, None for no part.
+    """
     if attribute is None:
         return ""
     frame = getattr(target, "frame", None) if type(target).__name__ == "Variable" else None
@@ -759,6 +767,7 @@ def value_text(target: Any, attribute: str | None) -> str:
         value = target
     else:
         try:
+            # Not getattr(): a property or a __getattr__() of the program would make steps. `...`: no such attribute
             value = object.__getattribute__(target, "__dict__").get(attribute, ...)
         except (AttributeError, TypeError):
             return ""

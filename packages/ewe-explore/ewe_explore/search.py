@@ -38,6 +38,7 @@ Hot = set[tuple[str, int, str]]  # accesses (file, line, verb) at which a switch
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
 UNCERTAIN_SHARE = 0.1  # of the decisions at which a lane with a spurious wake-up or an early timeout may run
 MAX_UNTRIED_SCHEDULES = 200_000  # the most untried schedules of a level
+MAX_ROTATION = 64  # how far the search reaches into the untried schedules of a level, at random
 
 
 class Replay:
@@ -47,10 +48,11 @@ class Replay:
         self.chosen = dict(schedule)
 
     def choose(self, run: Run, lanes: list[Lane], default: Lane, index: int) -> Lane:
-        wanted = self.chosen.get(index)
-        if wanted is not None:
+        """Return the lane that the schedule names for this decision; the default without one that can run."""
+        scheduled = self.chosen.get(index)
+        if scheduled is not None:
             for lane in lanes:
-                if lane.number == wanted:
+                if lane.number == scheduled:
                     return lane
         return default
 
@@ -141,7 +143,10 @@ class Search:
         self.longest = 0  # steps of the longest run so far
 
     def attempt(self) -> Run | None:
-        """Try one more schedule; return its run, or None if all schedules have been tried."""
+        """Try one more schedule; return its run, or None if all schedules have been tried.
+
+        The two methods take turns. As long as no access to a shared object is known, only the first one is used.
+        """
         systematic = self.runs % 2 == 0 or not self.shared_lines
         schedule = self.take() if systematic else None
         if schedule is not None:
@@ -166,8 +171,8 @@ class Search:
             if len(self.levels) == depth + 1:
                 self.levels.append(Level())
             following = self.levels[depth + 1]
-            last = schedule[-1][0] if schedule else -1
-            for deviation in self.deviations(run, last):
+            last_decision = schedule[-1][0] if schedule else -1
+            for deviation in self.deviations(run, last_decision):
                 if len(following.waiting) >= MAX_UNTRIED_SCHEDULES:
                     following.dropped = True
                     break
@@ -175,7 +180,7 @@ class Search:
         return run
 
     def run_lot(self) -> Run:
-        """Try random priorities."""
+        """Run the program once with random priorities, for a race of the next depth."""
         depth = DEPTHS[self.lots % len(DEPTHS)]
         self.lots += 1
         return self.execute(Priorities(self.random.getrandbits(32), depth, self.length, self.shared_lines))
@@ -204,7 +209,7 @@ class Search:
         for level in self.levels:
             if level.waiting:
                 # Rotate by a small random number: the order stays similar, but differs between seeds.
-                index = self.random.randrange(min(len(level.waiting), 64))
+                index = self.random.randrange(min(len(level.waiting), MAX_ROTATION))
                 level.waiting.rotate(-index)
                 found = level.waiting.popleft()
                 level.waiting.rotate(index)
@@ -212,7 +217,10 @@ class Search:
         return None
 
     def deviations(self, run: Run, after: int) -> Iterator[tuple[int, int]]:
-        """Yield the possible deviations of a run after a decision, at steps where a switch can matter."""
+        """Yield the possible deviations of a run after a decision, at steps where a switch can matter.
+
+        after: the number of the decision; -1 for all. A lane that cannot go on needs a switch at any step.
+        """
         shared = shared_keys(run)
         for index in range(after + 1, len(run.branches)):
             branch = run.branches[index]
@@ -243,17 +251,17 @@ def shared_keys(run: Run) -> set[tuple[int, str | None]]:
     A change counts only if another user of the object had started before: an object that a thread prepares before
     it starts another thread is not shared.
     """
-    users: dict[tuple[int, str | None], int] = {}
+    users: dict[tuple[int, str | None], int] = {}  # -> a set of lanes, as an integer with a bit for each
     for step in run.steps:
         if step.target is not None:
             key = step.key()
             users[key] = users.get(key, 0) | 1 << step.lane
-    several = {key for key, lanes in users.items() if lanes & (lanes - 1)}
-    born = [lane.start_index for lane in run.lanes]
+    several = {key for key, lanes in users.items() if lanes & (lanes - 1)}  # more than one bit is set
+    start_indexes = [lane.start_index for lane in run.lanes]
     found: set[tuple[int, str | None]] = set()
     for step in run.steps:
         if step.writes and step.target is not None and (key := step.key()) in several and key not in found:
-            lanes = users[key] & ~(1 << step.lane)
-            if any(lanes >> number & 1 and start <= step.index for number, start in enumerate(born)):
+            others = users[key] & ~(1 << step.lane)
+            if any(others >> lane & 1 and start <= step.index for lane, start in enumerate(start_indexes)):
                 found.add(key)
     return found

@@ -67,15 +67,16 @@ class Shrinker:
         return self.best
 
     def leave_out(self) -> None:
-        """Drop deviations until no single one can be dropped."""
-        size = max(len(self.best.schedule) // 2, 1)
+        """Drop deviations, first halves of the schedule, then smaller parts, until no single one can be dropped."""
+        size = max(len(self.best.schedule) // 2, 1)  # deviations to drop at once
         while self.best.schedule:
             schedule = self.best.schedule
             for start in range(0, len(schedule), size):
                 shorter = schedule[:start] + schedule[start + size :]
+                # fails() has stored the shorter schedule in `best`: go on with that
                 if self.fails(shorter) and len(self.best.schedule) < len(schedule):
                     break
-            else:
+            else:  # no part of this size can be dropped
                 if size == 1:
                     return
                 size = max(size // 2, 1)
@@ -96,8 +97,8 @@ class Shrinker:
                     self.best = found
             if run.problem is not None or tuple(run.deviations) != schedule:
                 continue  # its last deviation did not happen, and the schedule without it was tried before
-            last = schedule[-1][0] if schedule else -1
-            for index, lane in self.search.deviations(run, last):
+            last_decision = schedule[-1][0] if schedule else -1
+            for index, lane in self.search.deviations(run, last_decision):
                 next_preemptions = preemptions + (run.branches[index].current >= 0)
                 if self.is_smaller(len(schedule) + 1, next_preemptions):
                     untried.append(((*schedule, (index, lane)), next_preemptions))
@@ -117,12 +118,13 @@ class Shrinker:
             improved = False
             before = self.best
             for position, (index, lane) in enumerate(before.schedule):
-                low = before.schedule[position - 1][0] + 1 if position else 0
-                for earlier in range(max(low, index - MAX_MOVE_DECISIONS), index):
+                earliest = before.schedule[position - 1][0] + 1 if position else 0
+                for earlier in range(max(earliest, index - MAX_MOVE_DECISIONS), index):
                     if self.runs >= budget:
                         break
                     moved = (*before.schedule[:position], (earlier, lane), *before.schedule[position + 1 :])
                     self.fails(moved)
             if self.best.key() < before.key():
+                # A moved schedule has as many deviations: prove() still holds
                 self.best.complete = before.complete
                 improved = True

@@ -59,6 +59,7 @@ class Thread(Primitive):
             self._target(*self._args, **self._kwargs)
 
     def start(self) -> None:
+        """Start the real thread of a new lane. The point after that decides whether the lane runs at once."""
         if not ACTIVE_RUNS:
             raise RuntimeError("threads of the explorer can start only during a run")
         run = ACTIVE_RUNS[-1]
@@ -72,6 +73,7 @@ class Thread(Primitive):
         self.point("starts")
 
     def join(self, timeout: float | None = None) -> None:
+        """Wait until the lane has ended, at most `timeout` seconds, as threading.Thread.join() does."""
         lane = self.lane
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")

@@ -10,11 +10,15 @@ import textwrap
 from ewe_explore.explain import Story, TimelineEvent
 
 ANSI_COLOURS = (36, 33, 35, 32, 34, 31)
+# Codes of SGR, "select graphic rendition" (ECMA-48)
+BOLD, FAINT, FAINT_ITALIC, RED, BOLD_RED = "1", "2", "2;3", "31", "1;31"
+MAX_RULE_CHARS = 100  # the width of the line above the failure
 MIN_LANE_CHARS = 22  # the minimum width of a lane, in characters
 GUTTER_CHARS = 6
 
 
 def paint(text: str, code: str, colour: bool) -> str:
+    """Return a text between the escape sequences of a code, or as it is if `colour` is false or it is blank."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour and text.strip() else text
 
 
@@ -24,7 +28,7 @@ def timeline(story: Story, width: int = 100, colour: bool = False) -> str:
     columns = {lane: column for column, lane in enumerate(used)}
     size = max((width - GUTTER_CHARS) // max(len(used), 1), MIN_LANE_CHARS)
     rows = [
-        "".join([" line ", *(cell(story.lanes[lane], size, lane, colour, "1") for lane in used)]).rstrip()
+        "".join([" line ", *(cell(story.lanes[lane], size, lane, colour, BOLD) for lane in used)]).rstrip()
     ]
     rows.append(
         "".join([" " * GUTTER_CHARS, *(cell("━" * (size - 2), size, lane, colour) for lane in used)]).rstrip()
@@ -35,21 +39,25 @@ def timeline(story: Story, width: int = 100, colour: bool = False) -> str:
 
 
 def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, colour: bool) -> list[str]:
-    """Return the lines of one event."""
+    """Return the lines of one event. columns: lane -> its column. size: the width of a column, in characters.
+
+    A failure and a gap take the whole width, a stop the columns from its own to the right.
+    """
     if event.kind == "fail":
-        rule = "═" * min(GUTTER_CHARS + size * len(columns), 100)
-        wrapped = textwrap.wrap(event.text, max(min(GUTTER_CHARS + size * len(columns), 100) - 2, 40))
+        width = min(GUTTER_CHARS + size * len(columns), MAX_RULE_CHARS)
+        wrapped = textwrap.wrap(event.text, max(width - 2, 40))
         lines = [("  " if number else "✗ ") + line for number, line in enumerate(wrapped)]
-        return [paint(rule, "31", colour), *(paint(line, "1;31", colour) for line in lines)]
+        return [paint("═" * width, RED, colour), *(paint(line, BOLD_RED, colour) for line in lines)]
     if event.kind == "gap":
-        return [paint(f"   ⋮  ({event.text})", "2", colour)]
+        return [paint(f"   ⋮  ({event.text})", FAINT, colour)]
     column = columns[event.lane]
     if event.kind == "stop":
         other = story.lanes[event.other]
         text = f"✂ {event.text}; {other} goes on"
         lines = textwrap.wrap(text, max(size * (len(columns) - column) - 2, size - 2))
         return [
-            rails(columns, size, column, colour, f"{event.line or '':>4}  ") + paint(line, "2;3", colour)
+            rails(columns, size, column, colour, f"{event.line or '':>4}  ")
+            + paint(line, FAINT_ITALIC, colour)
             for line in lines
         ]
     mark = "⏳ " if event.kind == "wait" else ""
@@ -58,7 +66,7 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
     for number, line in enumerate(lines):
         gutter = f"{event.line or '':>4}  " if not number else " " * GUTTER_CHARS
         cells = [
-            cell(line, size, lane, colour, "") if lane == event.lane else cell("│", size, lane, colour, "2")
+            cell(line, size, lane, colour, "") if lane == event.lane else cell("│", size, lane, colour, FAINT)
             for lane in columns
         ]
         found.append((gutter + "".join(cells)).rstrip())
@@ -68,7 +76,7 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
 def rails(columns: dict[int, int], size: int, before: int, colour: bool, gutter: str) -> str:
     """Return the gutter and the lanes to the left of a column."""
     return gutter + "".join(
-        cell("│", size, lane, colour, "2") for lane, column in columns.items() if column < before
+        cell("│", size, lane, colour, FAINT) for lane, column in columns.items() if column < before
     )
 
 

@@ -30,7 +30,10 @@ OK = ("ok", "left")  # outcomes that are no failure
 
 @dataclass
 class BehindLane:
-    """An engine, or a connection to a database. name: for people. ended: None while it lives. why: it has ended."""
+    """An engine, or a connection to a database. name: for people. ended: None while it lives.
+
+    why: the cause of its end. key: the engine (PID.NUMBER), or the worker of the daemon (PID/TID).
+    """
 
     kind: str
     key: str
@@ -126,6 +129,7 @@ class BehindStory:
         self.processes.add(event.worker.partition("/")[0])
 
     def x_stops(self, event: TraceEvent) -> None:
+        """End the lanes of all engines of an X-Switch that stops."""
         process = event.worker.partition("/")[0]
         for key, lane in list(self.open_lanes.items()):
             if lane.kind == ENGINE and key.partition(".")[0] == process:
@@ -155,6 +159,7 @@ class BehindStory:
             self.enter_state(request, QUEUED, event.seconds)
 
     def x_runs(self, event: TraceEvent) -> None:
+        """Give a request to the lane of its engine, or to a further lane if a shared engine is busy."""
         if (request := self.open_requests.get(event.connection)) is None:
             return
         if (lane := self.open_lanes.get(event.text)) is None:  # the trace begins later than the engine
@@ -187,12 +192,15 @@ class BehindStory:
     # The database daemon
 
     def db_opened(self, event: TraceEvent) -> None:
+        """Add the lane of a new connection, or complete the one that db_runs() or db_closed() has added.
+
+        A worker opens its connection for the statement that it runs already, so db-runs comes before db-opened.
+        """
         database, driver = split_words(event.text, 2)
         request = next(iter(self.requests_running_in(event.worker)), None)
         lane_of_worker = self.open_lanes.get(event.worker)
-        if (
-            lane_of_worker is not None and not lane_of_worker.process
-        ):  # made by db-runs: its connection is open now
+        # Without a process: the lane was added before its connection was open
+        if lane_of_worker is not None and not lane_of_worker.process:
             lane_of_worker.name, lane_of_worker.detail = database, connection_text(driver, event.worker)
             lane_of_worker.process, lane_of_worker.began = event.worker, event.seconds
             return
@@ -201,7 +209,7 @@ class BehindStory:
             process=event.worker,
         )  # fmt: skip
         self.add_lane(event.worker, lane)
-        if request is not None:
+        if request is not None:  # the trace has lost the event that ended the lane before
             request.lane, lane.busy = lane, request
 
     def requests_running_in(self, worker: str) -> Iterable[BehindRequest]:
@@ -211,6 +219,7 @@ class BehindStory:
                 yield request
 
     def db_closed(self, event: TraceEvent) -> None:
+        """End the lane of a connection. If its worker still runs a statement, the next lane takes it over."""
         lane = self.open_lanes.get(event.worker)
         if lane is None:
             return
@@ -228,6 +237,7 @@ class BehindStory:
         self.enter_state(request, QUEUED, event.seconds)
 
     def db_runs(self, event: TraceEvent) -> None:
+        """Give a request to the lane of its worker. A worker without a connection yet gets a lane, too."""
         if (request := self.open_requests.get(event.connection)) is None:
             return
         request.text = event.text
@@ -237,9 +247,11 @@ class BehindStory:
         self.give_to_lane(request, lane, event.seconds)
 
     def db_answered(self, event: TraceEvent) -> None:
-        self.end_request(event.connection, event.seconds, event.text.partition(" ")[2])
+        _milliseconds, _, outcome = event.text.partition(" ")
+        self.end_request(event.connection, event.seconds, outcome)
 
     def db_lost(self, event: TraceEvent) -> None:
+        """End the lanes of a process of the daemon that has ended. The text of the event is its pid."""
         for key, lane in list(self.open_lanes.items()):
             if lane.kind == DATABASE and key.partition("/")[0] == event.text:
                 self.end_lane(key, event.seconds, "its process has ended")
@@ -268,7 +280,7 @@ class BehindStory:
         self.open_requests[request.name] = request
 
     def give_to_lane(self, request: BehindRequest, lane: BehindLane, seconds: float) -> None:
-        """Give a request to a lane."""
+        """Note that a lane runs a request from this time on."""
         self.enter_state(request, RUNS, seconds)
         request.lane, lane.busy = lane, request
         request.took = seconds
@@ -281,16 +293,16 @@ class BehindStory:
             request.lane.busy = None
             request.lane = None
         request.state, request.since = state, seconds
-        self.change_queue_length(request.kind, seconds, state == QUEUED)
+        self.change_queue_length(request.kind, seconds, 1 if state == QUEUED else 0)
 
     def end_state(self, request: BehindRequest, seconds: float) -> None:
-        """End the state of a request, if it has one: add its span."""
+        """End the state of a request, if it has one: add its span, unless it took no time."""
         if not request.state:
             return
         if seconds > request.since:
             lane = None if request.state == QUEUED else request.lane
             self.spans.append(BehindSpan(request.since, seconds, request.state, request, lane))
-        self.change_queue_length(request.kind, seconds, -(request.state == QUEUED))
+        self.change_queue_length(request.kind, seconds, -1 if request.state == QUEUED else 0)
         request.state = ""
 
     def end_request(self, name: str, seconds: float, outcome: str) -> None:
@@ -326,7 +338,7 @@ class BehindStory:
         self.lanes = [lane for lane in self.lanes if lane.ended is None]
         self.requests = list(self.open_requests.values())
         for steps in self.steps.values():
-            del steps[:-1]
+            del steps[:-1]  # the last one is the length of now
         while len(self.open_requests) > MOST_OPEN:  # a trace has lost their ends
             del self.open_requests[next(iter(self.open_requests))]
 
@@ -350,12 +362,12 @@ class BehindStory:
         lanes = self.sorted_lanes()
         found: list[int] = []
         for kind in KINDS:
-            mine = [lane for lane in lanes if lane.kind == kind]
-            first = 1 + max(found, default=-1)
-            if len(mine) <= MOST_ROWS:
-                found += range(first, first + len(mine))
+            lanes_of_kind = [lane for lane in lanes if lane.kind == kind]
+            first_row = 1 + max(found, default=-1)  # below the rows of the kind before
+            if len(lanes_of_kind) <= MOST_ROWS:
+                found += range(first_row, first_row + len(lanes_of_kind))
             else:
-                found += [first + row for row in rows_of_lanes(mine, self.ended)]
+                found += [first_row + row for row in rows_of_lanes(lanes_of_kind, self.ended)]
         return found
 
 
@@ -364,18 +376,19 @@ def rows_of_lanes(lanes: list[BehindLane], ended: float) -> list[int]:
 
     ended: the time of the last event; a lane that lives then keeps its row.
     """
-    rows = dict[int, int]()
-    free_rows: list[int] = []
+    row_by_index = dict[int, int]()
+    free_rows: list[int] = []  # a heap, so that the free row with the smallest number is taken first
     used_rows: list[tuple[float, int]] = []  # a heap: the end of the lane that has a row, and the row
-    for number in sorted(range(len(lanes)), key=lambda number: lanes[number].began):
-        lane = lanes[number]
+    for index in sorted(range(len(lanes)), key=lambda index: lanes[index].began):
+        lane = lanes[index]
         while used_rows and used_rows[0][0] <= lane.began:
             _, row = heapq.heappop(used_rows)
             heapq.heappush(free_rows, row)
+        # Without a free row, all rows so far are in use: their count is the number of the next one
         row = heapq.heappop(free_rows) if free_rows else len(used_rows)
-        rows[number] = row
+        row_by_index[index] = row
         heapq.heappush(used_rows, (ended + 1 if lane.ended is None else lane.ended, row))
-    return [rows[number] for number in range(len(lanes))]
+    return [row_by_index[index] for index in range(len(lanes))]
 
 
 def split_words(text: str, count: int) -> list[str]:

@@ -20,12 +20,12 @@ MOST_TEXT_CHARS = 80
 
 
 def behind_moments(story: BehindStory) -> Iterator[Moment]:
-    """Yield the moments."""
+    """Yield the moments of a story; none for a kind of which nothing happened."""
     spans = story.all_spans()
-    for kind, found in ((ENGINE, engine_wait), (DATABASE, connection_wait)):
+    for kind, moment_of_wait in ((ENGINE, engine_wait), (DATABASE, connection_wait)):
         queued = [span for span in spans if span.state == QUEUED and span.request.kind == kind]
         if queued and seconds_of(longest := max(queued, key=seconds_of)) >= WORTH_SECONDS:
-            yield found(longest, spans)
+            yield moment_of_wait(longest, spans)
     if (ended := next((lane for lane in story.lanes if lane.why.startswith(BY_FORCE)), None)) is not None:
         assert ended.ended is not None
         text = f"The engine of {ended.name} ({ended.detail or 'not started yet'}) ended after "
@@ -41,19 +41,19 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
 
 
 def engine_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
-    """Return the moment of the longest wait for an engine."""
+    """Return the moment of the longest wait for an engine. span: that wait. spans: all."""
     busy = [each for each in spans if each.request.kind == ENGINE and runs_at(each, span.begin)]
-    own = sum(each.request.user == span.request.user for each in busy)
+    of_same_user = sum(each.request.user == span.request.user for each in busy)
     text = (
         f"The script {shortened(span.request.text)} of {span.request.user} waited {duration(seconds_of(span))} "
         f"in X-Switch's queue. When it came, {count_text(len(busy), 'engine')} ran,"
-        f" {own} of them for the same user."
+        f" {of_same_user} of them for the same user."
     )
     return moment_of_span("engine-wait", "The longest wait for an engine", text, span)
 
 
 def connection_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
-    """Return the moment of the longest wait for a connection to a database."""
+    """Return the moment of the longest wait for a connection to a database. span: that wait. spans: all."""
     busy = sum(each.request.kind == DATABASE and runs_at(each, span.begin) for each in spans)
     text = (
         f"A statement for {span.request.what} waited {duration(seconds_of(span))} in the daemon's queue. "

@@ -111,8 +111,9 @@ def run(options: argparse.Namespace) -> int:
     if len(options.files) > MOST_TRACES:
         raise UsageError(f"a page shows {MOST_TRACES} traces at most, and here are {len(options.files)}")
     files_by_picture = group_by_picture(options.files)
-    named = sum(len(files) for files in files_by_picture.values())  # a file that is named twice counts once
-    if options.perfetto and (len(files_by_picture) > 1 or len(options.files) > named):
+    # A file that is named twice counts once
+    different_files = sum(len(files) for files in files_by_picture.values())
+    if options.perfetto and (len(files_by_picture) > 1 or len(options.files) > different_files):
         raise UsageError("--perfetto takes one trace")
     stories = {name: story_of(files) for name, files in files_by_picture.items()}
     documents = [document(story, printable(Path(name).name)) for name, story in stories.items()]
@@ -125,8 +126,8 @@ def run(options: argparse.Namespace) -> int:
         output = options.output or Path(options.files[0]).name + ".html"
         write(output, page(documents))
         if not options.json:
-            for found in documents:
-                print(summary(found))
+            for each in documents:
+                print(summary(each))
             print(f"the page: {printable(output)}")
     return 0
 
@@ -149,7 +150,7 @@ def group_by_picture(names: list[str]) -> dict[str, list[str]]:
     if not behind:
         return {name: [name] for name in servers}
     first = servers[0] if servers else behind[0]
-    return {first: list(dict.fromkeys([first, *behind]))}
+    return {first: list(dict.fromkeys([first, *behind]))}  # each file once, in this order
 
 
 def begins_with_events_behind(path: Path) -> bool:
@@ -177,17 +178,18 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def summary(found: dict[str, Any]) -> str:
-    """Return a trace in a few lines: its size and its moments. found: as document.py makes it."""
-    sizes = {name: len(found[name]) for name in ("connections", "requests", "workers")}
-    lanes = Counter(lane["kind"] for lane in found["behind"]["lanes"])
+def summary(trace: dict[str, Any]) -> str:
+    """Return a trace in a few lines: its size and its moments. trace: the numbers, as document() returns them."""
+    sizes = {name: len(trace[name]) for name in ("connections", "requests", "workers")}
+    lanes = Counter(lane["kind"] for lane in trace["behind"]["lanes"])
     sizes |= {name: lanes[kind] for kind, name in BEHIND_NAMES.items() if lanes[kind]}
     numbers = ", ".join(
-        several(count, nouns) for nouns, count in {"events": found["events"], **sizes}.items()
+        several(count, nouns) for nouns, count in {"events": trace["events"], **sizes}.items()
     )
-    lines = [f"{found['name']}: {numbers}"]
-    for moment in found["moments"]:
-        lines.append(f"  {duration(moment['begin'] / 1e6):>8}  {moment['text']}")
+    lines = [f"{trace['name']}: {numbers}"]
+    for moment in trace["moments"]:
+        begin_s = moment["begin"] / 1e6
+        lines.append(f"  {duration(begin_s):>8}  {moment['text']}")
     return "\n".join(lines)
 
 

@@ -77,7 +77,7 @@ def events_in_file_order(path: Path) -> Iterator[TraceEvent]:
             while line := file.readline(MAX_LINE_CHARS):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < MAX_LINE_CHARS:
-                    return  # an incomplete last line
+                    return  # an incomplete last line: the server still writes it, or was killed
                 try:
                     event = parse(line.decode("utf-8", "replace").rstrip("\r\n"))
                 except ValueError as reason:
@@ -96,7 +96,10 @@ def events_in_file_order(path: Path) -> Iterator[TraceEvent]:
 
 
 def sort_by_time(events: Iterable[TraceEvent], window: int = WINDOW) -> Iterator[TraceEvent]:
-    """Yield events by their time. Events of the same time keep their order. window: events to look ahead."""
+    """Yield events by their time. Events of the same time keep their order. window: events to look ahead.
+
+    An event that comes more than `window` events too late is out of order in the result.
+    """
     waiting: list[tuple[float, int, TraceEvent]] = []  # a heap; the number keeps the order of equal times
     for number, event in enumerate(events):
         heapq.heappush(waiting, (event.seconds, number, event))

@@ -46,18 +46,20 @@ class Stint:
 class QueuedTime:
     """The times at which a connection waited for a worker for longer than it takes to wake one up.
 
-    It is the integral over time, so that the time within two bounds is two look-ups.
+    sums[k] is the time with a queue before times[k]. The time with a queue between two bounds is therefore a
+    difference of two look-ups.
     """
 
     def __init__(self, spans: list[Span]) -> None:
-        self.changes = Counter[float]()
+        self.changes = Counter[float]()  # time -> by how many connections the queue grows then
         for span in spans:
             if span.state == QUEUED and span.end - span.begin >= WORTH_SECONDS:
                 self.changes[span.begin] += 1
                 self.changes[span.end] -= 1
         self.times = sorted(self.changes)
-        self.queued = list(accumulate(self.changes[time] for time in self.times))
+        self.queued = list(accumulate(self.changes[time] for time in self.times))  # from times[k] on
         lengths = [after - time for time, after in pairwise(self.times)]
+        # There is one length less than times: after the last time the queue is empty
         waited = [length if depth else 0.0 for length, depth in zip(lengths, self.queued, strict=False)]
         self.sums = [0.0, *accumulate(waited)]
 
@@ -74,7 +76,7 @@ class QueuedTime:
 
     def deepest(self, begin: float, end: float) -> int:
         """Return how many connections waited at once, at most, between two times."""
-        first = max(bisect_right(self.times, begin) - 1, 0)
+        first = max(bisect_right(self.times, begin) - 1, 0)  # the last change before `begin` is in force then
         return max(self.queued[first : bisect_right(self.times, end)], default=0)
 
 
@@ -141,13 +143,14 @@ def first_refusal(story: TraceStory) -> Moment | None:
 
 
 def held_worker(story: TraceStory, spans: list[Span], queue: QueuedTime) -> Moment | None:
-    """Return the stint in which a worker waited longest for one client while nobody served the others.
+    """Return the stint in which a worker waited longest for one client while other clients waited for a worker.
 
     They wait in the queue. If the worker accepts connections itself, they wait in the kernel, where the trace does
     not see them.
     """
 
     def held(stint: Stint) -> float:
+        """Return for how many seconds others waited in the queue while the worker waited for its client."""
         return sum(queue.within(span.begin, span.end) for span in stint.on_client)
 
     found = list(stints(spans))
@@ -197,20 +200,21 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     served = [each for each in accepted if each.first_byte is not None]
     if never:
         return never_served(story, never, len(served))
+    # `or 0.0` is for the type checker: accepted and first_byte of a served connection are never None
     last = max(served, key=lambda each: each.first_byte or 0.0, default=None)
-    if last is None or len(served) < 2:
+    if last is None or len(served) < 2:  # a single client is not the last of several
         return None
     begin, end = last.accepted or 0.0, last.first_byte or 0.0
-    mine = (
+    own_waits = (
         span for span in spans if span.connection == last.name and span.state == QUEUED and span.end <= end
     )
-    queued = sum(span.end - span.begin for span in mine)
-    if queued < WORTH_SECONDS:
+    queued_s = sum(span.end - span.begin for span in own_waits)
+    if queued_s < WORTH_SECONDS:
         return None
     overtakers = sum(1 for each in served if (each.accepted or 0.0) > begin)
     text = (
         f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
-        f"{duration(end - begin)} after it was accepted. {duration(queued)} of them it was in the queue."
+        f"{duration(end - begin)} after it was accepted. {duration(queued_s)} of them it was in the queue."
     )
     if overtakers:
         text += f" {overtakers:,} clients came later, and were served before it."
@@ -218,7 +222,7 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
 
 
 def never_served(story: TraceStory, never: list[TracedConnection], served: int) -> Moment:
-    """Return the moment of a client that no worker ever took: the first one."""
+    """Return the moment of the first client that no worker ever took. served: how many clients were served."""
     first = min(never, key=lambda each: each.accepted or 0.0)
     begin = first.accepted or 0.0
     text = (

@@ -29,6 +29,7 @@ def trace_events(story: TraceStory) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a story."""
     lanes = story.lanes()
     processes = list(dict.fromkeys([*story.models, *(process_of(lane.worker) for lane in lanes)]))
+    # The queue and the refusals are shown in the first process
     server = int(processes[0]) if processes else 0
     for process in processes:
         name = story.models.get(process, story.model_text()).partition(" ")[0]
@@ -59,6 +60,7 @@ def behind(story: TraceStory) -> Iterator[dict[str, Any]]:
     Their pids are no pids of the system, so that all engines stand together.
     """
     lanes = story.behind.sorted_lanes()
+    # A thread of these processes is a lane; thread 0 has the requests in the queue
     numbers = {id(lane): number for number, lane in enumerate(lanes, 1)}
     for kind, (pid, name) in BEHIND.items():
         if any(lane.kind == kind for lane in lanes):
@@ -93,16 +95,23 @@ def behind(story: TraceStory) -> Iterator[dict[str, Any]]:
 def flow(
     story: TraceStory, request: BehindRequest, begin: int, at: dict[str, int], number: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the two events of an arrow. at: the lane that it leads to. number: unique for the arrow."""
+    """Yield the two events of an arrow from the server's request to `begin` of its request behind.
+
+    at: pid and tid of the lane that the arrow leads to. number: unique for the arrow.
+    """
     asking = story.requests[request.request]
     process, thread = map(int, asking.worker.split("/"))
     arrow = {"cat": "asks", "name": "asks", "id": number}
     yield {"ph": "s", "ts": micros(asking.head), "pid": process, "tid": thread} | arrow
+    # bp (binding point) e: the arrow ends at the span that encloses this time, not at the next one
     yield {"ph": "f", "bp": "e", "ts": begin} | at | arrow
 
 
 def of_span(story: TraceStory, span: Span, server: int, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of one span. server: the process to show the queue in. number: unique for the span."""
+    """Yield the events of one span: a complete one for a worker's span, a pair for one in the queue or parked.
+
+    server: the process to show the queue in. number: unique for the span.
+    """
     what = {"connection": span.connection, "want": span.want}
     if span.request != NO_REQUEST:
         what["request"] = story.requests[span.request].line

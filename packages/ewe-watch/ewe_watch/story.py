@@ -192,10 +192,11 @@ class TraceStory:
         self.refusals.append(RefusedClient(event.seconds, event.text))
 
     def loses(self, event: TraceEvent) -> None:
+        """Note the number of lost events. An event without a number counts as one."""
         # All processes of the server have one count, X-Switch has its own, and each process reports it so far.
         program = ENGINE if process_of(event.worker) in self.behind.processes else ""
-        number = int(event.text) if event.text.isdecimal() else 1
-        self.losses[program] = max(self.losses.get(program, 0), number)
+        lost_so_far = int(event.text) if event.text.isdecimal() else 1
+        self.losses[program] = max(self.losses.get(program, 0), lost_so_far)
         self.lost = sum(self.losses.values())
 
     # Events of a connection
@@ -214,6 +215,7 @@ class TraceStory:
         self.enter_state(connection, event, BUSY)
 
     def parks(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Begin the state `parked`. If the connection was waiting, it goes on to wait for the same event."""
         want = event.text
         if connection.state == WAITS:
             # The wait was parked at once. The worker was not held up, it did the parking.
@@ -240,6 +242,7 @@ class TraceStory:
             request.status, _, request.feature = event.text.partition(" ")
 
     def sends(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Begin the state `sends`, and note the time of the first byte: of the connection, and of the request."""
         self.enter_state(connection, event, SENDS)
         if connection.first_byte is None:
             connection.first_byte = event.seconds
@@ -315,6 +318,7 @@ class TraceStory:
     def note_queue_length(self, seconds: float) -> None:
         """Note the length of the queue, and the number of parked connections, if one of them has changed."""
         step = QueueStep(seconds, self.queued, self.parked)
+        # An event of the same time, or one that comes too late, replaces the last step: the times must ascend
         if self.steps and self.steps[-1].seconds >= seconds:
             self.steps[-1] = step._replace(seconds=self.steps[-1].seconds)
         elif not self.steps or self.steps[-1]._replace(seconds=seconds) != step:  # a length has changed
@@ -333,10 +337,10 @@ class TraceStory:
 
     def lanes(self) -> list[WorkerLane]:
         """Return the workers: by process in the order of their first connections, then by thread."""
-        first: dict[str, int] = {}
+        order: dict[str, int] = {}  # process -> its place
         for worker in self.workers:
-            first.setdefault(process_of(worker), len(first))
-        found = sorted(self.workers, key=lambda each: (first[process_of(each)], int(each.partition("/")[2])))
+            order.setdefault(process_of(worker), len(order))
+        found = sorted(self.workers, key=lambda each: (order[process_of(each)], int(each.partition("/")[2])))
         threads = Counter(map(process_of, found))
         rows = shared_rows(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
         return [
@@ -399,7 +403,7 @@ def worker_detail(worker: str, threads: Mapping[str, int]) -> str:
 
 
 def span_of(connection: TracedConnection, end: float, *, goes_on: bool = False) -> Span:
-    """Return the span of the state that a connection is in."""
+    """Return the span of a connection's state, up to `end`. Queued or parked: without worker and request."""
     worker = connection.worker if connection.state in OCCUPYING else ""
     request = connection.request if connection.state in OCCUPYING else NO_REQUEST
     return Span(
@@ -408,7 +412,7 @@ def span_of(connection: TracedConnection, end: float, *, goes_on: bool = False) 
 
 
 def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
-    """Return a row for each worker. Two workers share a row if one has ended before the other begins."""
+    """Return a row for each worker, 0 for one without a span. Workers share a row if their times do not overlap."""
     begins: dict[str, float] = {}
     ends: dict[str, float] = {}
     for span in spans:
@@ -416,12 +420,13 @@ def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
             begins.setdefault(span.worker, span.begin)
             ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
     rows: dict[str, int] = {}
-    free_rows: list[int] = []
+    free_rows: list[int] = []  # a heap, so that the free row with the smallest number is taken first
     used_rows: list[tuple[float, int]] = []  # a heap: the end of a row's last worker, and the row
     for worker in sorted(begins, key=begins.__getitem__):
         while used_rows and used_rows[0][0] <= begins[worker]:
             _, row = heapq.heappop(used_rows)
             heapq.heappush(free_rows, row)
+        # Without a free row, all rows so far are in use: their count is the number of the next one
         row = heapq.heappop(free_rows) if free_rows else len(used_rows)
         rows[worker] = row
         heapq.heappush(used_rows, (ends[worker], row))

@@ -10,7 +10,10 @@ from ewe_watch.live.scenes import SceneChooser
 
 
 def execute_action(director: Director, chooser: SceneChooser, action: dict[str, Any]) -> None:
-    """Do what a button asks. Raises ActionError, ConfigError, Failure."""
+    """Do what a button asks. Raises ActionError, ConfigError, Failure.
+
+    action: a JSON object from the page. A missing key or a value of a wrong type becomes an ActionError.
+    """
     try:
         name = action["do"]
         if name == "send":
@@ -33,6 +36,6 @@ def execute_action(director: Director, chooser: SceneChooser, action: dict[str, 
         else:
             raise ActionError(f"there is no action {name!r}")
     except (KeyError, TypeError, ValueError) as reason:
-        if isinstance(reason, (ConfigError, Failure)):
+        if isinstance(reason, (ConfigError, Failure)):  # raised by an action, with its own text
             raise
         raise ActionError(f"the action is not complete: {reason}") from None

@@ -51,18 +51,19 @@ class BehindRows:
         asked: [row of the worker that asks, when], or null. outcome: "" if the work goes on in another span.
         queued: how many requests of each kind are in the queue now. hidden: how many lanes have no row.
         """
-        number = self.numbers()  # another lane may take the row of a lane that has ended
+        # Before and after: a lane that has ended may lose its row now, but its last spans belong there
+        row_of_lane = self.numbers()
         hidden = sum(1 for lane in behind.lanes if not self.give_row(lane) and lane.ended is None)
-        number |= self.numbers()
+        row_of_lane |= self.numbers()
         spans = [
             [
-                number[id(span.lane)], self.at(span.begin), self.at(span.end), span.lane.kind, "",
+                row_of_lane[id(span.lane)], self.at(span.begin), self.at(span.end), span.lane.kind, "",
                 self.label(span.request, span.state), span.request.text,
                 self.asking_worker(span.request, span.begin),
                 span.request.outcome if span.request.ended == span.end else "",
             ]
             for span in behind.spans
-            if span.lane is not None and span.state != QUEUED and id(span.lane) in number
+            if span.lane is not None and span.state != QUEUED and id(span.lane) in row_of_lane
         ]  # fmt: skip
         rows = [self.current_row(lane) for lanes in self.rows.values() for lane in lanes]
         return {
@@ -82,7 +83,7 @@ class BehindRows:
         return [row, self.at(request.began)] if row >= 0 and request.took == begin else None
 
     def give_row(self, lane: BehindLane) -> bool:
-        """Give a lane its row; return whether it has one."""
+        """Give a lane its row: its own, that of a lane that has ended, or a new one; return whether it has one."""
         rows = self.rows[lane.kind]
         if any(each is lane for each in rows):
             return True
@@ -96,7 +97,7 @@ class BehindRows:
         return False
 
     def current_row(self, lane: BehindLane) -> list[Any]:
-        """Return a lane and what it does now."""
+        """Return a lane and what it does now, as `rows` of changes() describes."""
         request = lane.busy
         if lane.ended is not None or request is None or not request.state:
             want = "" if lane.ended is None else "ended"

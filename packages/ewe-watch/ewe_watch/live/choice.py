@@ -119,7 +119,10 @@ def parse_choice(text: str) -> ModelChoice:
 
 
 def options(text: str, words: list[str]) -> dict[str, str]:
-    """Return the values that the options of a model give. text: the model, for messages. Raises UsageError."""
+    """Return the values that the options of a model give: key -> text; a flag is "true" or "false".
+
+    words: the options; they are removed from the list. text: the model, for messages. Raises UsageError.
+    """
     values: dict[str, str] = {}
     while words:
         word = words.pop(0)
@@ -144,5 +147,6 @@ def checked_choice(model: str, values: dict[str, str]) -> ModelChoice:
         name = model_named(model).name
     except UnknownModel as reason:
         raise ConfigError(str(reason)) from None
+    # Raises ConfigError for a bad value
     Config(**{key.replace("-", "_"): value for key, value in values.items()})
     return ModelChoice(model if ":" in model else name, values)

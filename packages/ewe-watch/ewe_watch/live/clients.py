@@ -29,6 +29,15 @@ MOST_LABELS = 4000
 TIMES_KEPT = 200
 RECENT = 8  # finished clients that the page lists
 CHUNK_BYTES = 64 * 1024
+STOP_S = 5.0  # the longest wait for clients that are to end
+# How long pages and pauses take at normal speed; slow motion multiplies them
+SLOWED_PAGE_MS = 5  # only in slow motion: a visitor's page takes no time else
+SCRIPT_MS = 20
+SLOW_SEND_S = 0.3  # between two bytes of a slow sender
+SLOW_READ_S = 0.2  # between two reads of a slow reader
+SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
+REPORT_COUNT = 5_000_000  # the number to which the database counts: some seconds
+HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
 UNFINISHED = "unfinished"  # when the time of a flood was over
@@ -95,7 +104,7 @@ class LiveClient:
             self.group.name("{}:{}".format(*sock.getsockname()), self.label)
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.group.port))
             reader, self.writer = await asyncio.open_connection(sock=sock, limit=CHUNK_BYTES)
-        except BaseException:
+        except BaseException:  # also a cancellation by let_go(): no writer has the socket yet
             sock.close()
             raise
         return reader
@@ -121,15 +130,15 @@ class LiveClient:
         status_line, *field_lines = text.split("\r\n")
         if status_line.split(" ")[1] == "503":
             return REFUSED
-        length = -1  # unknown: the body ends with the connection
+        bytes_left = -1  # unknown: the body ends with the connection
         for name, _, value in (line.partition(":") for line in field_lines):
             if name.lower() == "content-length":
-                length = int(value)
-        while length:
+                bytes_left = int(value)
+        while bytes_left:
             data = await reader.read(CHUNK_BYTES)
             if not data:
-                return LOST if length > 0 else ANSWERED
-            length -= len(data) if length > 0 else 0
+                return LOST if bytes_left > 0 else ANSWERED
+            bytes_left -= len(data) if bytes_left > 0 else 0
             if pause_s:
                 await asyncio.sleep(pause_s)
         return ANSWERED
@@ -148,7 +157,7 @@ def head(target: str, *, close: bool = True) -> bytes:
 
 async def visit(client: LiveClient) -> str:
     """Ask for one page. In slow motion the page takes longer."""
-    milliseconds = 0 if client.slowdown <= 1 else round(5 * client.slowdown)
+    milliseconds = 0 if client.slowdown <= 1 else round(SLOWED_PAGE_MS * client.slowdown)
     return await client.ask(f"/page?ms={milliseconds}&gate={client.gate}")
 
 
@@ -163,21 +172,24 @@ async def send_slowly(client: LiveClient) -> str:
     reader = await client.connect()
     for byte in head("/page"):
         await client.send(bytes((byte,)))
-        await asyncio.sleep(0.3 * client.slowdown)
+        await asyncio.sleep(SLOW_SEND_S * client.slowdown)
     return await client.read_response(reader)
 
 
 async def read_slowly(client: LiveClient) -> str:
-    """Ask for a large file, and read a little of it at a time."""
-    reader = await client.connect(receive_bytes=4096)
+    """Ask for a large file, and read a little of it at a time.
+
+    The small receive buffer is soon full, so the server's send has to wait for this client.
+    """
+    reader = await client.connect(receive_bytes=SLOW_READ_BYTES)
     await client.send(head("/large.bin"))
-    while await reader.read(4096):
-        await asyncio.sleep(0.2 * client.slowdown)
+    while await reader.read(SLOW_READ_BYTES):
+        await asyncio.sleep(SLOW_READ_S * client.slowdown)
     return ANSWERED
 
 
 async def download(client: LiveClient) -> str:
-    """Ask for a large file."""
+    """Ask for a large file. In slow motion, pause after each piece: 1 ms for each unit of the factor above 1."""
     return await client.ask("/large.bin", pause_s=(client.slowdown - 1) / 1000)
 
 
@@ -188,21 +200,20 @@ async def run_program(client: LiveClient) -> str:
 
 async def run_held_program(client: LiveClient) -> str:
     """Ask for a program that runs until it is let go."""
-    return await client.ask(f"/cgi-bin/slow?ms=120000&gate={client.gate}")
+    return await client.ask(f"/cgi-bin/slow?ms={HELD_MS}&gate={client.gate}")
 
 
 async def run_script(client: LiveClient) -> str:
-    """Ask for a program that X-Switch runs in an engine."""
-    return await client.ask(
-        f"/cgi-bin/slow.py?ms={0 if client.slowdown <= 1 else round(20 * client.slowdown)}&gate={client.gate}"
-    )
+    """Ask for a program that X-Switch runs in an engine. In slow motion it takes longer."""
+    milliseconds = 0 if client.slowdown <= 1 else round(SCRIPT_MS * client.slowdown)
+    return await client.ask(f"/cgi-bin/slow.py?ms={milliseconds}&gate={client.gate}")
 
 
-async def ask_as(client: LiveClient, number: int) -> str:
-    """Ask for a script of a user's. Without such users, ask for one of the site."""
+async def ask_as(client: LiveClient, user_index: int) -> str:
+    """Ask for a script of a user of --users. Without such a user, ask for one of the site."""
     users = client.group.users
-    path = f"/~{users[number]}/cgi-bin/{USER_SCRIPT}" if number < len(users) else "/cgi-bin/slow.py"
-    return await client.ask(f"{path}?ms={round(20 * client.slowdown)}&gate={client.gate}")
+    path = f"/~{users[user_index]}/cgi-bin/{USER_SCRIPT}" if user_index < len(users) else "/cgi-bin/slow.py"
+    return await client.ask(f"{path}?ms={round(SCRIPT_MS * client.slowdown)}&gate={client.gate}")
 
 
 async def ask_first(client: LiveClient) -> str:
@@ -217,7 +228,7 @@ async def ask_second(client: LiveClient) -> str:
 
 async def report(client: LiveClient) -> str:
     """Ask for a page whose statement keeps the database busy for some seconds."""
-    return await client.ask(f"/count.sql.html?n={round(5_000_000 * client.slowdown)}")
+    return await client.ask(f"/count.sql.html?n={round(REPORT_COUNT * client.slowdown)}")
 
 
 async def block(client: LiveClient) -> str:
@@ -227,27 +238,31 @@ async def block(client: LiveClient) -> str:
 
 async def hold(client: LiveClient) -> str:
     """Ask for a page that blocks its thread until it is let go."""
-    return await client.ask(f"/blocking?ms=120000&gate={client.gate}")
+    return await client.ask(f"/blocking?ms={HELD_MS}&gate={client.gate}")
 
 
 async def keep(client: LiveClient) -> str:
-    """Ask for one page, and keep the connection."""
+    """Ask for one page, and keep the connection until the server closes it, or the client is let go."""
     reader = await client.connect()
     await client.send(head("/page", close=False))
     if (end := await client.read_response(reader)) != ANSWERED:
         return end
-    client.group.note(client, ANSWERED)
-    await reader.read(1)
+    client.group.note(client, ANSWERED)  # now, not at the end: the page has come
+    await reader.read(1)  # the server sends nothing more: this returns when it closes
     return ANSWERED
 
 
 async def flood(client: LiveClient) -> str:
-    """Ask for pages as fast as they come, on many connections; at most FLOOD_REQUESTS, for FLOOD_S seconds."""
+    """Ask for pages as fast as they come, on many connections; at most FLOOD_REQUESTS, for FLOOD_S seconds.
+
+    Return the best end of all requests; the numbers of all ends are stored in `flooded`.
+    """
     end = time.monotonic() + FLOOD_S
     left = FLOOD_REQUESTS
     ends: Counter[str] = Counter()
 
     async def one() -> None:
+        """Make one request after another, each on a new connection, until the flood ends."""
         nonlocal left
         while left > 0 and time.monotonic() < end:
             left -= 1
@@ -302,8 +317,8 @@ class ModelClients:
         self.began: dict[LiveClient, float] = {}
 
     def name(self, address: str, label: str) -> None:
-        """Note the client of a connection. address: of its end."""
-        self.labels.pop(address, None)
+        """Note the client of a connection. address: of its end. The oldest labels are forgotten."""
+        self.labels.pop(address, None)  # so that an address that is used again counts as new
         self.labels[address] = label
         while len(self.labels) > MOST_LABELS:
             del self.labels[next(iter(self.labels))]
@@ -313,7 +328,7 @@ class ModelClients:
         return self.labels.get(address, "guest " + address.rpartition(":")[2])
 
     async def run(self, client: LiveClient) -> None:
-        """Let a client live, and note its end."""
+        """Let a client live, at most LIMIT_S, and note its end."""
         self.began[client] = time.monotonic()
         self.tally(client.kind.name).alive[id(client)] = self.began[client]
         end = LOST
@@ -330,7 +345,7 @@ class ModelClients:
             self.note(client, end)
 
     def note(self, client: LiveClient, end: str) -> None:
-        """Note how a client ended. A second end of the same client does not count."""
+        """Note how a client ended. A second end of the same client does not count (keep() notes its end early)."""
         began = self.began.pop(client, None)
         if began is None:
             return
@@ -349,6 +364,7 @@ class ModelClients:
     def as_json(self) -> dict[str, Any]:
         """Return what the clients saw, as an object for JSON."""
         now = time.monotonic()
+        # A copy: the clients' thread may add a kind meanwhile
         kinds = {name: tally.as_json(now) for name, tally in list(self.tallies.items())}
         return {"kinds": kinds, "recent": list(self.recent), "flood": self.flooded}
 
@@ -362,9 +378,10 @@ class Clients:
         self.thread.start()
 
     def send(self, group: ModelClients, kind: ClientKind, count: int, gate: int, slowdown: float) -> None:
-        """Send clients to a model, as many as there is room for."""
+        """Send `count` clients to a model, but not more than MOST_ALIVE minus those that live."""
 
         def start() -> None:
+            """Run in the clients' loop: its tasks and tallies are changed in its thread only."""
             for _ in range(min(count, MOST_ALIVE - len(group.tasks))):
                 tally = group.tally(kind.name)
                 tally.sent += 1
@@ -376,7 +393,7 @@ class Clients:
         self.loop.call_soon_threadsafe(start)
 
     def let_go(self, group: ModelClients, *, all_kinds: bool = False) -> None:
-        """End the clients that hold on purpose; all clients if all_kinds."""
+        """End the clients of a model that occupy it on purpose (ClientKind.holds); all clients if all_kinds."""
         self.wait_for(self.cancel(group, all_kinds))
 
     async def cancel(self, group: ModelClients, all_kinds: bool) -> None:
@@ -387,12 +404,12 @@ class Clients:
         await asyncio.gather(*held, return_exceptions=True)
 
     def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the loop, and wait for its end."""
+        """Run a coroutine in the loop, and wait for its end, at most STOP_S seconds."""
         with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(work, self.loop).result(5.0)
+            asyncio.run_coroutine_threadsafe(work, self.loop).result(STOP_S)
 
     def stop(self) -> None:
         """End the loop and its thread. The clients must have ended."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5.0)
+        self.thread.join(STOP_S)
         self.loop.close()

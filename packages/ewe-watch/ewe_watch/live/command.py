@@ -48,7 +48,10 @@ def tell_lack(scene: WatchScene, director: Director) -> None:
 
 
 def check(name: str, users: Sequence[str]) -> int:
-    """Play a scene, or all of them, without a page; return the exit status. Raises SceneError."""
+    """Play a scene, or all of them, without a page; return the exit status: FAILED if one does not show its text.
+
+    Raises SceneError.
+    """
     scenes = [find_scene(each) for each in (folder() if name == "all" else [name])]
     status = DONE
     for scene in scenes:

@@ -112,7 +112,8 @@ def make_site(directory: Path, python: str) -> None:
 def write_user_script(directory: Path, python: str, user: str, name: str) -> UserScript:
     """Write the script of a user, which belongs to that user. Raises OSError, KeyError.
 
-    python: an interpreter for the first line of the script.
+    python: an interpreter for the first line of the script. Root writes with the rights of the user only
+    (acting_as), and never through a symbolic link at the script's place.
     """
     account = pwd.getpwnam(user)
     path = Path(account.pw_dir) / "public_html" / "cgi-bin" / name
@@ -125,7 +126,7 @@ def write_user_script(directory: Path, python: str, user: str, name: str) -> Use
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700)
         with open(file, "w", encoding="utf-8") as script:
             script.write(text)
-            os.fchmod(file, 0o700)
+            os.fchmod(file, 0o700)  # the umask may have taken bits from the mode of open()
     return UserScript(path, account.pw_uid, account.pw_gid)
 
 

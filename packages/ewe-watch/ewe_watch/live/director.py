@@ -41,6 +41,8 @@ METERS_S = 1.0
 BACKLOG_EVERY = 4  # pictures between two looks at the kernel's backlog
 RECORDING_BYTES = 16 * 1024 * 1024  # of each model
 CHANGES_KEPT = 200  # for a reader that is slow
+MOST_READERS = 20
+STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
 
 BEHIND: dict[str, Callable[[BehindStory], int]] = {
@@ -83,7 +85,7 @@ class Recording:
         """Add whole lines."""
         if not data:
             return
-        if not self.first:
+        if not self.first:  # the line that names the model: it must survive the limit
             line, newline, data = data.partition(b"\n")
             self.first = line + newline
         self.pieces.append(data)
@@ -93,7 +95,7 @@ class Recording:
 
     def text(self) -> bytes:
         """Return the trace."""
-        return self.first + b"".join(list(self.pieces))
+        return self.first + b"".join(list(self.pieces))  # a copy: another thread may add a piece
 
 
 class ShownModel:
@@ -226,8 +228,8 @@ class Director:
         self.clients = Clients()
         self.readers: list[ChangeReader] = []
         self.slowdown = 1.0
-        self.gate = 1
-        self.started = 0
+        self.gate = 1  # the number of the gate at which the pages of new clients wait (demonstration.py)
+        self.started = 0  # models started so far: makes the names of their files
         self.scene: dict[str, Any] = {}
         self.scenes: list[dict[str, str]] = []
         self.stopping = threading.Event()
@@ -244,13 +246,13 @@ class Director:
             script.remove()
 
     def write_scripts(self) -> None:
-        """Write a script for each user. Raises ActionError."""
+        """Write for each user a script that X-Switch runs as this user. Raises ActionError."""
+        if self.users and os.geteuid() != 0:
+            raise ActionError("--users needs root: X-Switch runs each script as its owner")
         for user in self.users:
             try:
-                if os.geteuid() != 0:
-                    raise ActionError("--users needs root: X-Switch runs each script as its owner")
                 script = write_user_script(self.directory, sys.executable, user, USER_SCRIPT)
-            except KeyError:
+            except KeyError:  # write_user_script() looks the account up
                 raise ActionError(f"there is no account {user!r} (--users)") from None
             except OSError as reason:
                 raise ActionError(f"{reason.filename}: {reason.strerror} (--users)") from None
@@ -287,7 +289,7 @@ class Director:
             old.process.stop()
             try:
                 self.models[number] = self.start(choice)
-            except StartFailure:
+            except StartFailure:  # the page goes on with the model as it was
                 self.models[number] = self.start(old.choice)
                 raise
             finally:
@@ -319,9 +321,10 @@ class Director:
                 self.clients.send(model.clients, kind, wanted, self.gate, self.slowdown)
 
     def let_go(self) -> None:
-        """End the clients that are held, then open the gate for all pages and programs that wait.
+        """End the clients that occupy a worker on purpose, then open the gate for all pages and programs that wait.
 
-        In the other order the page of a held client might answer before the client is let go.
+        In the other order the page of such a client might answer before the client is ended. A gate stays open: the
+        pages of later clients wait at the next one.
         """
         with self.lock:
             for model in self.models:
@@ -339,15 +342,15 @@ class Director:
 
     def picture_loop(self) -> None:
         """Read the traces and publish the changes, until the end."""
-        number = 0
+        pictures = 0
         while not self.stopping.wait(PICTURE_S):
             with self.lock:
                 for model in self.models:
                     model.take_new_events()
-                if number % BACKLOG_EVERY == 0:
+                if pictures % BACKLOG_EVERY == 0:
                     self.look_at_backlogs()
                 self.publish({"models": [model.changes() for model in self.models]})
-            number += 1
+            pictures += 1
 
     def look_at_backlogs(self) -> None:
         """Ask the kernel for the backlog of each model."""
@@ -356,7 +359,7 @@ class Director:
             model.backlog = None if found is None else found.get(model.process.port, 0)
 
     def meters_loop(self) -> None:
-        """Measure the models, until the end."""
+        """Measure the costs of the models, until the end. It holds no lock, because a measurement is slow."""
         while not self.stopping.wait(METERS_S):
             for model in list(self.models):
                 with suppress(OSError):
@@ -390,9 +393,12 @@ class Director:
             self.publish({"scene": scene})
 
     def reader(self) -> ChangeReader:
-        """Return another reader of the changes. Raises ActionError if there are too many."""
+        """Return another reader of the changes; the facts of all models come first.
+
+        Raises ActionError if there are too many.
+        """
         with self.lock:
-            if len(self.readers) >= 20:
+            if len(self.readers) >= MOST_READERS:
                 raise ActionError("twenty pages are open already: close one")
             reader = ChangeReader()
             reader.add_change(encoded(self.everything()))
@@ -443,10 +449,14 @@ class Director:
             what, _, kind = name.partition(" ")
             if what in ("held", "parked", "queued"):
                 return float(story.of_kind(kind, what))
-            return float(model.clients.tally(kind).as_json(0.0)[what])
+            # The time of now is needed only for "longest", which is not in OF_KIND
+            return float(model.clients.tally(kind).as_json(now=0.0)[what])
 
     def catch_up(self) -> None:
-        """Tell all events that the models have written by now. It takes SETTLE_S."""
+        """Tell all events that the models have written by now. It takes twice SETTLE_S.
+
+        An event is told when it is SETTLE_S old (LiveStory.add): read them all, wait, and tell them.
+        """
         with self.lock:
             for model in self.models:
                 model.take_new_events()
@@ -456,11 +466,11 @@ class Director:
                 model.story.add(())
 
     def close(self) -> None:
-        """End everything."""
+        """End everything; last the guard, which would kill the models that still run."""
         self.stopping.set()
         self.end_readers()
         for thread in self.threads:
-            thread.join(5.0)
+            thread.join(STOP_S)
         with self.lock:
             self.end_models()
         self.clients.stop()

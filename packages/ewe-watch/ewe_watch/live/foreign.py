@@ -41,7 +41,8 @@ DEFAULT_WORKERS = "5"
 HOLES = re.compile(r"\{(\w*)\}")
 ESTABLISHED, CLOSE_WAIT = "01", "08"
 MOST_THREADS = 200  # that are looked at
-# The numbers of system calls whose first argument is the socket: Linux, asm/unistd.h
+# The numbers of system calls whose first argument is the socket (Linux, asm/unistd.h), for each processor:
+# (read, readv, recvfrom, recvmsg), (write, writev, sendfile, sendto, sendmsg)
 CALLS = {
     "x86_64": ({0, 19, 45, 47}, {1, 20, 40, 44, 46}),
     "aarch64": ({63, 65, 207, 212}, {64, 66, 71, 206, 211}),
@@ -156,7 +157,7 @@ class ForeignProcess(ServerProcess):
         return TraceEvent(time.monotonic(), kind, connection, worker, text)
 
     def read(self) -> tuple[bytes, list[TraceEvent]]:
-        """Look at the server; return the events as lines of a trace, and as events."""
+        """Look at the server; return the events as lines of a trace, and as events. It never waits."""
         events = [*self.pending, *self.look()]
         self.pending = []
         lines = (
@@ -166,7 +167,10 @@ class ForeignProcess(ServerProcess):
         return "".join(lines).encode("utf-8", "replace"), events
 
     def look(self) -> Iterator[TraceEvent]:
-        """Yield what has changed since the last look."""
+        """Yield the events of all changes since the last look: new connections, workers' calls, closed connections.
+
+        The order matters: a worker leaves a connection before it, or another worker, takes the next one.
+        """
         peers = self.connections()
         for inode, peer in peers.items():
             if inode not in self.names:
@@ -174,12 +178,12 @@ class ForeignProcess(ServerProcess):
                 self.names[inode] = f"{self.pid}.{self.numbers}"
                 yield self.event("accepted", self.names[inode], self.main, peer)
                 yield self.event("parked", self.names[inode], self.main)
-        now = dict(self.holders(peers))
+        held_now = dict(self.holders(peers))
         for worker, (name, _) in list(self.held.items()):
-            if now.get(worker, ("", False))[0] != name:
+            if held_now.get(worker, ("", False))[0] != name:
                 del self.held[worker]
                 yield self.event("parked", name, worker)
-        for worker, (name, writes) in now.items():
+        for worker, (name, writes) in held_now.items():
             if self.held.get(worker) != (name, writes):
                 self.held[worker] = (name, writes)
                 yield self.event("runs", name, worker)
@@ -191,22 +195,30 @@ class ForeignProcess(ServerProcess):
             yield self.event("closed", name, self.main)
 
     def connections(self) -> dict[int, str]:
-        """Return the accepted connections: inode -> the client's address."""
-        local = f":{self.port:04X}"
+        """Return the accepted connections: inode -> the client's address.
+
+        A connection that is still in the backlog has the inode 0: no descriptor names it yet.
+        """
+        port_suffix = f":{self.port:04X}"
         found = {}
         for fields in tcp_lines():
-            if fields[1].endswith(local) and fields[3] in (ESTABLISHED, CLOSE_WAIT) and fields[9] != "0":
-                found[int(fields[9])] = f"127.0.0.1:{int(fields[2].rpartition(':')[2], 16)}"
+            local, client, state, inode = fields[1], fields[2], fields[3], fields[9]
+            if local.endswith(port_suffix) and state in (ESTABLISHED, CLOSE_WAIT) and inode != "0":
+                found[int(inode)] = f"127.0.0.1:{int(client.rpartition(':')[2], 16)}"
         return found
 
     def holders(self, peers: dict[int, str]) -> Iterator[tuple[str, tuple[str, bool]]]:
-        """Yield each thread that is in a read or a write: worker, (connection, whether it writes)."""
+        """Yield each thread that is in a read or a write: worker, (connection, whether it writes).
+
+        A process, a thread or a descriptor may end while it is looked at: it is left out then.
+        """
         left = MOST_THREADS
         for pid in [self.pid, *descendants(self.pid)]:
             with suppress(OSError):
                 for thread in os.listdir(f"/proc/{pid}/task")[:left]:
                     left -= 1
                     with suppress(OSError, ValueError):
+                        # "running" in place of a number: the thread is in no system call
                         call, *arguments = (
                             Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
                         )
@@ -214,6 +226,7 @@ class ForeignProcess(ServerProcess):
                         if not writes and not (call.isdecimal() and int(call) in self.reads):
                             continue
                         link = os.readlink(f"/proc/{pid}/fd/{int(arguments[0], 16)}")
+                        # ValueError for "pipe:[4711]" or a path: the descriptor is no socket
                         inode = int(link.removeprefix("socket:[").removesuffix("]"))
                         if inode in peers:
                             yield f"{pid}/{thread}", (self.names[inode], writes)

@@ -55,6 +55,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         return
     groups, user, group = os.getgroups(), os.geteuid(), os.getegid()
     try:
+        # The user last, and first on the way back: only root may change groups
         os.setgroups([])
         os.setegid(gid)
         os.seteuid(uid)
@@ -96,7 +97,7 @@ class ModelGuard:
 
     def close(self) -> None:
         """End the guard: all models have ended."""
-        self.tell(DONE)
+        self.tell(DONE)  # before the end of the pipe: otherwise the guard would kill and remove
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
@@ -104,7 +105,7 @@ class ModelGuard:
 
 
 def signalled(groups: Iterable[int], number: int) -> list[int]:
-    """Send a signal to groups (0: none); return those that still exist."""
+    """Send a signal to groups of processes; return those that still exist. Signal 0 only asks for that."""
     left = []
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):
@@ -129,7 +130,7 @@ def main(directory: str, *words: str) -> None:
     while (left := signalled(left, 0)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     signalled(left, signal.SIGKILL)
-    for path, uid, gid in zip(*[iter(words)] * 3, strict=True):
+    for path, uid, gid in zip(words[::3], words[1::3], words[2::3], strict=True):
         UserScript(Path(path), int(uid), int(gid)).remove()
     shutil.rmtree(directory, ignore_errors=True)
 

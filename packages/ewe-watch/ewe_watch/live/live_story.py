@@ -55,14 +55,14 @@ class LiveStory(TraceStory):
         """Take events that were read, and tell those that are old enough to be in order."""
         self.waiting += events
         self.waiting.sort(key=lambda event: event.seconds)
-        limit = time.monotonic() - SETTLE_S
-        ready = 0
+        newest_in_order = time.monotonic() - SETTLE_S
+        fed = 0
         for event in self.waiting:
-            if event.seconds > limit:
+            if event.seconds > newest_in_order:
                 break
-            ready += 1
+            fed += 1
             self.feed(event)
-        del self.waiting[:ready]
+        del self.waiting[:fed]
 
     def feed(self, event: TraceEvent) -> None:
         """Tell one event."""
@@ -79,12 +79,16 @@ class LiveStory(TraceStory):
     def enter_state(
         self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
     ) -> None:
+        """Begin another state of a connection, and give a new worker its row."""
         super().enter_state(connection, event, state, want)
         if state in OCCUPYING and event.worker not in self.rows:
             self.give_row(event.worker)
 
     def give_row(self, worker: str) -> None:
-        """Choose the row of a new worker: of a worker that has ended, if there is one, else another."""
+        """Give a new worker a row: that of a worker that has ended, or else a new one; none if all rows are in use.
+
+        A worker that serves several connections keeps its row between them, as long as there are free rows.
+        """
         model = self.model_text().partition(" ")[0]
         reuse = model in ONE_CONNECTION_EACH or len(self.row_workers) >= MOST_ROWS
         for row, other in enumerate(self.row_workers):
@@ -111,7 +115,7 @@ class LiveStory(TraceStory):
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
         if len(spans) > MOST_SPANS:
             self.hidden += len(spans) - MOST_SPANS
-            spans = sorted(spans, key=lambda span: span.begin - span.end)[:MOST_SPANS]
+            spans = sorted(spans, key=lambda span: span.begin - span.end)[:MOST_SPANS]  # the longest first
         shown = [
             [
                 self.rows[span.worker], self.at(span.begin), self.at(span.end), span.state, span.want,
@@ -140,19 +144,24 @@ class LiveStory(TraceStory):
         }
 
     def zombie_spans(self) -> list[list[Any]]:
-        """Note which workers are zombies now; return the spans of those that are none any more."""
-        now = {
+        """Note which workers are zombies now; return the spans of those whose status was read since the last call.
+
+        A zombie begins with the last event of its worker. It ends now, because no event tells when it ended.
+        """
+        zombies_now = {
             worker
             for worker in self.row_workers
             if int(process_of(worker)) in self.zombies and worker not in self.occupied
         }
-        for worker in now - self.shown_zombies.keys():
+        for worker in zombies_now - self.shown_zombies.keys():
             self.shown_zombies[worker] = self.ended_at.get(worker, self.ended)
-        gone = [worker for worker in self.shown_zombies if worker not in now]
+        reaped = {worker: since for worker, since in self.shown_zombies.items() if worker not in zombies_now}
+        for worker in reaped:
+            del self.shown_zombies[worker]
         end = self.at(time.monotonic())
         return [
             [self.rows[worker], self.at(since), end, ZOMBIE, "", ZOMBIE, ""]
-            for worker, since in ((worker, self.shown_zombies.pop(worker)) for worker in gone)
+            for worker, since in reaped.items()
             if worker in self.rows
         ]
 
@@ -177,8 +186,10 @@ class LiveStory(TraceStory):
         model = self.model_text().partition(" ")[0]
         if process != thread:
             # The thread that accepts has a row only in a pool with parking, and is no thread of the pool
-            before = sum(each.partition("/")[0] == each.partition("/")[2] for each in self.row_workers[:row])
-            return f"thread {row + 1 - before}"
+            main_threads_before = sum(
+                each.partition("/")[0] == each.partition("/")[2] for each in self.row_workers[:row]
+            )
+            return f"thread {row + 1 - main_threads_before}"
         if model in LOOPS:
             return "event loop" if row == 0 else f"event loop {row + 1}"
         return ACCEPTING_NAME if model in ACCEPTING_THREAD else f"process {row + 1}"
@@ -205,14 +216,17 @@ class LiveStory(TraceStory):
         )
 
     def tidy(self) -> None:
-        """Forget what no later change needs."""
+        """Forget what no later change needs.
+
+        Tables that grow slowly are made new only when they are well above their size, not at each change.
+        """
         self.spans.clear()
         self.behind.forget_ended()
-        del self.steps[:-1]
+        del self.steps[:-1]  # the last one is the length of now
         self.refusals.clear()
-        limit = self.ended - GHOST_S
+        oldest_ghost = self.ended - GHOST_S
         for each in [
-            each for each in self.connections.values() if not each.state and each.first_seen < limit
+            each for each in self.connections.values() if not each.state and each.first_seen < oldest_ghost
         ]:
             del self.connections[each.name]
         while len(self.connections) > MOST_CONNECTIONS:
@@ -229,7 +243,7 @@ class LiveStory(TraceStory):
             self.accepting &= {worker.partition("/")[0] for worker in self.workers}
 
     def keep_requests(self) -> None:
-        """Keep only the current requests of open connections."""
+        """Keep only the current requests of open connections, and give the connections their new indexes."""
         kept = []
         for each in self.connections.values():
             if each.request != NO_REQUEST:

@@ -28,19 +28,22 @@ def tcp_lines() -> Iterator[list[str]]:
     """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError."""
     for path in TCP:
         with path.open(encoding="ascii") as file:
-            next(file, "")
+            next(file, "")  # the names of the columns
             yield from (line.split() for line in file)
 
 
 def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
     """Return how many connections are in the backlog of each port that listens; None if it cannot be known."""
-    wanted = {f"{port:04X}": port for port in ports}
+    port_of_text = {f"{port:04X}": port for port in ports}
     found: dict[int, int] = {}
     try:
         for fields in tcp_lines():
-            port = wanted.get(fields[1].rpartition(":")[2])
-            if port is not None and fields[3] == LISTENING:
-                found[port] = found.get(port, 0) + int(fields[4].partition(":")[2], 16)
+            local, state, queues = fields[1], fields[3], fields[4]
+            port = port_of_text.get(local.rpartition(":")[2])
+            # Several sockets may listen at one port: IPv4, IPv6, SO_REUSEPORT
+            if port is not None and state == LISTENING:
+                receive_queue = queues.partition(":")[2]
+                found[port] = found.get(port, 0) + int(receive_queue, 16)
     except OSError:
         return None
     return found
@@ -70,6 +73,7 @@ class CostMeter:
         found = self.processes()
         if not found:
             return {}
+        # The objects of the last measurement: psutil keeps in them the CPU time from which it subtracts
         self.known = {each.pid: self.known.get(each.pid, each) for each in found}
         totals = {"cpu": 0.0, "memory": 0, "threads": 0, "processes": 0, "zombies": 0, "descriptors": 0}
         zombies = set()
@@ -92,7 +96,7 @@ class CostMeter:
 
 
 def add(totals: dict[str, Any], process: psutil.Process, *, exact: bool) -> None:
-    """Add one process. exact: read its proportional memory. Raises psutil.Error."""
+    """Add one process to the totals. exact: add its PSS, if there is one, else its RSS. Raises psutil.Error."""
     with process.oneshot():
         totals["processes"] += 1
         totals["threads"] += process.num_threads()

@@ -59,16 +59,16 @@ class ServerProcess:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the server with all its processes, and remove its files."""
+        """End the server with all its processes, and remove its log."""
         if self.alive():
             self.signal(signal.SIGTERM)
             try:
                 self.process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 pass
-        self.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)  # always: children may have ignored SIGTERM, or outlive their parent
         self.process.wait()
-        self.guard.remove(self.pid)
+        self.guard.remove(self.pid)  # the guard need not kill this group any more if ewe-watch dies
         self.log.unlink(missing_ok=True)
 
     def signal(self, number: int) -> None:
@@ -93,7 +93,7 @@ class ModelProcess(ServerProcess):
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with suppress(OSError):  # a small limit of the system's: lost events are counted
                 fcntl.fcntl(self.reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self.rest = b""
+        self.rest = b""  # the beginning of a line whose end has not come yet
         self.process = self.start(directory)
         self.pid = self.process.pid
         guard.add(self.pid)
@@ -104,7 +104,7 @@ class ModelProcess(ServerProcess):
             raise
 
     def start(self, directory: Path) -> subprocess.Popen[bytes]:
-        """Start the command."""
+        """Start the command with the settings of the choice; return its process. {site} in a value: `directory`."""
         patient = {key: value for key, value in PATIENT.items() if key not in self.choice.values}
         words = self.choice._replace(values=self.choice.values | patient).words()
         words = [word.replace("{site}", str(directory)) for word in words]
@@ -115,6 +115,7 @@ class ModelProcess(ServerProcess):
         ]  # fmt: skip
         # A model of a student's is imported from the directory in which ewe-watch was called.
         paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # Without the user's EWE_ settings: the page shows only the options that the choice names
         environment = {key: value for key, value in os.environ.items() if not key.startswith("EWE_")}
         with self.log.open("wb") as log:
             return subprocess.Popen(
@@ -128,7 +129,7 @@ class ModelProcess(ServerProcess):
             )
 
     def wait_for_banner(self) -> tuple[int, str]:
-        """Return the port and the description of the model. Raises StartFailure."""
+        """Wait for ewe's first line; return its port and the model's description. Raises StartFailure."""
         deadline = time.monotonic() + START_S
         while True:
             text = self.log.read_text(encoding="utf-8", errors="replace")
@@ -152,14 +153,14 @@ class ModelProcess(ServerProcess):
                 data = os.read(self.reader, READ_BYTES)
             except BlockingIOError:
                 break
-            if not data:
+            if not data:  # no writer is left
                 break
             pieces.append(data)
             size += len(data)
         whole, newline, self.rest = b"".join(pieces).rpartition(b"\n")
         events = []
         for line in whole.decode("utf-8", "replace").splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError):  # the beginning of a line before an event `lost` (events.py)
                 events.append(parse(line))
         return whole + newline, events
 

@@ -67,11 +67,12 @@ class WatchPage:
         pass
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the answer. Raises HTTPError."""
+        """Return the part of the page that the path names, or the answer to a button. Raises HTTPError."""
         port = io.server[1]
         if request.get("host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             raise HTTPError(421, "the field Host names another server")
         token, _, name = request.path[1:].partition("/")
+        # As bytes, because compare_digest() takes only ASCII as text. It takes the same time for each wrong token.
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             raise HTTPError(404, "a wrong token")
         if request.get("sec-fetch-site") in ("cross-site", "same-site"):
@@ -106,9 +107,10 @@ class WatchPage:
             action = json.loads(body)
             if not isinstance(action, dict):
                 raise ActionError("an action is a JSON object")
+            # By call(), because it waits for models and clients
             await io.call(execute_action, self.director, self.chooser, action)
         except (ConfigError, Failure, ValueError) as reason:
-            text = str(reason).partition("\n")[0]
+            text = str(reason).partition("\n")[0]  # a ConfigError may have several lines
             return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())
         return Response(204, SAFE, b"")
 

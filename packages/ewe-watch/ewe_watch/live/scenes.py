@@ -68,8 +68,8 @@ class SceneCondition(NamedTuple):
     def holds(self, director: Director) -> bool:
         """Return whether it holds now."""
         # The site's scripts have an owner, too.
-        value = len(director.users) + 1 if self.value == USERS else int(self.value)
-        return COMPARE[self.sign](director.measure(self.model, self.measure), value)
+        required = len(director.users) + 1 if self.value == USERS else int(self.value)
+        return COMPARE[self.sign](director.measure(self.model, self.measure), required)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def find_scene(name: str) -> WatchScene:
 
 
 def made(name: str, table: dict[str, Any]) -> WatchScene:
-    """Return the scene of a table. Raises ValueError, ConfigError."""
+    """Return the scene that a TOML file describes. name: of the file. Raises ValueError, ConfigError."""
     if missing := {"title", "text", "models", "step"} - table.keys():
         raise ValueError(f"{min(missing)} is missing")
     models = tuple(model_of(text) for text in table["models"])
@@ -212,7 +212,10 @@ class Stage:
         )  # fmt: skip
 
     def play(self, *, all_steps: bool) -> None:
-        """Play the next step and those that begin with it, or all. Raises SceneFailure, ActionError."""
+        """Play the next step and those that begin with it, or all. Raises SceneFailure, ActionError.
+
+        After a failure `at` still names the failed step, and `failed` tells the pages why.
+        """
         if not self.lock.acquire(blocking=False):
             raise ActionError("a step is being played")
         try:
@@ -284,6 +287,7 @@ class SceneChooser:
             except Failure:
                 self.show_before()
                 raise
+        # Only now: a step that a page asks for while alone() holds the locks would be refused
         self.stage.ready()
 
     def leave(self) -> None:
@@ -294,6 +298,7 @@ class SceneChooser:
             self.show_before()
 
     def show_before(self) -> None:
+        """End the scene, and show the models that were shown before it."""
         self.stage = None
         self.director.tell_scene({})
         self.director.show(self.before)

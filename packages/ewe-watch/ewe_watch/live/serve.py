@@ -74,6 +74,8 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     """Serve the page until a stop; return the exit status. browser: show the page in this computer's browser.
 
     scene: to begin with. Raises StartError, StartFailure.
+
+    The server runs no programs and no libraries: the directory `none` does not exist.
     """
     config = Config(
         concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
@@ -87,6 +89,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
         url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
 
         def ready() -> None:
+            """Print the page's address, once the server accepts connections."""
             print(
                 f"ewe-watch: {url} shows {several(len(director.models), 'models')}; Ctrl-C ends all",
                 file=sys.stderr,
