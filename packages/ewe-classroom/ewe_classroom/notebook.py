@@ -122,7 +122,7 @@ def check(
 def graded(arguments: list[str]) -> Graded:
     """Run the grader until it ends; return the result. Raises GradingFailed."""
     with Grader(arguments) as grader:
-        *_, report = grader.reports()  # a report after each check; the last one is complete
+        *_, report = grader.reports()  # the latest report again and again; the last one is complete
     return Graded(report)
 
 

@@ -92,7 +92,7 @@ def measure(
         return replace(none, more=other_measurements.of_data(Path(start_command.command[0]), say))
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
-        directory.chmod(0o755)  # the server may run as another account, which has to read its files
+        directory.chmod(0o755)  # as root, the server may take another account, which has to read its files
         port = processes.free_port()
         with Subject(
             start_command, ServedFiles(directory), workers, SandboxLimits(), port, directory / "output"
