@@ -111,7 +111,7 @@ def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:
 def ended_by_sigterm() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into SystemExit for the time of the block, so that in_parallel() ends its graders.
 
-    Each grader has a session of its own, which the signal to this process does not reach.
+    Each grader has a separate session, which the signal to this process does not reach.
     """
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, lambda *_: sys.exit(EXIT_BY_SIGTERM)) for number in numbers]

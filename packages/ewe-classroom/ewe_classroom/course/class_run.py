@@ -209,10 +209,10 @@ def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict
     """Copy a student's files.
 
     Return a result if there is nothing to grade: the earlier one of the same files, or one with a problem.
-    Otherwise return the directory to be graded, and what identifies the work (identify_work).
+    Otherwise return the directory to be graded, and the facts of identify_work().
     """
     directory = plan.directory(hand_in)
-    # A directory of its own: the earlier submission's files stay until it is known that these are others.
+    # A separate directory: the earlier submission's files stay until it is known that these are others.
     new_files = directory / "files.new"
     try:
         directory.mkdir(exist_ok=True)
@@ -289,7 +289,7 @@ def in_parallel(
 ) -> Iterator[GradedHandIn]:
     """Grade submissions, `jobs` at a time; yield each result when its process has ended.
 
-    waiting: submission, directory to be graded, and what identifies the work. given: the directory of the lab's own
+    waiting: submission, directory to be graded, facts of identify_work(). given: the directory of the lab's own
     files. A pidfd is a descriptor of a process, which becomes readable when the process ends.
     """
     running: dict[int, RunningGrader] = {}  # pidfd -> grader
@@ -329,7 +329,7 @@ def start(
 ) -> RunningGrader:
     """Start ewe-grade in the directory of a submission.
 
-    It has a session of its own: Ctrl-C in the terminal reaches only this process, which then ends the graders.
+    It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
     """
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(

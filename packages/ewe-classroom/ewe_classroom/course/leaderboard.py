@@ -264,4 +264,5 @@ def to_text(entries: list[LeaderboardEntry]) -> str:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
+    """Return a figure as text; a dash if it was not measured."""
     return "–" if value is None else f"{value:.{digits}f}"

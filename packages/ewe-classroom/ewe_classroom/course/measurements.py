@@ -58,6 +58,7 @@ class Measurements:
     more: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
+        """Write the file that load() reads. Raises OSError."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 

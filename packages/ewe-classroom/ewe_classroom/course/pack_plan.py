@@ -71,4 +71,5 @@ class PackPlan:
         }
 
     def wheel_files(self, folder: str) -> Files:
+        """Return the wheels, below a folder of the pack."""
         return {f"{folder}/{name}": content for name, content in self.wheels.items()}

@@ -155,7 +155,7 @@ def bound(scene: Scene) -> None:
                 f"stop accepting when the queue is full, or refuse clients: at most {MAX_ACCEPTED} connections",
                 "the queue is unbounded: put() never waits",
             )
-        # So many connections wait in the kernel only if the server has stopped accepting: its queue is full.
+        # This many connections wait in the kernel only if the server has stopped accepting: its queue is full.
         if len(waiting) + len(stalled) - accepted_count >= MIN_KERNEL_QUEUE:
             break
     scene.note(do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait")

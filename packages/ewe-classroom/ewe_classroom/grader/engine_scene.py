@@ -198,7 +198,7 @@ class EngineSubject:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
     def excess(self) -> str:
-        return ""
+        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess()
 
     def alive(self) -> bool:
         return True  # driver() starts an engine if none runs, so the end of one does not end the subject

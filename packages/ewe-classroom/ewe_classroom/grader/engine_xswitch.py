@@ -182,7 +182,7 @@ class XSwitchServer:
         try:
             self.process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # The process leads a session and a process group of its own (start_new_session).
+            # The process leads a separate session and process group (start_new_session).
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 

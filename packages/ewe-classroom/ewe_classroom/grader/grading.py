@@ -246,7 +246,7 @@ class Grading:
     def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
         """Run one check once; fill in its verdict. Return its scene, or None if the server did not start.
 
-        Each way in which a check may end is an exception of its own: a failed expectation, the limit of the run, a
+        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
         missing program, a fault of the grader.
         """
         scene: Scene | None = None

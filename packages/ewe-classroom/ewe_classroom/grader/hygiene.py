@@ -39,18 +39,21 @@ def leave_silent(scene: Scene) -> None:
 
 
 def leave_halfway(scene: Scene) -> None:
+    """Send half a request, and close when the server waits for the rest."""
     client = scene.client().send(b"GET /hello.txt HTTP/1.1\r\nHo")
     scene.settle()
     client.close()
 
 
 def reset_halfway(scene: Scene) -> None:
+    """Send half a request, and reset the connection when the server waits for the rest."""
     client = scene.client().send(b"GET /hello.txt HTTP/1.1\r\nHo")
     scene.settle()
     client.reset()
 
 
 def reset_response(scene: Scene) -> None:
+    """Request a large file, read nothing, and reset the connection when the server waits for the client."""
     client = scene.client(reads=False).ask("/large.bin", Connection="close")
     scene.settle()
     client.reset()
@@ -204,10 +207,10 @@ def zombies(scene: Scene) -> None:
 def idle_cpu(scene: Scene) -> None:
     stalled: list[SceneClient] = []
 
-    def half() -> None:
+    def add_half_request() -> None:
         stalled.append(scene.hold("half", "/1.txt", "half a request"))
 
-    def more() -> None:
+    def add_more_clients() -> None:
         for number in range(3):
             stalled.append(scene.client(f"idle {number + 1}"))
         stalled.append(scene.hold("reader", "/large.bin", "does not read"))
@@ -215,8 +218,8 @@ def idle_cpu(scene: Scene) -> None:
     get(scene)
     for label, add_clients in (
         ("no client is connected", None),
-        ("a client has sent half a request", half),
-        ("three clients are silent and one does not read", more),
+        ("a client has sent half a request", add_half_request),
+        ("three clients are silent and one does not read", add_more_clients),
     ):
         if add_clients is not None:
             add_clients()

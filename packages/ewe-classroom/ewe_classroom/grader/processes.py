@@ -132,6 +132,7 @@ def stat_fields(path: str) -> list[str]:
 
 
 def thread_ids(pid: int) -> list[int]:
+    """Return the thread ids of a process; none if it has ended."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
@@ -180,6 +181,7 @@ def cpu_s(pid: int) -> float:
 
 
 def name(pid: int) -> str:
+    """Return the name of a process's program, for a message; "?" if it has ended."""
     return read(f"/proc/{pid}/comm").strip() or "?"
 
 
@@ -230,7 +232,7 @@ def owners_rights(pid: int) -> Iterator[None]:
 
 
 def blocked_in(pid: int, tid: int) -> str:
-    """Return what a thread sleeps in: a system call or a lock (SYSTEM_CALLS), else the kernel's function itself.
+    """Return the system call or the lock in which a thread sleeps (SYSTEM_CALLS), else the kernel's function.
 
     Return "" if wchan is "0" or cannot be read: the thread runs, has ended, or the kernel hides the function.
     """

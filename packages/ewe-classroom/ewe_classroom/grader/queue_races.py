@@ -115,7 +115,7 @@ def expect_own_queue(scene: Scene, files: list[Path]) -> None:
 def explore_queue(scene: Scene, source: Path) -> None:
     """Run the class Queue of a file under the explorer; fail if a scenario fails."""
     directory = copied(scene, source.parent)
-    # The scenarios import `server`, whatever the name of the submission is.
+    # The scenarios import `server`, but the submission may have another name.
     if source.name != "server.py" and (directory / source.name).is_file():
         (directory / source.name).rename(directory / "server.py")
     copy(SCENARIOS, directory / SCENARIOS.name)

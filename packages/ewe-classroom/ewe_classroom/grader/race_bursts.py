@@ -262,10 +262,12 @@ class Bursts:
                     os.kill(pid, signal.SIGCONT)
 
     def ask(self, path: str) -> SceneClient:
+        """Return a new client that has sent a whole request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").ask(path, Connection="close")
 
     def half(self, path: str) -> SceneClient:
+        """Return a new client that has sent half a request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").send_half(path, Connection="close")
 

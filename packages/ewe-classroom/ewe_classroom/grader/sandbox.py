@@ -94,7 +94,7 @@ def closed_to_others(directory: Path, account: SubjectAccount | None) -> None:
     If `account` is None, any account may enter: the server runs as the grader's account and, if this is root, may
     drop root itself, as nginx and Apache do.
     """
-    # Execute permission without read permission: whoever may enter cannot list the directory.
+    # Execute permission without read permission: an account that may enter cannot list the directory.
     if account is None:
         directory.chmod(0o711)
     else:

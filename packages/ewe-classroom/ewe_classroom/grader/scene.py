@@ -403,6 +403,7 @@ class Scene:
         self.findings = Findings()  # of the run so far
 
     def note(self, **what: Any) -> None:
+        """Add a step to the record, with the time in seconds since the scene began."""
         self.steps.append({"t": round(time.monotonic() - self.began, 4), **what})
 
     def client(self, name: str = "", *, reads: bool = True) -> SceneClient:

@@ -67,6 +67,7 @@ def smallest(waiting: list[WaitingRequest]) -> WaitingRequest:
 
 
 def largest(waiting: list[WaitingRequest]) -> WaitingRequest:
+    """Return the largest request; of equal ones the last, since max() takes the first."""
     return max(reversed(waiting), key=lambda each: each.size)
 
 

@@ -12,6 +12,7 @@ MAX_END_S = 4.0  # time of quiescence after which a server counts as not ending:
 
 
 def has_ended(scene: Scene) -> bool:
+    """Return whether the first process and all others of the server have ended."""
     return scene.subject.process.poll() is not None and not scene.subject.running()
 
 
