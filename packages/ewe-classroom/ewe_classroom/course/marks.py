@@ -392,7 +392,10 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
 
 
 def number_in(text: str) -> float | None:
-    """Return the number of a cell, as a platform or a spreadsheet writes it; None for any other text."""
+    """Return the number of a cell, as a platform or a spreadsheet writes it; None for any other text.
+
+    The number may follow an apostrophe, and may have a decimal comma. NaN and infinity are no numbers here.
+    """
     try:
         value = float(text.strip().lstrip("'").replace(",", "."))
     except ValueError:

@@ -178,6 +178,7 @@ def prairielearn(plan: PackPlan) -> Files:
     https://docs.prairielearn.com/externalGrading/. It has no network, so the script installs from the pack.
     """
     info = {
+        # uuid5() computes it from the name, so each pack of this lab has the same one.
         "uuid": str(uuid.uuid5(NAMESPACE, f"ewe/{plan.lab.name}/{plan.variant.name}")),
         "title": plan.lab.title,
         "topic": "Concurrency",
@@ -200,6 +201,7 @@ def prairielearn(plan: PackPlan) -> Files:
     starter = plan.starter_files("clientFilesQuestion")
     text = plan.lab.in_language("text.md", plan.variant.name).strip()
     pictures = plan.lab.pictures(text, plan.variant.name)
+    # PrairieLearn serves the files of the question below a URL that it inserts for this variable.
     for name in pictures:
         text = text.replace(f"]({name})", f"]({{{{options.client_files_question_url}}}}/{name})")
     links = [

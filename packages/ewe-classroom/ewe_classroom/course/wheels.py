@@ -48,6 +48,7 @@ WHEEL = re.compile(
 )
 REQUIREMENT = re.compile(r"^[A-Za-z0-9._-]+")
 PIP_TIMEOUT_S = 300.0
+MAX_SHOWN_CHARS = 300  # of pip's output, in a message
 # The files of the labs that contain solutions: all but the texts (.md) and the tables (.toml), and but
 # test_queue.py, which the check queue-races reads.
 SOURCES = re.compile(r"ewe_classroom/labs/(?!shared/test_queue\.py)[^/]+/[^/]+(?<!\.toml)(?<!\.md)")
@@ -189,7 +190,7 @@ def pip(*commands: Sequence[str]) -> None:
 def last_line(output: bytes) -> str:
     """Return the last line that pip wrote, for a message; "pip failed" if it wrote none."""
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return one_line(lines[-1].removeprefix("ERROR: "))[:300] if lines else "pip failed"
+    return one_line(lines[-1].removeprefix("ERROR: "))[:MAX_SHOWN_CHARS] if lines else "pip failed"
 
 
 def without_sources(name: str, wheel: bytes) -> bytes:

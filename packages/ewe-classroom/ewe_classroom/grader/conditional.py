@@ -379,7 +379,7 @@ def preconditions(scene: Scene) -> None:
         (200, {"If-Unmodified-Since": modified}, "the file was not changed after this time"),
         (412, {"If-Match": '"another"', "If-None-Match": etag}, "If-Match comes before If-None-Match"),
     ]
-    if not etag.startswith("W/"):
+    if not etag.startswith("W/"):  # If-Match never matches a weak tag
         cases.append((200, {"If-Match": f'"another", {etag}'}, "the tag is in the list"))
         cases.append((200, {"If-Match": etag, "If-Unmodified-Since": old}, "If-Match decides alone"))
     for status, fields, because in cases:
@@ -400,7 +400,7 @@ def head(scene: Scene) -> None:
     etag, _ = validators(scene, "/page.txt")
     full = exchange(scene, "/page.txt")
     response = expect(scene, 200, "/page.txt", {}, "the server treats HEAD differently from GET", "HEAD")
-    for name in ("ETag", "Last-Modified", "Content-Length"):
+    for name in ("ETag", "Last-Modified", "Content-Length"):  # a response to HEAD may leave fields out
         if response.fields.get(name) not in (full.fields.get(name), None):
             scene.fail(
                 f"GET has {name}: {full.fields.get(name)}; HEAD has {response.fields.get(name)}",

@@ -165,6 +165,7 @@ class EngineSubject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Take the arguments of Subject. port and output have no use: an engine inherits its sockets."""
         self.start_command, self.site, self.workers, self.limits = start_command, site, workers, limits
         self.environment = dict(environment or {})
         self.engine: PatientDriver | None = None

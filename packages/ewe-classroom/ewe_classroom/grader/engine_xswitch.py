@@ -80,7 +80,7 @@ class XSwitchServer:
         command += ["--xswitch-config", str(settings)]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": str(IMPORT_DIRECTORY),
+            "PYTHONPATH": str(IMPORT_DIRECTORY),  # the ewe of this grader
             "LANG": "C.UTF-8",
         }
         with open(self.log, "wb") as log:

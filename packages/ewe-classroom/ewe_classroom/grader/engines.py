@@ -78,12 +78,12 @@ def answers(scene: EngineScene) -> None:
     subject="engine",
 )
 def persistent(scene: EngineScene) -> None:
-    numbers = []
+    pids = []
     for name in ("probe.py", "probe.py", "other.py", "probe.py"):
-        numbers.append(scene.probe(name=name)["pid"])
-    if len(set(numbers)) > 1:
+        pids.append(scene.probe(name=name)["pid"])
+    if len(set(pids)) > 1:
         scene.fail(
-            f"four requests ran in the processes {', '.join(map(str, numbers))}",
+            f"four requests ran in the processes {', '.join(map(str, pids))}",
             "run all of them in one process",
             "the engine forks for each request, starts a program, or ends after a request",
         )

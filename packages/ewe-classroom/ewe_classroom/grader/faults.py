@@ -97,11 +97,11 @@ def reset_in_response(scene: Scene) -> None:
 )
 def nonsense(scene: Scene) -> None:
     for text in (
-        b"\xff\xfe\x00\x80nonsense\r\n\r\n",
-        b"GET\r\n\r\n",
+        b"\xff\xfe\x00\x80nonsense\r\n\r\n",  # no UTF-8
+        b"GET\r\n\r\n",  # one word in place of three
         b"\x00\x00\x00\x00\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"\r\n\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # the beginning of a ClientHello of TLS
+        b"\r\n\r\n\r\n",  # no request line at all
     ):
         client = scene.client().send(text).half_close()
         scene.until(client.over, f"{client.name} sees the end of the connection")

@@ -114,7 +114,7 @@ def ticks(shown: list[dict[str, Any]], xs: list[int], width: int) -> list[LaneTi
     """Return the labels of the axis: a step gets one if its time differs from the last label's and it fits."""
     found: list[LaneTick] = []
     for step, x in zip(shown, xs, strict=True):
-        label = f"{step['t']:.2f} s"
+        label = f"{step['t']:.2f} s"  # centred at x, so half of it needs room on each side
         if x + MIN_TICK_PX / 2 <= width and (
             not found or (x - found[-1].x >= MIN_TICK_PX and label != found[-1].label)
         ):

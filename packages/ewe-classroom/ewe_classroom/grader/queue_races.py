@@ -234,7 +234,8 @@ def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, s
         try:
             wait(scene, process)
         finally:
-            end_all(process, before, None)
+            # Without the account: end_account() would also kill the server, which has the same account.
+            end_all(process, before, account=None)
     with report_file.open("rb") as report:
         return process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace")
 

@@ -194,7 +194,7 @@ class Bursts:
         self.one_each(0)
 
     def one_each(self, whole: int) -> None:
-        """Send n requests at once, of which only number `whole` is a whole one."""
+        """Send n requests at once, of which only number `whole` is whole: its client needs the last worker."""
         with self.stopped():
             clients = [
                 self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")

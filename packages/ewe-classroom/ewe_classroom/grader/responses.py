@@ -113,7 +113,7 @@ class ResponseSplitter:
     @property
     def buffer(self) -> bytes:
         """Return the bytes that have arrived and that no whole response has used."""
-        decoder = self.reader.decoder
+        decoder = self.reader.decoder  # of a chunked body, which takes its bytes as they arrive
         if decoder is not None:
             return decoder.rest if self.fault else b""
         return bytes(self.body) + self.reader.buffer

@@ -343,7 +343,7 @@ def order_fifo(scene: Scene) -> None:
         play.add(name, path)
     play.serve_next()
     play.serve_next()
-    play.add("6th", SIZE_1)
+    play.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
     play.finish()
     scene.confirm("the server served six requests for files of different sizes in the order of their arrival")
 

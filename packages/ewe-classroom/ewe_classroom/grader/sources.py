@@ -32,7 +32,7 @@ class SourceFiles:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the files that a build needs."""
+        """Return the names of the files beside the program that a build needs, sorted."""
         found = {
             file.name
             for name in BUILD_FILE_PATTERNS[self.language]

@@ -106,11 +106,12 @@ class ServedFiles:
             "/hello.txt": b"Hello, world.\n",
             "/empty.txt": b"",
             "/index.html": b"<!doctype html><title>A site</title><p>A page.\n",
-            "/bytes.bin": bytes(range(256)) * 257,
+            "/bytes.bin": bytes(range(256)) * 257,  # 65,792 bytes: every value of a byte, and more than 64 KB
             "/large.bin": large_file(1),
             "/other.bin": large_file(2),
             "/folder/deep.txt": b"deep\n",
         }
+        # 40 files of different lengths: a client that gets the file of another one is noticed.
         self.files |= {f"/{number}.txt": b"file %d\n" % number * (number + 1) for number in range(40)}
         self.own = seed.files() if seed is not None else {}  # the files of this student
         self.files |= self.own
