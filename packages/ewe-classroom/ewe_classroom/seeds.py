@@ -78,7 +78,8 @@ class Seed:
         """Return the items in this student's order."""
         not_taken = list(items)
         return [
-            not_taken.pop(self.number(f"{what} {index}", 0, len(not_taken) - 1)) for index in range(len(items))
+            not_taken.pop(self.number(f"{what} {index}", 0, len(not_taken) - 1))
+            for index in range(len(items))
         ]
 
     @property

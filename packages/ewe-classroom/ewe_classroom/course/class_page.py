@@ -110,7 +110,7 @@ def check_rows(reports: list[dict[str, Any]]) -> list[CheckRow]:
                 points=int(verdicts[0]["points"]),
                 failed=len(failed),
                 judged=sum(each["status"] in ("passed", "failed") for each in verdicts),
-                did=max(dict.fromkeys(causes), key=causes.count) if causes else "",  # the first of equally frequent
+                did=max(dict.fromkeys(causes), key=causes.count) if causes else "",
             )
         )
     return rows

@@ -127,8 +127,8 @@ def autolab(plan: PackPlan) -> Files:
 def settings(plan: PackPlan, handin: str) -> str:
     """Return the properties of an assessment, as `Export assessment` writes them. JSON is also YAML.
 
-    handin: the name that Autolab gives to the file of a student. Autolab refuses the score of a problem that it does
-    not know, so each check is a problem.
+    handin: the name that Autolab gives to the file of a student. Autolab refuses the score of a problem that it
+    does not know, so each check is a problem.
     """
     problems = [
         {

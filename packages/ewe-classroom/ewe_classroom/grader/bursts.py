@@ -90,7 +90,8 @@ def bursts(scene: Scene) -> None:
         )
         whole = clients[-1]
         if not scene.until(whole.answered, f"{whole.name} gets a response"):
-            scene.expect_alive(f"{count} clients connected at once")  # a server that has ended is another fault
+            # A server that has ended is another fault.
+            scene.expect_alive(f"{count} clients connected at once")
             unread = sum(scene.is_unread(client) for client in clients[:-1])
             scene.fail(
                 f"{count} clients connected at once, and {count - 1} of them sent half a request; the last one "
@@ -158,7 +159,9 @@ def bound(scene: Scene) -> None:
         # This many connections wait in the kernel only if the server has stopped accepting: its queue is full.
         if len(waiting) + len(stalled) - accepted_count >= MIN_KERNEL_QUEUE:
             break
-    scene.note(do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait")
+    scene.note(
+        do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait"
+    )
     for client in (*waiting, *stalled):
         client.close()
     waiting_count = len(waiting)

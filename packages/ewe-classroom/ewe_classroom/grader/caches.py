@@ -169,7 +169,8 @@ def fresh_file(scene: Scene) -> None:
     fresh=True,
 )
 def cache_bound(scene: Scene) -> None:
-    for path in ("/hello.txt", "/bytes.bin", "/hello.txt"):  # memory that any server needs for its first requests
+    # A server takes some memory for its first requests, and not for the cache alone.
+    for path in ("/hello.txt", "/bytes.bin", "/hello.txt"):
         scene.expect_answer(path)
     before = sum(map(processes.memory, scene.subject.running()))
     names = []

@@ -331,7 +331,9 @@ class Grading:
             self.end_subject()
         if self.subject is None:
             # In a private network every port is free, and each start gets another one.
-            port = self.first_port + self.starts % PORT_COUNT if self.private_network else processes.free_port()
+            port = (
+                self.first_port + self.starts % PORT_COUNT if self.private_network else processes.free_port()
+            )
             self.starts += 1
             limits = replace(
                 self.limits,

@@ -95,7 +95,8 @@ def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
     is_truncated = len(shown) > MAX_COLUMNS
     shown = shown[:MAX_COLUMNS]
     held = {step["lane"] for step in steps if step["do"] == HELD_WORKER}
-    page_px = PAGE_WIDTH_PX - left_of(name[:LABEL_CHARS] for name in names)  # the room to the right of the names
+    # The room to the right of the names.
+    page_px = PAGE_WIDTH_PX - left_of(name[:LABEL_CHARS] for name in names)
     column_px = max(MIN_COLUMN_PX, min(MAX_COLUMN_PX, page_px // (len(shown) + 1)))
     xs = [column_px * index + column_px // 2 + LEFT_PADDING_PX for index in range(len(shown))]
     width = max(column_px * (len(shown) + 1), page_px)

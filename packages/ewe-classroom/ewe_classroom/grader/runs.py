@@ -166,7 +166,8 @@ def matched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list
     """
     # Requests that were sent after the present line, the earliest at the end, where pop() takes it.
     later = sorted(run.requests, key=lambda request: request.sent, reverse=True)
-    free: list[tuple[float, TimedRequest]] = []  # sent before the present line, without a line, sorted by `done`
+    # Requests that were sent before the present line and have no line, with their `done`, by which they are sorted.
+    free: list[tuple[float, TimedRequest]] = []
     missing = []
     for line in sorted(lines, key=lambda line: line.arrival):
         while later and later[-1].sent <= line.arrival + CLOCK_TOLERANCE_S:
@@ -259,7 +260,8 @@ def saturation(scene: RunScene) -> None:
         scene.fail(
             "closed loops were measured with one number of clients", "measure several numbers of clients"
         )
-    (fewer, runs_of_fewer), (more, runs_of_more) = list(levels.items())[-2:]  # the two largest numbers of clients
+    # The two largest numbers of clients.
+    (fewer, runs_of_fewer), (more, runs_of_more) = list(levels.items())[-2:]
     # Take the best repetition: other programs of the machine can only lower a rate.
     rates = [max(run.completed / run.seconds for run in runs) for runs in (runs_of_fewer, runs_of_more)]
     if rates[1] > SATURATED_RATIO * rates[0]:

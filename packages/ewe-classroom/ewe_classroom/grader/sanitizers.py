@@ -247,7 +247,8 @@ class Sanitized:
 
     def detector_named(self) -> str:
         """Return the first line of the texts kept by the compiler that names the detector; "" if none does."""
-        for file in sorted(self.directory.glob("*.[is]")):  # server.i after the preprocessor, server.s: assembler
+        # server.i is the text after the preprocessor, server.s the assembler's text.
+        for file in sorted(self.directory.glob("*.[is]")):
             pattern = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR
             with file.open("rb") as compiler_output:
                 text = compiler_output.read(MAX_TEXT_BYTES).decode(errors="replace")

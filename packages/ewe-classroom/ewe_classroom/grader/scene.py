@@ -69,7 +69,8 @@ SERVER_STEPS = {"answered", "closed-by-server", "reset-by-server"}  # steps by t
 NO_LIMIT = 1 << 30
 STAYS_OPEN = "stays open"  # a fault: the server does not close connections
 MAX_SHOWN_BYTES = 300  # bytes of received data that a step records as text
-SMALL_BUFFER_BYTES, LARGE_BUFFER_BYTES = 4096, 1 << 20  # receive buffers before and after a client begins to read
+# The receive buffers of a client that does not read, and of one that has begun to read.
+SMALL_BUFFER_BYTES, LARGE_BUFFER_BYTES = 4096, 1 << 20
 RECEIVE_BYTES = 1 << 18  # the most bytes of one recv()
 PEEK_BYTES = 64  # enough for a status line
 
@@ -690,7 +691,8 @@ class Scene:
 
     def last_output(self) -> str:
         """Return a likely reason for the server's end: the meaning of a signal, or the last line of output."""
-        signal_number = -(self.subject.process.poll() or 0)  # Popen shows the end by a signal as a negative status
+        # Popen shows the end by a signal as a negative status.
+        signal_number = -(self.subject.process.poll() or 0)
         if any(words in self.subject.log() for words in OUT_OF_DESCRIPTORS):
             return (
                 "no descriptor was free: accept() and open() then fail with EMFILE; catch OSError, and close every "

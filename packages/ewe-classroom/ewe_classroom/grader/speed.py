@@ -263,7 +263,8 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
         statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*at_half, strict=True)), 3
     )
     at_claim = [each for each in mine.slices if each.clients == plan.clients]
-    client_cpu_s, measured_s = sum(each.own_cpu_s for each in at_claim), sum(each.seconds for each in at_claim)
+    client_cpu_s = sum(each.own_cpu_s for each in at_claim)
+    measured_s = sum(each.seconds for each in at_claim)
     speed.client_busy = round(client_cpu_s / measured_s, 3)
     speed.memory_kib = memory_of_connection(student)
     return speed
@@ -340,7 +341,8 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     """Start the reference beside the running server of the student; measure both; end the reference."""
     reference_directory = directory / "reference"
     reference_directory.mkdir(mode=0o755, exist_ok=True)
-    reference_directory.chmod(0o755)  # mkdir() applies the umask, and the reference may run as another account
+    # mkdir() applies the umask, and the reference may run as another account.
+    reference_directory.chmod(0o755)
     start_command = reference_recipe(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
