@@ -68,9 +68,8 @@ class Graded:
         """
         if self.report.points:
             return points * self.report.score / self.report.points
-        return (
-            points * sum(each.status == PASSED for each in self.report.verdicts) / len(self.report.verdicts)
-        )
+        passed = sum(each.status == PASSED for each in self.report.verdicts)
+        return points * passed / len(self.report.verdicts)
 
     def __bool__(self) -> bool:
         return self.passed
@@ -114,23 +113,23 @@ def check(
         return graded([*arguments, *(["--command", text] if "{port}" in text else [text])])
     with tempfile.TemporaryDirectory(prefix="ewe-check-") as name:
         directory = Path(name)
-        directory.chmod(0o755)  # the server may run as another account
+        directory.chmod(0o755)  # the server may run as another account, which has to read the file
         file = directory / "cell.py"
         file.write_text(source_of(server), encoding="utf-8")
         return graded([*arguments, str(file)])
 
 
 def graded(arguments: list[str]) -> Graded:
-    """Run the grader until it ends; return the result."""
+    """Run the grader until it ends; return the result. Raises GradingFailed."""
     with Grader(arguments) as grader:
-        *_, report = grader.reports()
+        *_, report = grader.reports()  # the latest report again and again; the last one is complete
     return Graded(report)
 
 
 def source_of(cls: type) -> str:
     """Return the text of a file with a class and the names that it uses from its module.
 
-    Raises TypeError, ValueError.
+    add() follows the names: a class may use a function, which uses a constant. Raises TypeError, ValueError.
     """
     module = vars(sys.modules[cls.__module__])
     imports: list[str] = []
@@ -141,8 +140,8 @@ def source_of(cls: type) -> str:
         """Add the definition of a name of the module, after the definitions that it depends on."""
         if name in seen:
             return
-        seen.add(name)
-        home = getattr(value, "__module__", None)
+        seen.add(name)  # before its own names: a function may call itself
+        home = getattr(value, "__module__", None)  # the module of its definition
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif isinstance(value, FunctionType | type) and home == cls.__module__:

@@ -56,13 +56,17 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.option.ewe_path is not None and config.option.ewe_command is not None:
         raise pytest.UsageError("name one server: --ewe PATH, or --ewe-command TEXT")
+    # Without paths on the command line, pytest would collect `testpaths`, or all tests below the directory.
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
     config.pluginmanager.register(Checks(config), "ewe-checks")
 
 
 class Checks:
-    """Makes a test for each check, and runs the grader for the selected tests."""
+    """Makes a test for each check, and runs the grader for the selected tests.
+
+    grader: the one of all selected tests; None before the first test, and always in a process of pytest-xdist.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -83,12 +87,11 @@ class Checks:
         from ewe_classroom.grader.kinds import kind
         from ewe_classroom.grader.subject import BadSubject
 
-        option, what = self.config.option, kind(subject)
+        option, subject_kind = self.config.option, kind(subject)
         try:
-            path = option.ewe_path
-            return (
-                what.from_path(path) if path is not None else what.from_command(option.ewe_command)
-            ).language
+            if option.ewe_path is not None:
+                return subject_kind.from_path(option.ewe_path).language
+            return subject_kind.from_command(option.ewe_command).language
         except BadSubject:
             return ""
 
@@ -115,7 +118,10 @@ class Checks:
         self.config.hook.pytest_collectreport(report=pytest.CollectReport(name, "passed", None, found))
 
     def verdict(self, item: CheckItem) -> Verdict:
-        """Return the verdict of a check. Raises GradingFailed."""
+        """Return the verdict of a check. The first call starts one grader for all selected checks.
+
+        Raises GradingFailed.
+        """
         from ewe_classroom.grader.apart import Grader
 
         directory = str(self.config.invocation_params.dir)
@@ -142,6 +148,7 @@ class Server(pytest.Collector):
         self.checks = checks
 
     def collect(self) -> Iterator[pytest.Item]:
+        # Checks.pytest_collection_modifyitems() makes the tests, which needs the finished collection.
         return iter(())
 
 
@@ -155,6 +162,7 @@ class CheckItem(pytest.Item):
         self.points = points
 
     def runtest(self) -> None:
+        """Grade one check. Raises CheckFailed; ends pytest if the grader itself has failed."""
         from ewe_classroom.grader.apart import GradingFailed
         from ewe_classroom.grader.verdicts import PASSED
 
@@ -167,6 +175,7 @@ class CheckItem(pytest.Item):
             raise CheckFailed(verdict)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str | Any:
+        """Return the text that pytest shows for a failure: the verdict, not a traceback through the grader."""
         if isinstance(excinfo.value, CheckFailed):
             verdict = excinfo.value.verdict
             points = f"{verdict.score} of {verdict.points} points"

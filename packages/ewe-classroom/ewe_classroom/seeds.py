@@ -63,7 +63,10 @@ class Seed:
         return seed
 
     def number(self, what: str, low: int, high: int) -> int:
-        """Return a number from low to high, both included. The same name and `what` always give the same number."""
+        """Return a number from low to high, both included. The same name and `what` always give the same number.
+
+        what: the use of the number. It keeps two numbers of a student independent.
+        """
         text = "\0".join(("ewe-seed/1", self.key, what))
         return low + int.from_bytes(hashlib.sha256(text.encode()).digest()) % (high - low + 1)
 
@@ -73,8 +76,11 @@ class Seed:
 
     def order(self, what: str, items: Sequence[T]) -> list[T]:
         """Return the items in this student's order."""
-        rest = list(items)
-        return [rest.pop(self.number(f"{what} {index}", 0, len(rest) - 1)) for index in range(len(items))]
+        not_taken = list(items)
+        return [
+            not_taken.pop(self.number(f"{what} {index}", 0, len(not_taken) - 1))
+            for index in range(len(items))
+        ]
 
     @property
     def port(self) -> int:
@@ -85,12 +91,14 @@ class Seed:
         return self.number("workers", MIN_WORKERS, MAX_WORKERS) if usual > 1 else usual
 
     def files(self) -> dict[str, bytes]:
-        """Return the student's files: URL path -> bytes."""
-        found = {}
+        """Return the student's files: URL path -> bytes. Only the last one lies in a folder."""
+        files = {}
         for index in range(FILE_COUNT):
             name = f"{self.choice(f'word {index}', WORDS)}-{self.number(f'tail {index}', 100, 999)}"
             folder = f"/{self.choice('folder', WORDS)}" if index == FILE_COUNT - 1 else ""
             size = self.number(f"size {index}", 1_000, 90_000)
-            lines = "".join(f"{self.key}: line {at} of {name}\n" for at in range(size // 10))
-            found[f"{folder}/{name}.{('txt', 'bin')[index % 2]}"] = lines.encode("ascii", "replace")[:size]
-        return found
+            # A line has more than 10 bytes, so the text is longer than the file, and is cut at the end.
+            text = "".join(f"{self.key}: line {line} of {name}\n" for line in range(size // 10))
+            suffix = ("txt", "bin")[index % 2]
+            files[f"{folder}/{name}.{suffix}"] = text.encode("ascii", "replace")[:size]
+        return files

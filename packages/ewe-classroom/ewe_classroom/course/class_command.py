@@ -41,6 +41,8 @@ MAX_NAMES = 8  # of students, in a message
 MAX_FILES_OF_A_CLASS = 500_000
 MAX_BYTES_OF_A_CLASS = 16 << 30
 MIN_LIMIT_S, MAX_LIMIT_S = 5.0, 3600.0
+EXIT_BY_SIGTERM = 128 + signal.SIGTERM  # the status by which a shell shows that SIGTERM has ended a program
+MAX_CHECKS = 4  # names of failed checks, in a line of the progress
 
 
 def grade(options: argparse.Namespace) -> int:
@@ -62,11 +64,12 @@ def grade(options: argparse.Namespace) -> int:
     name = options.folder.absolute().resolve().name.removesuffix(".zip")
     results = Path(os.path.abspath(options.output or f"{name}-marks"))
     plan = ClassPlan(lab, variant, results, options.jobs, options.limit, options.seeded, options.user)
-    if options.table:  # a wrong name is said before the class is graded
+    if options.table:
         if options.table.name in OWN_FILES:
             raise ConfigError(
                 f"--table: {options.table.name} is the name of a file of the results; rename the platform's table"
             )
+        # Filled with no marks, only so that a wrong table or column is an error now, not after hours of grading.
         marks.filled(options.table, options.column, [])
     if options.similar:
         needs_copydetect()
@@ -88,11 +91,12 @@ def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:
     A directory that contains Python, ewe or the temporary files stays visible: nothing could run without them.
     """
     home, temporary = os.path.expanduser("~"), tempfile.gettempdir()
-    words: list[str] = [*IMPORT_DIRECTORIES, sys.prefix, sys.base_prefix, home, temporary]
-    needed = [Path(each).resolve() for each in words]
+    names: list[str] = [*IMPORT_DIRECTORIES, sys.prefix, sys.base_prefix, home, temporary]
+    needed_paths = [Path(each).resolve() for each in names]
     hidden = []
+    # Without an archive, `given` and `folder` are the same; dict.fromkeys() drops the second one.
     for path in dict.fromkeys(each.resolve() for each in (given, folder, results)):
-        if within := next((each for each in needed if each.is_relative_to(path)), None):
+        if within := next((each for each in needed_paths if each.is_relative_to(path)), None):
             print(
                 f"ewe-course: {path} contains {within}, so graded programs can read the submissions there;"
                 " move them to a separate directory",
@@ -105,9 +109,12 @@ def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the graders, too: their sessions do not end with this one."""
+    """Turn SIGTERM and SIGHUP into SystemExit for the time of the block, so that in_parallel() ends its graders.
+
+    Each grader has a separate session, which the signal to this process does not reach.
+    """
     numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda *_: sys.exit(143)) for number in numbers]
+    before = [signal.signal(number, lambda *_: sys.exit(EXIT_BY_SIGTERM)) for number in numbers]
     try:
         yield
     finally:
@@ -117,7 +124,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def unpacked(folder: Path) -> Iterator[Path]:
-    """Yield the folder of the submissions; an archive of the platform is unpacked for the time of the run."""
+    """Yield the folder of the submissions; an archive of the platform is unpacked for the time of the run.
+
+    Raises ConfigError if the archive cannot be unpacked.
+    """
     if not folder.is_file():
         yield folder
         return
@@ -133,7 +143,10 @@ def unpacked(folder: Path) -> Iterator[Path]:
 
 
 def show(graded: GradedHandIn, left_count: int, seconds: float | None) -> None:
-    """Print one result, and the time that is left."""
+    """Print one result, and the time that is left.
+
+    left_count: the number of submissions to be graded. seconds: the estimated time for them; None if unknown.
+    """
     report = graded.report
     if report is None or graded.problem:
         text = f"not graded: {graded.problem}"
@@ -141,7 +154,8 @@ def show(graded: GradedHandIn, left_count: int, seconds: float | None) -> None:
         text = f"0/{report['max_score']}  {report['refused']}"
     else:
         failed = marks.failed_checks(graded)
-        names = ", ".join(failed[:4]) + (f" and {len(failed) - 4} more" if len(failed) > 4 else "")
+        more = len(failed) - MAX_CHECKS
+        names = ", ".join(failed[:MAX_CHECKS]) + (f" and {more} more" if more > 0 else "")
         text = f"{report['score']}/{report['max_score']}" + (f"  not passed: {names}" if failed else "")
         text += "" if graded.new else "  (graded before)"
     time_left = (
@@ -155,20 +169,23 @@ def show(graded: GradedHandIn, left_count: int, seconds: float | None) -> None:
 def write_results(
     options: argparse.Namespace, plan: ClassPlan, rules: marks.MarkRules, graded: list[GradedHandIn]
 ) -> int:
-    """Write the tables and pages of a class; return the exit status."""
+    """Write the tables and pages of a class; return the exit status: 1 if a submission was not graded, else 0.
+
+    Raises ConfigError.
+    """
     points = float(
         sum(item.points for item in scheme.load(plan.lab.name).checks_for_language(plan.variant.name).items)
     )
     manual = marks.read_manual(plan.results, rules, graded)
-    found = [marks.mark_of(each, rules, points, manual.get(each.hand_in.key, {})) for each in graded]
-    marks.write_if_new(plan.results / "marks.csv", marks.to_csv(found, rules))
+    all_marks = [marks.mark_of(each, rules, points, manual.get(each.hand_in.key, {})) for each in graded]
+    marks.write_if_new(plan.results / "marks.csv", marks.to_csv(all_marks, rules))
     seconds = sum(float(each.report["seconds"]) for each in graded if each.report)
     page = plan.results / "index.html"
-    marks.write_if_new(page, to_html(plan.lab, found, datetime.now(UTC), seconds))
+    marks.write_if_new(page, to_html(plan.lab, all_marks, datetime.now(UTC), seconds))
     for name in marks.unknown_students(rules, graded):
         print(f"ewe-course: {options.rules}: [extensions] {name}: no student of this class", file=sys.stderr)
     if options.table:
-        table = marks.filled(options.table, options.column, found)
+        table = marks.filled(options.table, options.column, all_marks)
         marks.write_if_new(plan.results / options.table.name, table.text)
         print(f"{plan.results / options.table.name}")
         if table.missing:
@@ -192,12 +209,12 @@ def write_results(
 
 def first_names(names: list[str]) -> str:
     """Return the first names of a list for a message, and the number of the others."""
-    rest = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def similar_pairs(plan: ClassPlan, graded: list[GradedHandIn]) -> list[SimilarPair]:
-    """Compare the first file of the work of all submissions."""
+    """Compare the first file of the work of all submissions; return the similar pairs. Raises ConfigError."""
     work = plan.variant.work[0]
     starter = plan.lab.files(plan.variant, solved=False)[work]
     sources = {}

@@ -32,7 +32,10 @@ class ClassCell(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One check, over the class. did: the most frequent cause of a failure."""
+    """One check, over the class. judged: the number of submissions in which it has passed or failed.
+
+    did: the most frequent cause of a failure.
+    """
 
     name: str
     proves: str
@@ -61,7 +64,7 @@ def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
     checks = check_rows(reports)
     rows = [student_row(mark, [check.name for check in checks]) for mark in marks]
     max_points = max((mark.max_points for mark in marks), default=0.0)
-    totals = [mark.total for mark in marks if mark.total is not None]
+    totals = [mark.total for mark in marks if mark.total is not None]  # None: the grader has failed
     return render(
         "ewe_classroom",
         "class.html.j2",
@@ -93,26 +96,28 @@ def similar_to_html(lab: Lab, pairs: list[SimilarPair], names: dict[str, str]) -
 
 def check_rows(reports: list[dict[str, Any]]) -> list[CheckRow]:
     """Return the checks in the order of the lab, with the most frequent cause of each check's failures."""
+    # dict.fromkeys() drops repeated names and, unlike a set, keeps their order.
     names = list(dict.fromkeys(each["name"] for report in reports for each in report["verdicts"]))
     rows = []
     for name in names:
         verdicts = [each for report in reports for each in report["verdicts"] if each["name"] == name]
         failed = [each for each in verdicts if each["status"] == "failed"]
-        did = [str(each["because"] or each["did"]) for each in failed]
+        causes = [str(each["because"] or each["did"]) for each in failed]
         rows.append(
             CheckRow(
                 name,
-                str(verdicts[0]["proves"]),
-                int(verdicts[0]["points"]),
-                len(failed),
-                sum(each["status"] in ("passed", "failed") for each in verdicts),
-                max(dict.fromkeys(did), key=did.count) if did else "",
+                proves=str(verdicts[0]["proves"]),
+                points=int(verdicts[0]["points"]),
+                failed=len(failed),
+                judged=sum(each["status"] in ("passed", "failed") for each in verdicts),
+                did=max(dict.fromkeys(causes), key=causes.count) if causes else "",
             )
         )
     return rows
 
 
 def student_row(mark: Mark, checks: list[str]) -> StudentRow:
+    """Return the row of a student, with a cell for each check. A check without a verdict was not run."""
     graded = mark.graded
     by_name = {each["name"]: each for each in graded.report["verdicts"]} if graded.report else {}
     cells = []
@@ -123,25 +128,27 @@ def student_row(mark: Mark, checks: list[str]) -> StudentRow:
         cells.append(ClassCell(status, SIGNS.get(status, "?"), text))
     return StudentRow(
         graded.hand_in.name,
-        page_of(graded),
-        mark,
-        shown_number(mark.total),
-        mark.late_days,
-        remark(mark),
-        cells,
+        page=page_of(graded),
+        mark=mark,
+        total=shown_number(mark.total),
+        late=mark.late_days,
+        remark=remark(mark),
+        cells=cells,
     )
 
 
 def distribution(totals: list[float], maximum: float) -> list[tuple[str, int]]:
-    """Return the number of marks in each tenth of the points: (its lower and upper limit, count)."""
+    """Return the number of marks in each tenth of the points: ("LOWER to UPPER limit", count)."""
     counts = [0] * BIN_COUNT
     for total in totals:
+        # The full mark belongs to the last tenth. In a lab without points, all marks are 0.
         counts[min(BIN_COUNT - 1, int(BIN_COUNT * total / maximum)) if maximum else 0] += 1
-    limits = [shown_number(maximum * number / BIN_COUNT) for number in range(BIN_COUNT + 1)]
+    limits = [shown_number(maximum * index / BIN_COUNT) for index in range(BIN_COUNT + 1)]
     return [(f"{low} to {high}", count) for low, high, count in zip(limits, limits[1:], counts, strict=False)]
 
 
 def median(values: list[float]) -> float:
+    """Return the median; 0.0 if there are no values (statistics.median() would raise an error)."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     if not ordered:

@@ -108,13 +108,13 @@ class ClassPlan:
 
 @dataclass
 class RunningGrader:
-    """One ewe-grade at work. end: when it is killed (time.monotonic())."""
+    """One ewe-grade at work. end: when it is asked to end, and then killed (time.monotonic())."""
 
     hand_in: HandIn
     process: subprocess.Popen[bytes]
     graded_work: dict[str, Any]
     end: float
-    killed: bool = False
+    asked_to_end: bool = False
 
 
 def grade_class(
@@ -131,15 +131,20 @@ def grade_class(
 
 @contextlib.contextmanager
 def locked(results: Path) -> Iterator[None]:
-    """Keep another run from the results' directory for the time of this one. Raises ConfigError."""
+    """Keep another run from the results' directory for the time of this one. Create the directory if needed.
+
+    Raises ConfigError, also in place of an OSError in the block.
+    """
     try:
         results.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(results, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as reason:
         raise ConfigError(f"{results}: {reason.strerror}; choose another directory with --output") from None
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
+        # On a file system without locks, the run goes on unprotected.
+        with contextlib.suppress(OSError):
             try:
+                # The kernel ends this lock when the descriptor is closed, also if the process is killed.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(f"{results}: another run of ewe-course grade is at work here") from None
@@ -154,7 +159,8 @@ def locked(results: Path) -> Iterator[None]:
 def grade_alone(
     plan: ClassPlan, hand_ins: list[HandIn], on_result: Callable[[GradedHandIn, int, float | None], None]
 ) -> list[GradedHandIn]:
-    """Grade all submissions in a directory that no other run uses."""
+    """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
+    # The sticky bit marks a directory of several accounts, such as /tmp.
     if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
         raise ConfigError(
             f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
@@ -176,19 +182,19 @@ def grade_alone(
             found[each.key] = ready
         else:
             waiting.append((each, *ready))
-    for number, result in enumerate(list(found.values())):
-        on_result(result, len(hand_ins) - number - 1, None)
-    began, done = time.monotonic(), 0
-    left = len(waiting)
-    for result in in_parallel(plan, waiting, given):
+    for ready_count, result in enumerate(found.values(), 1):
+        on_result(result, len(hand_ins) - ready_count, None)
+    began = time.monotonic()
+    for done_count, result in enumerate(in_parallel(plan, waiting, given), 1):
         found[result.hand_in.key] = result
-        done, left = done + 1, left - 1
-        on_result(result, left, (time.monotonic() - began) / done * left)
+        left_count = len(waiting) - done_count
+        seconds_each = (time.monotonic() - began) / done_count
+        on_result(result, left_count, seconds_each * left_count)
     return [found[each.key] for each in hand_ins]
 
 
 def given_files(plan: ClassPlan) -> Path | None:
-    """Write the lab's own files, which replace the student's; return their directory."""
+    """Write the lab's own files, which replace the student's; return their directory, None if there are none."""
     if not plan.variant.given:
         return None
     directory = plan.results / "given"
@@ -200,15 +206,20 @@ def given_files(plan: ClassPlan) -> Path | None:
 
 
 def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict[str, Any]]:
-    """Copy a student's files. Return the earlier result if it is of these files, or the directory to be graded."""
+    """Copy a student's files.
+
+    Return a result if there is nothing to grade: the earlier one of the same files, or one with a problem.
+    Otherwise return the directory to be graded, and the facts of identify_work().
+    """
     directory = plan.directory(hand_in)
+    # A separate directory: the earlier submission's files stay until it is known that these are others.
     new_files = directory / "files.new"
     try:
         directory.mkdir(exist_ok=True)
         shutil.rmtree(new_files, ignore_errors=True)
         new_files.mkdir()
         if plan.seeded:
-            Seed.read(hand_in.name)
+            Seed.read(hand_in.name)  # only to raise ConfigError for a name that no seed can have
         if hand_in.problem:
             raise BadHandIn(hand_in.problem)
         take_files(hand_in, new_files)
@@ -245,6 +256,7 @@ def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path) -> dict[str
     digest = hashlib.sha256()
     for path in sorted(walk(directory)):
         if path.is_file():
+            # With the size, two files can never give the same bytes as one file with the contents of both.
             digest.update(
                 f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode(errors="surrogateescape")
             )
@@ -256,7 +268,7 @@ def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path) -> dict[str
 
 
 def kept_result(directory: Path, graded_work: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the report of an earlier run if it was about the same."""
+    """Return the report of an earlier run if it graded the same work, else None."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads((directory / "graded.json").read_text()) == graded_work:
             return read_report(directory / "report.json")
@@ -264,7 +276,7 @@ def kept_result(directory: Path, graded_work: dict[str, Any]) -> dict[str, Any] 
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return a report of ewe-grade. Raises OSError, ValueError."""
+    """Return the table of a report of ewe-grade. Raises OSError, ValueError."""
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_REPORT_BYTES))
     if table.get("format") != "ewe-grade/1":
@@ -275,20 +287,24 @@ def read_report(path: Path) -> dict[str, Any]:
 def in_parallel(
     plan: ClassPlan, waiting: list[tuple[HandIn, Path, dict[str, Any]]], given: Path | None
 ) -> Iterator[GradedHandIn]:
-    """Grade submissions, `jobs` at a time; yield each result when its process has ended."""
+    """Grade submissions, `jobs` at a time; yield each result when its process has ended.
+
+    waiting: submission, directory to be graded, facts of identify_work(). given: the directory of the lab's own
+    files. A pidfd is a descriptor of a process, which becomes readable when the process ends.
+    """
     running: dict[int, RunningGrader] = {}  # pidfd -> grader
-    rest = list(reversed(waiting))
+    not_started = list(reversed(waiting))  # pop() takes the last one, which is the first of `waiting`
     with selectors.DefaultSelector() as selector:
         try:
-            while rest or running:
-                while rest and len(running) < plan.jobs:
-                    hand_in, work, graded_work = rest.pop()
+            while not_started or running:
+                while not_started and len(running) < plan.jobs:
+                    hand_in, work, graded_work = not_started.pop()
                     grader = start(plan, hand_in, work, graded_work, given)
                     descriptor = os.pidfd_open(grader.process.pid)
                     running[descriptor] = grader
                     selector.register(descriptor, selectors.EVENT_READ)
-                nearest = min(each.end for each in running.values())
-                ended = selector.select(max(0.0, nearest - time.monotonic()))
+                deadline = min(each.end for each in running.values())
+                ended = selector.select(max(0.0, deadline - time.monotonic()))
                 for key, _ in ended:
                     grader = running.pop(key.fd)
                     selector.unregister(key.fd)
@@ -297,7 +313,7 @@ def in_parallel(
                 for each in running.values():
                     if time.monotonic() >= each.end:
                         end(each)
-        finally:
+        finally:  # graders run on if this process was stopped, or a result could not be written
             for each in running.values():
                 each.process.terminate()  # ewe-grade then stops the server, and ends
             for descriptor, each in running.items():
@@ -311,7 +327,10 @@ def in_parallel(
 def start(
     plan: ClassPlan, hand_in: HandIn, work: Path, graded_work: dict[str, Any], given: Path | None
 ) -> RunningGrader:
-    """Start ewe-grade in the directory of a submission."""
+    """Start ewe-grade in the directory of a submission.
+
+    It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
+    """
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             plan.command(hand_in, given), cwd=work, stdin=subprocess.DEVNULL, stdout=output,
@@ -328,14 +347,14 @@ def environment() -> dict[str, str]:
 
 
 def end(grader: RunningGrader) -> None:
-    """Ask a grader that is too late to end; kill it at the second time."""
-    grader.process.send_signal(signal.SIGKILL if grader.killed else signal.SIGTERM)
-    grader.killed = True
+    """End a grader whose time is over: first ask it, so that it can stop its server; at the next call, kill it."""
+    grader.process.send_signal(signal.SIGKILL if grader.asked_to_end else signal.SIGTERM)
+    grader.asked_to_end = True
     grader.end = time.monotonic() + GRACE_S
 
 
 def result_of(plan: ClassPlan, grader: RunningGrader) -> GradedHandIn:
-    """Return the result of a grader that has ended; write graded.json."""
+    """Return the result of a grader that has ended; write graded.json if it has finished. Raises ConfigError."""
     status = grader.process.wait()
     directory = plan.directory(grader.hand_in)
     try:
@@ -346,6 +365,7 @@ def result_of(plan: ClassPlan, grader: RunningGrader) -> GradedHandIn:
         if status == WRONG_USAGE:
             raise ConfigError(why) from None
         return GradedHandIn(grader.hand_in, problem=why, grader_failed=True, new=True)
+    # Status 1: a check has failed. If the submission could not be started, the report is whole with any status.
     whole = status in (0, 1) or bool(report.get("refused"))
     if whole:  # otherwise the next run of the command tries again
         (directory / "graded.json").write_text(json.dumps(grader.graded_work) + "\n")

@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> RaisingParser:
+    """Return the parser of the command line. The option `run` is the function that runs the chosen command."""
     command_parser = RaisingParser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
     command_parser.add_argument("--version", action="version", version=f"ewe-course {__version__}")
     commands = command_parser.add_subparsers(metavar="COMMAND", required=True, parser_class=RaisingParser)
@@ -210,7 +211,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def new(options: argparse.Namespace) -> int:
-    """Write a handout or a solution."""
+    """Write a handout, or a solution (options.solved). Raises ConfigError."""
     from ewe_classroom.course.handout import write
 
     lab = labs.lab(options.lab)
@@ -232,13 +233,14 @@ def new(options: argparse.Namespace) -> int:
 
 
 def pack(options: argparse.Namespace) -> int:
-    """Write a pack."""
+    """Write a pack. Raises ConfigError."""
     from ewe_classroom.course import packs, wheels
     from ewe_classroom.course.pack_plan import PackPlan
 
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
     plan = PackPlan(lab, variant, {}, tuple(options.own), options.seeded)
+    # Checked without the wheels: an error is shown before pip has built and downloaded them.
     packs.check(plan, options.platform)
     plan = replace(plan, wheels=wheels.collect(options.wheel))
     for path in packs.write(packs.pack(plan, options.platform), options.target):
@@ -247,7 +249,7 @@ def pack(options: argparse.Namespace) -> int:
 
 
 def leaderboard(options: argparse.Namespace) -> int:
-    """Make a leaderboard of a directory of results."""
+    """Make a leaderboard of a directory of results: print it, and write the files that the options name."""
     from ewe_classroom.course import leaderboard as boards
     from ewe_classroom.course.leaderboard_page import to_html
     from ewe_classroom.grader.formats import write
@@ -279,7 +281,7 @@ def grade(options: argparse.Namespace) -> int:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measure a server."""
+    """Measure a server, an engine or a file of runs, as the lab says; write the figures to options.output."""
     from ewe_classroom.course.measurements import measure as measured
     from ewe_classroom.grader.kinds import NAMES, SERVER, kind
     from ewe_classroom.grader.subject import BadSubject, NotStarted
@@ -290,9 +292,12 @@ def measure(options: argparse.Namespace) -> int:
     if (options.path is None) == (options.command is None):
         raise ConfigError("name one server: a file, or --command './server {port} {root} {workers}'")
     try:
-        what = kind(lab.measures if lab.measures in NAMES else SERVER)
+        # `measures` may be a kind of subject, or a way to measure a server ("caching").
+        subject_kind = kind(lab.measures if lab.measures in NAMES else SERVER)
         start_command = (
-            what.from_command(options.command) if options.command else what.from_path(options.path)
+            subject_kind.from_command(options.command)
+            if options.command
+            else subject_kind.from_path(options.path)
         )
         found = measured(lab.name, start_command, options.workers, print, what=lab.measures)
         found.save(options.output)
@@ -305,23 +310,26 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def ask(options: argparse.Namespace) -> int:
-    """Print the questions of a lab about measurements. With --mark, mark the answers."""
+    """Print the questions of a lab about measurements. With --mark, mark the answers.
+
+    Return the exit status: 1 if an answer is wrong, else 0.
+    """
     from ewe_classroom.course.measurements import load
     from ewe_classroom.course.questions import questions
 
     asked = questions(labs.lab(options.lab), load(options.file))
     if options.mark is not None and len(options.mark) != len(asked):
         raise ConfigError(f"--mark has {len(options.mark)} answers; the lab has {len(asked)} questions")
-    right = True
+    all_right = True
     for number, each in enumerate(asked, 1):
         print(f"{number}. {each.text} [{each.unit}]")
         if options.answers:
             print(answer(each))
         if options.mark is not None:
             given = options.mark[number - 1]
-            right = right and each.is_right(given)
+            all_right = all_right and each.is_right(given)
             print(f"   {given:g}: right" if each.is_right(given) else f"   {given:g}: wrong.\n{answer(each)}")
-    return 0 if right else 1
+    return 0 if all_right else 1
 
 
 def answer(question: Question) -> str:

@@ -100,7 +100,7 @@ def texts_for_the_student(lab: Lab, variant: LabVariant, seed: Seed | None, loca
 
 
 def page(name: str) -> str:
-    """Return a page of the documentation; name: "package/page". Raises ConfigError if it is not installed."""
+    """Return a page of the documentation, or a page that says that it is missing. name: "package/page"."""
     package, _, stem = name.partition("/")
     path = docs_page(f"{stem}.md", "" if package == "ewe" else package)
     try:
@@ -110,7 +110,10 @@ def page(name: str) -> str:
 
 
 def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: str = ENGLISH) -> str:
-    """Return the assignment of a lab in one language, as Markdown. With a seed, add the numbers of that student."""
+    """Return the assignment of a lab in one language, as Markdown. With a seed, add the numbers of that student.
+
+    The text of the lab (text.md) stands between pieces that all labs share (frame.toml).
+    """
     text = lab.in_language("text.md", variant.name, locale).strip()
     plan = scheme.load(lab.name).checks_for_language(variant.name)
     files = [frame("work", locale).format(name=name) for name in variant.work]
@@ -147,6 +150,7 @@ def rows_of_points(plan: scheme.Scheme, locale: str) -> list[str]:
     """Return the rows of the table of points, in groups by the subject of the checks."""
     rows = []
     order = list(SUBJECTS.values())
+    # groupby() joins only neighbours. Checks with the heading "More" come last.
     items = sorted(
         plan.items, key=lambda item: order.index(heading(item)) if heading(item) in order else len(order)
     )
@@ -172,19 +176,18 @@ def has_numbers(lab: Lab) -> bool:
 
 
 def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
-    """Return the section of a handout with the student's numbers."""
-    usual = scheme.load(lab.name).workers
-    workers = seed.workers(usual)
+    """Return the section of a handout with the student's numbers: the port, the workers, and the files."""
+    usual_workers = scheme.load(lab.name).workers
+    workers = seed.workers(usual_workers)
     files = [
-        frame("file", locale).format(path=f"/{path[1:]}", bytes=len(content))
-        for path, content in seed.files().items()
+        frame("file", locale).format(path=path, bytes=len(content)) for path, content in seed.files().items()
     ]
     command = f"python3 {variant.work[0]} {seed.port} site {workers}"
     return frame("numbers", locale).format(
         name=seed.name,
         quoted=shlex.quote(seed.name),
         port=seed.port,
-        workers=frame("workers", locale).format(workers=workers) if usual > 1 else "",
+        workers=frame("workers", locale).format(workers=workers) if usual_workers > 1 else "",
         files="\n".join(files),
         run=frame("try", locale).format(command=command) if variant.name == "python" else "",
     )

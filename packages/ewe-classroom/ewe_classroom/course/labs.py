@@ -37,7 +37,8 @@ MODEL = "model"  # stands among the languages: a model of ewe, one Python file
 class LabVariant:
     """One way to do a lab: a language, or a model of ewe.
 
-    grade: the arguments of ewe-grade. data: files that the student's program writes and the student also hands in.
+    work, given: names of files, as above. grade: the arguments of ewe-grade that name the server. build: the
+    command that builds the server, or "". data: files that the student's program writes and the student hands in.
     pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py).
     """
 
@@ -108,7 +109,10 @@ class Lab:
         return {name: self.in_language(name, language, locale) for name in PICTURE.findall(text)}
 
     def files(self, variant: LabVariant, *, solved: bool) -> dict[str, str]:
-        """Return the files of one variant: name -> text. solved: return solutions in place of starters."""
+        """Return the files of one variant: name -> text. solved: return solutions in place of starters.
+
+        Raises ConfigError.
+        """
         found = {}
         for name in (*variant.work, *variant.given):
             make = starter if name in variant.work and not solved else solution
@@ -130,38 +134,38 @@ class Lab:
 def lab(name: str) -> Lab:
     """Return a lab by its name. Raises ConfigError."""
     file = LABS / name / "lab.toml"
-    if "/" in name or not file.is_file():
+    if "/" in name or not file.is_file():  # a name with a slash could lead to a file outside of LABS
         known = [each.name for each in labs()]
         raise ConfigError(f"there is no lab {name!r}{nearest(name, known)}; the labs are {', '.join(known)}")
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     variants = {
         each: LabVariant(
-            each,
-            tuple(table[each]["work"]),
-            tuple(table[each].get("given", ())),
-            table[each]["grade"],
-            table[each].get("build", ""),
-            tuple(table[each].get("data", ())),
-            tuple(table[each].get("pages", ())),
+            name=each,
+            work=tuple(table[each]["work"]),
+            given=tuple(table[each].get("given", ())),
+            grade=table[each]["grade"],
+            build=table[each].get("build", ""),
+            data=tuple(table[each].get("data", ())),
+            pages=tuple(table[each].get("pages", ())),
         )
         for each in (*LANGUAGES, MODEL)
         if each in table
     }
     return Lab(
         name,
-        table["order"],
-        table["title"],
-        table["summary"],
-        table["hours"],
-        variants,
-        tuple(table.get("question", ())),
-        table.get("measures", "server"),
-        tuple(table.get("scenes", ())),
+        order=table["order"],
+        title=table["title"],
+        summary=table["summary"],
+        hours=table["hours"],
+        variants=variants,
+        questions=tuple(table.get("question", ())),
+        measures=table.get("measures", "server"),
+        scenes=tuple(table.get("scenes", ())),
     )
 
 
 def steps(text: str) -> list[tuple[str, float]]:
-    """Return the headings of an assignment that have a time, each with its hours."""
+    """Return the headings of an assignment that have a time (matches of STEP), each with its hours."""
     return [(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in STEP.findall(text)]
 
 

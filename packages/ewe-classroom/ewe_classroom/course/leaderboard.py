@@ -45,7 +45,8 @@ BREEDS = """
     lincoln lonk manx merino mouflon navajo oxford perendale polwarth portland rambouillet romney ryeland shetland
     shropshire soay southdown suffolk swaledale targhee texel welsh wensleydale
 """
-MAX_NAME_CHARS = 60  # characters
+MAX_NAME_CHARS = 60
+MAX_FIGURE = 1e9  # no measured ratio or memory (in KiB) is so large
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
             warn(f"{path}: {why}; left out")
             continue
         if lab is None or entry.lab == lab:
-            there = found.get(entry.name)
-            found[entry.name] = entry if there is None or entry.began >= there.began else there
+            other = found.get(entry.name)
+            found[entry.name] = entry if other is None or entry.began >= other.began else other
     labs = sorted({entry.lab for entry in found.values()})
     if not labs:
         raise ConfigError(
@@ -116,7 +117,8 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
 def entry_of(path: Path) -> LeaderboardEntry:
     """Return the entry of one result file.
 
-    Raises OSError, or ValueError, KeyError or TypeError for other contents.
+    The file may come from a student, so each of its values is converted to its type. Raises OSError; ValueError,
+    KeyError, TypeError or AttributeError for other contents.
     """
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_RESULT_BYTES))
@@ -135,31 +137,31 @@ def entry_of(path: Path) -> LeaderboardEntry:
         checks=len(checks),
     )
     speed = table.get("speed")
-    if not speed:
+    if not speed:  # graded without --speed
         return entry
-    more: dict[str, Any] = {
+    of_speed: dict[str, Any] = {
         "reference": str(speed["reference"]), "claim": int(speed["claim"]), "failure": str(speed["failure"])
     }  # fmt: skip
     if not speed["failure"]:
         rate = rate_of(speed)
-        more |= {"rate": number(rate["median"]), "low": number(rate["low"]), "high": number(rate["high"])}
-        more |= {
+        of_speed |= {"rate": number(rate["median"]), "low": number(rate["low"]), "high": number(rate["high"])}
+        of_speed |= {
             key: None if speed[key] is None else number(speed[key]) for key in ("p99", "cpu", "memory_kib")
         }
-        more["noisy"] = bool(speed["noisy"])
-    return LeaderboardEntry(**{**asdict(entry), **more})
+        of_speed["noisy"] = bool(speed["noisy"])
+    return LeaderboardEntry(**{**asdict(entry), **of_speed})
 
 
 def number(value: Any) -> float:
-    """Convert a value of a result file to a number. Raises ValueError, TypeError."""
-    found = float(value)
-    if not 0 <= found < 1e9:
+    """Convert a value of a result file to a number. Raises ValueError (also for NaN and infinity), TypeError."""
+    converted = float(value)
+    if not 0 <= converted < MAX_FIGURE:
         raise ValueError("not a number of a measurement")
-    return found
+    return converted
 
 
 def standings(entries: Iterable[LeaderboardEntry]) -> list[Standing]:
-    """Return the servers that have a speed, the fastest first."""
+    """Return the servers that have a speed, the fastest first. A noisy one stands among them without a rank."""
     rows: list[Standing] = []
     rank = 0
     for entry in sorted(entries, key=lambda each: (-each.rate, each.name)):
@@ -171,19 +173,21 @@ def standings(entries: Iterable[LeaderboardEntry]) -> list[Standing]:
 
 def pseudonyms(names: Iterable[str], key: str) -> dict[str, str]:
     """Return a pseudonym for each name. No two names get the same one."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     coats, breeds = COATS.split(), BREEDS.split()
+    # Sorted, so that the order of the files has no influence on which of two equal pseudonyms gets more digits.
     for name in sorted(names):
-        number = int.from_bytes(hmac.digest(key.encode(), name.strip().casefold().encode(), hashlib.sha256))
-        number, coat = divmod(number, len(coats))
+        # The hash is one large number. Each divmod() takes one choice out of it, and leaves a number for the next.
+        digest = hmac.digest(key.encode(), name.strip().casefold().encode(), hashlib.sha256)
+        number, coat = divmod(int.from_bytes(digest), len(coats))
         number, breed = divmod(number, len(breeds))
-        number, tail = divmod(number, 90)
-        made = f"{coats[coat]} {breeds[breed]} {tail + 10}"
-        while made in found.values():
+        number, tail = divmod(number, 90)  # 10 to 99: two digits
+        pseudonym = f"{coats[coat]} {breeds[breed]} {tail + 10}"
+        while pseudonym in by_name.values():
             number, tail = divmod(number, 10)
-            made += str(tail)
-        found[name] = made
-    return found
+            pseudonym += str(tail)
+        by_name[name] = pseudonym
+    return by_name
 
 
 def renamed(entries: Iterable[LeaderboardEntry], names: dict[str, str]) -> list[LeaderboardEntry]:
@@ -217,7 +221,7 @@ def as_csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def no_formula(text: str) -> str:
-    """Return a text that a spreadsheet takes for a text."""
+    """Return a text that no spreadsheet takes for a formula."""
     return f"'{text}" if text.startswith(tuple("=+-@\t\r")) else text
 
 
@@ -260,4 +264,5 @@ def to_text(entries: list[LeaderboardEntry]) -> str:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
+    """Return a figure as text; a dash if it was not measured."""
     return "–" if value is None else f"{value:.{digits}f}"

@@ -14,7 +14,9 @@ from ewe_explore.pages import render
 
 
 class LeaderboardColumn(NamedTuple):
-    """A column. first: the sort order of the first click."""
+    """A column. name: its key, which a cell has, too. head, unit: what the page shows. first: the sort order of the
+    first click.
+    """
 
     name: str
     head: str
@@ -37,6 +39,7 @@ class LeaderboardRow(NamedTuple):
     cells: list[LeaderboardCell]
 
 
+BAR_MARGIN = 1.04  # 4 % of space to the right of the longest bar
 COLUMNS = (
     LeaderboardColumn("rank", "#", "", "ascending"),
     LeaderboardColumn("name", "server", "", "ascending"),
@@ -51,7 +54,8 @@ COLUMNS = (
 def to_html(entries: list[LeaderboardEntry], title: str = "") -> str:
     """Return the page of a leaderboard as HTML."""
     rows = standings(entries)
-    most = max([1.0, *(row.entry.high for row in rows)]) * 1.04  # the rate at the right end of the bars
+    # The rate at the right end of the bars. The mark of the reference, which has rate 1, has to be in the picture.
+    max_rate = max([1.0, *(row.entry.high for row in rows)]) * BAR_MARGIN
     latest = max(entry.began for entry in entries)
     return render(
         "ewe_classroom",
@@ -60,10 +64,10 @@ def to_html(entries: list[LeaderboardEntry], title: str = "") -> str:
         when=datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=COLUMNS,
         rows=[row_of(row) for row in rows],
-        missing=len(entries) - len(rows),
+        missing=len(entries) - len(rows),  # the servers without a speed
         references=sorted({row.entry.reference for row in rows}),
         claims=sorted({row.entry.claim for row in rows}),
-        share=lambda rate: f"{100 * rate / most:.1f}%",
+        share=lambda rate: f"{100 * rate / max_rate:.1f}%",
     )
 
 

@@ -104,6 +104,7 @@ def read_rules(path: Path | None) -> MarkRules:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise ConfigError(f"--rules: {path}: {reason}") from None
     late = part_of(path, table, "late")
+    # An unknown key is an error: a rule with a wrong name would otherwise have no effect.
     for where, keys, known in (("", table, KEYS), ("[late] ", late, LATE_KEYS)):
         for key in keys:
             if key not in known:
@@ -126,7 +127,7 @@ def read_rules(path: Path | None) -> MarkRules:
 
 
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a table of the rules; an absent one is empty. Raises ConfigError."""
+    """Return a table within the rules, such as [late]; an absent one is empty. Raises ConfigError."""
     part = table.get(name, {})
     if not isinstance(part, dict):
         raise ConfigError(f"--rules: {path}: {name} is a table: write [{name}], and its rules below")
@@ -134,7 +135,8 @@ def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def rule_number(path: Path, name: str, value: object, maximum: float = MAX_POINTS) -> float:
-    """Return a number of the rules. Raises ConfigError."""
+    """Return the value of a rule, which is a number from 0 to `maximum`. Raises ConfigError."""
+    # In Python a bool is an int, but `true` is no number of points.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= maximum:
         raise ConfigError(f"--rules: {path}: {name} is a number from 0 to {maximum:g}, not {value!r}")
     return float(value)
@@ -152,7 +154,10 @@ def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
-    """Return the mark of one student. points: those of the lab's checks."""
+    """Return the mark of one student by the formula of this module.
+
+    points: those of the lab's checks. manual: the lecturer's points by name; None is missing, and counts as 0.
+    """
     automatic_max = rules.points if rules.points is not None else points
     max_score = float(graded.report["max_score"]) if graded.report else points
     automatic = automatic_max * graded.score / max_score if max_score else 0.0
@@ -163,15 +168,16 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
     max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
+        # Half a step is rounded up; round() would take the even one. min(): the maximum may lie between two steps.
         total = min(max_points, math.floor(total / rules.round_to + 0.5) * rules.round_to)
     return Mark(
         graded,
-        automatic,
-        manual,
-        days,
-        penalty,
-        None if graded.grader_failed else round(total, 2),
-        max_points,
+        automatic=automatic,
+        manual=manual,
+        late_days=days,
+        penalty=penalty,
+        total=None if graded.grader_failed else round(total, 2),
+        max_points=max_points,
     )
 
 
@@ -181,7 +187,7 @@ def late_days(graded: GradedHandIn, rules: MarkRules) -> int:
     days = 0
     if rules.due is not None and hand_in.sent is not None:
         days = max(0, math.ceil((hand_in.sent - rules.due).total_seconds() / DAY_S))
-    elif hand_in.late:  # Canvas says that it is late, and not how much
+    elif hand_in.late:  # Canvas says only that the submission is late, not by how many days
         days = 1
     extended = {normalized(name): days for name, days in rules.extensions.items()}
     return max(0, days - rules.free_days - extended.get(normalized(hand_in.name), 0))
@@ -198,15 +204,16 @@ def read_manual(
     if not rules.manual:
         return {}
     path = directory / MANUAL_FILE
-    heads = {f"{name} (of {most:g})": name for name, most in rules.manual.items()}
-    there = table_of(path) if path.exists() else []
-    if there and "key" not in there[0]:
+    heads = {f"{name} (of {maximum:g})": name for name, maximum in rules.manual.items()}
+    rows_of_file = table_of(path) if path.exists() else []
+    if rows_of_file and "key" not in rows_of_file[0]:
         raise ConfigError(f"{path} has no column 'key': give it this head again, or delete the file")
-    rows = {row["key"]: row for row in there if row["key"]}
-    found: dict[str, dict[str, float | None]] = {}
+    rows = {row["key"]: row for row in rows_of_file if row["key"]}
+    marks_by_key: dict[str, dict[str, float | None]] = {}
     for each in results:
+        # setdefault() adds a missing student, and below a missing column, to the rows that are written back.
         row = rows.setdefault(each.hand_in.key, {"key": each.hand_in.key, "name": each.hand_in.name})
-        found[each.hand_in.key] = {
+        marks_by_key[each.hand_in.key] = {
             name: entered_mark(path, each.hand_in.name, name, row.setdefault(head, ""), rules.manual[name])
             for head, name in heads.items()
         }
@@ -214,11 +221,14 @@ def read_manual(
     write_if_new(
         path, as_csv(columns, ([row.get(column, "") for column in columns] for row in rows.values()))
     )
-    return found
+    return marks_by_key
 
 
 def entered_mark(path: Path, student: str, name: str, text: str, maximum: float) -> float | None:
-    """Return a mark that a person has entered. Raises ConfigError."""
+    """Return the number in a cell that a person has filled in; None if the cell is empty. Raises ConfigError.
+
+    name: of the manual mark, for the message. maximum: its points.
+    """
     # A spreadsheet may put an apostrophe before a number, or write a decimal comma.
     text = text.strip().lstrip("'").replace(",", ".")
     if not text:
@@ -230,11 +240,16 @@ def entered_mark(path: Path, student: str, name: str, text: str, maximum: float)
 
 
 def table_of(path: Path) -> list[dict[str, str]]:
-    """Read a table with one line of heads, as platforms and spreadsheets write it. Raises ConfigError."""
+    """Read a table with one line of heads, as platforms and spreadsheets write it; return its rows: head -> cell.
+
+    Raises ConfigError.
+    """
     try:
         text = decoded(path.read_bytes())
-        first = text.partition("\n")[0]
-        delimiter = max(",;\t", key=first.count)
+        # Where a comma separates decimals, a spreadsheet separates cells by semicolons.
+        head_line = text.partition("\n")[0]
+        delimiter = max(",;\t", key=head_line.count)
+        # A short row gets empty cells. The surplus cells of a long row come as a list, below the head "".
         rows = list(
             csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restkey="", restval="")
         )
@@ -256,7 +271,7 @@ def decoded(data: bytes) -> str:
 
 
 def write_if_new(path: Path, text: str) -> None:
-    """Write a file if its contents change. Raises ConfigError."""
+    """Write a file, unless it has these contents already. Raises ConfigError."""
     try:
         data = text.encode("utf-8")
         if not path.exists() or path.read_bytes() != data:
@@ -266,12 +281,13 @@ def write_if_new(path: Path, text: str) -> None:
 
 
 def shown_number(value: float | None) -> str:
-    """Return a mark as text, without zeros that say nothing."""
+    """Return a mark as text: 7.5 rather than 7.50; "" for None."""
     return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def to_csv(marks: list[Mark], rules: MarkRules) -> str:
-    """Return the table of the class: one line for each student, in the order of the submissions."""
+    """Return the table of the class as CSV: one line for each student, in the order of the submissions."""
+    # The first column is the name already.
     identity = list(
         dict.fromkeys(key for mark in marks for key in mark.graded.hand_in.identity if key != "name")
     )
@@ -298,12 +314,12 @@ def failed_checks(graded: GradedHandIn) -> list[str]:
 
 
 def page_of(graded: GradedHandIn) -> str:
-    """Return the path of a student's page below the results' directory."""
+    """Return the path of a student's page below the results' directory; "" if the student has none."""
     return f"students/{graded.hand_in.key}/report.html" if graded.report else ""
 
 
 def remark(mark: Mark) -> str:
-    """Return what a lecturer must know about a mark."""
+    """Return what a lecturer must know about a mark, in one line; "" if nothing."""
     graded = mark.graded
     refused = str(graded.report.get("refused") or "") if graded.report else ""
     parts = [graded.problem or refused, "manual marks are missing" if mark.lacks_manual_mark else ""]
@@ -336,8 +352,8 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     """
     rows = table_of(path)
     heads = list(rows[0]) if rows else []
-    who = next((head for head in IDENTITY_COLUMNS if head in heads), None)
-    if who is None:
+    identity_head = next((head for head in IDENTITY_COLUMNS if head in heads), None)
+    if identity_head is None:
         raise ConfigError(
             f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
         )
@@ -349,20 +365,21 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
             f" --column: {', '.join(heads)}"
         )
     by_identity = {
-        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[who], "")): mark for mark in marks
+        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[identity_head], "")): mark
+        for mark in marks
     }
-    by_identity.pop("", None)
-    maxima = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
-    found = set()
+    by_identity.pop("", None)  # a student without this fact must not match an empty cell
+    maximum_heads = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
+    written = set()  # id() of each mark: a Mark contains dictionaries, so it has no hash
     above = []
-    possible = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
+    canvas_maximum = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
     for row in rows:
-        if (mark := by_identity.get(normalized(row[who]))) is not None:
-            found.add(id(mark))
-            most = number_in(next((row[head] for head in maxima if head in row), possible))
-            if most is not None and mark.total is not None and mark.total > most:
+        if (mark := by_identity.get(normalized(row[identity_head]))) is not None:
+            written.add(id(mark))
+            maximum = number_in(next((row[head] for head in maximum_heads if head in row), canvas_maximum))
+            if maximum is not None and mark.total is not None and mark.total > maximum:
                 name = mark.graded.hand_in.name
-                above.append(f"{name} {shown_number(mark.total)} of {shown_number(most)}")
+                above.append(f"{name} {shown_number(mark.total)} of {shown_number(maximum)}")
             row[column] = shown_number(mark.total)  # empty if the grader has failed
             if MOODLE_COMMENTS_COLUMN in row:
                 row[MOODLE_COMMENTS_COLUMN] = no_formula(comment(mark))
@@ -370,12 +387,15 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     writer = csv.DictWriter(out, heads, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
-    missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in found]
+    missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in written]
     return FilledTable(out.getvalue(), missing, above)
 
 
 def number_in(text: str) -> float | None:
-    """Return the number of a cell, as a platform or a spreadsheet writes it; None for any other text."""
+    """Return the number of a cell, as a platform or a spreadsheet writes it; None for any other text.
+
+    The number may follow an apostrophe, and may have a decimal comma. NaN and infinity are no numbers here.
+    """
     try:
         value = float(text.strip().lstrip("'").replace(",", "."))
     except ValueError:
@@ -384,7 +404,7 @@ def number_in(text: str) -> float | None:
 
 
 def comment(mark: Mark) -> str:
-    """Return a student's feedback in a few lines: the failed checks with their causes."""
+    """Return a student's feedback in a few lines: the failed checks with causes, or why nothing was graded."""
     if mark.graded.problem or not mark.graded.report:
         return mark.graded.problem
     lines = [f"{shown_number(mark.automatic)} points for the checks."]

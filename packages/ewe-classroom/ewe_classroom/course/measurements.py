@@ -58,6 +58,7 @@ class Measurements:
     more: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
+        """Write the file that load() reads. Raises OSError."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
@@ -65,8 +66,9 @@ def load(path: Path) -> Measurements:
     """Read a file of measurements. Raises ConfigError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        table.setdefault("program_ms", {})
+        table.setdefault("program_ms", {})  # a file may lack it, since not every lab has programs
         for key in ("rate", "time_ms", "tasks", "memory_kib", "program_ms"):
+            # JSON has turned the numbers of clients into strings.
             table[key] = {int(clients): value for clients, value in table[key].items()}
         return Measurements(**table)
     except OSError as reason:
@@ -78,21 +80,20 @@ def load(path: Path) -> Measurements:
 def measure(
     lab: str, start_command: StartCommand, workers: int, say: Callable[[str], None], *, what: str = "server"
 ) -> Measurements:
-    """Measure the figures of a lab (`measures` in lab.toml). say: called with each step.
+    """Measure the figures of a lab. say: called with each step.
 
-    Raises ConfigError, NotStarted.
+    what: the object to measure (`measures` in lab.toml): "server", "caching", "engine", or "data". For "data", the
+    command is the path of a file of runs. Raises ConfigError, NotStarted.
     """
+    # The figures of a server, which an engine and a file of runs do not have.
+    none = Measurements(lab, workers=1, rate={}, time_ms={}, tasks={}, memory_kib={}, cpu_us=0.0)
     if what == "engine":
-        return Measurements(
-            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(start_command, say)
-        )
+        return replace(none, more=other_measurements.of_engine(start_command, say))
     if what == "data":
-        return Measurements(
-            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_data(Path(start_command.command[0]), say)
-        )
+        return replace(none, more=other_measurements.of_data(Path(start_command.command[0]), say))
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
-        directory.chmod(0o755)
+        directory.chmod(0o755)  # as root, the server may take another account, which has to read its files
         port = processes.free_port()
         with Subject(
             start_command, ServedFiles(directory), workers, SandboxLimits(), port, directory / "output"
@@ -102,40 +103,40 @@ def measure(
 
 
 def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None]) -> Measurements:
-    """Return the figures of a server that runs."""
+    """Return the figures of a server that runs. Raises ConfigError if it does not answer."""
     port = subject.port
-    rates, times, tasks, memory = {}, {}, {}, {}
-    answers = 0
-    cpu = cpu_seconds(subject)
+    rates, times_ms, tasks, memory_kib = {}, {}, {}, {}
+    all_responses = 0
+    cpu_s_before = cpu_seconds(subject)
     for clients in CLIENT_COUNTS:
         responses, response_s, duration_s = closed_loop(port, clients)
         if not responses:
             raise ConfigError(
                 f"no response in {RESPONSE_TIMEOUT_S:g} s with {clients} clients: is this the server of the lab?"
             )
-        rates[clients], times[clients] = (
-            round(responses / duration_s, 1),
-            round(response_s / responses * 1000, 3),
-        )
-        answers += responses
-        say(f"{clients:3} clients: {rates[clients]:8.1f} responses/s, {times[clients]:8.3f} ms each")
-    cpu = cpu_seconds(subject) - cpu
-    programs = {}
+        rates[clients] = round(responses / duration_s, 1)
+        times_ms[clients] = round(response_s / responses * 1000, 3)
+        all_responses += responses
+        say(f"{clients:3} clients: {rates[clients]:8.1f} responses/s, {times_ms[clients]:8.3f} ms each")
+    # Taken before the programs run: the CPU time of a response is that of a file.
+    cpu_us = round((cpu_seconds(subject) - cpu_s_before) / all_responses * 1e6, 1)
+    program_ms = {}
     if lab in PROGRAMS:
         responses, response_s, _ = closed_loop(port, 1, PROGRAMS[lab])
         if not responses:
             raise ConfigError(f"no response of the program {PROGRAMS[lab]}: is this the server of the lab?")
-        programs[1] = round(response_s / responses * 1000, 3)
-        say(f"  1 client of a program: {programs[1]:8.3f} ms each")
+        program_ms[1] = round(response_s / responses * 1000, 3)
+        say(f"  1 client of a program: {program_ms[1]:8.3f} ms each")
     for count in IDLE_CONNECTION_COUNTS:
         stalled = [hold(port) for _ in range(count)]
         time.sleep(SETTLE_S)
         tasks[count] = sum(each.num_threads() for each in family(subject))
-        memory[count] = sum(each.memory_full_info().pss for each in family(subject)) // 1024
+        # A page of memory that n processes share counts as 1/n in each one's proportional set size.
+        memory_kib[count] = sum(each.memory_full_info().pss for each in family(subject)) // 1024
         for each in stalled:
             each.close()
-        say(f"{count:3} stalled: {tasks[count]:8} threads, {memory[count]:8} KiB")
-    return Measurements(lab, workers, rates, times, tasks, memory, round(cpu / answers * 1e6, 1), programs)
+        say(f"{count:3} stalled: {tasks[count]:8} threads, {memory_kib[count]:8} KiB")
+    return Measurements(lab, workers, rates, times_ms, tasks, memory_kib, cpu_us, program_ms)
 
 
 class OkAnswer:
@@ -144,7 +145,11 @@ class OkAnswer:
     begins = b""
 
     def feed(self, data: bytes) -> bool:
-        if len(self.begins) < STATUS_DIGITS.stop:
+        """Take the next bytes, b"" at the connection's end; return whether the answer is complete.
+
+        Raises WrongAnswer.
+        """
+        if len(self.begins) < STATUS_DIGITS.stop:  # the status line may come in several pieces
             self.begins += data[: STATUS_DIGITS.stop]
         if not data and self.begins[STATUS_DIGITS] != b"200":
             raise WrongAnswer("not 200")
@@ -152,7 +157,10 @@ class OkAnswer:
 
 
 def closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> tuple[int, float, float]:
-    """Have clients ask again and again; return responses, the sum of their times, and the duration, in seconds."""
+    """Let clients ask again and again for CLOSED_LOOP_S.
+
+    Return the number of responses, the sum of their times in seconds, and the duration of the loop in seconds.
+    """
     load = ClosedLoad(
         ("127.0.0.1", port),
         REQUEST % path.encode(),
@@ -168,21 +176,25 @@ def closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> tuple[in
 def hold(port: int) -> socket.socket:
     """Return a connection on which half a request was sent."""
     client = socket.create_connection(("127.0.0.1", port), RESPONSE_TIMEOUT_S)
-    client.sendall(REQUEST[:3])
+    client.sendall(REQUEST[:3])  # `GET`: no server can answer yet
     return client
 
 
 def family(subject: Subject) -> list[psutil.Process]:
-    """Return the processes of a server."""
+    """Return the processes of a server that have not ended yet."""
     found = []
     for pid in subject.running():
         try:
             found.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
+        except psutil.NoSuchProcess:  # it has ended since running() found it
             pass
     return found
 
 
 def cpu_seconds(subject: Subject) -> float:
     """Return the CPU time of a server, its ended children's included."""
-    return sum(sum(each.cpu_times()[:4]) for each in family(subject))
+    total_s = 0.0
+    for each in family(subject):
+        times = each.cpu_times()
+        total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s

@@ -32,23 +32,27 @@ def solution(text: str) -> str:
 
 
 def starter(text: str) -> str:
-    """Return the starter in a source. Raises SourceError."""
+    """Return the starter in a source, with its own parts no longer comments. Raises SourceError."""
     lines = []
     for number, (part, line) in enumerate(parts(text), 1):
-        if part == "starter" and line.strip():
-            found = COMMENT.fullmatch(line.rstrip("\n"))
-            if found is None:
+        if part == "starter" and line.strip():  # an empty line has no comment mark
+            comment = COMMENT.fullmatch(line.rstrip("\n"))
+            if comment is None:
                 raise SourceError(
                     f"line {number}: a line of the starter must be a comment: {line.strip()[:60]}"
                 )
-            line = f"{found[1]}{found[2]}".rstrip() + "\n"
+            indent, code = comment.groups()
+            line = f"{indent}{code}".rstrip() + "\n"
         if part != "solution":
             lines.append(line)
     return "".join(lines)
 
 
 def parts(text: str) -> list[tuple[str, str]]:
-    """Return each line but the markers with its part: "solution", "starter", or "" for both."""
+    """Return (part, line) for each line but the markers. The part is "solution", "starter", or "" for both.
+
+    Raises SourceError.
+    """
     found = []
     part = ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
@@ -56,8 +60,9 @@ def parts(text: str) -> list[tuple[str, str]]:
         if mark is None:
             found.append((part, line))
             continue
-        before = {"solution": ("",), "starter": ("solution",), "end": ("solution", "starter")}[mark[1]]
-        if part not in before:
+        # The parts in which each marker may stand. A block has no block inside; its starter part may be missing.
+        allowed_in = {"solution": ("",), "starter": ("solution",), "end": ("solution", "starter")}[mark[1]]
+        if part not in allowed_in:
             raise SourceError(f"line {number}: --- {mark[1]} where {part or 'no block'} was open")
         part = "" if mark[1] == "end" else mark[1]
     if part:

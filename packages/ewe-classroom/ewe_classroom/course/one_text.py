@@ -32,12 +32,12 @@ class TextError(ValueError):
 def text_for(
     language: str, text: str, words: Mapping[str, Mapping[str, str]], languages: tuple[str, ...]
 ) -> str:
-    """Return the text for one language. Raises TextError.
+    """Return the text for one language, without marks. Raises TextError.
 
     words: word -> language -> its form. languages: the names that a mark may have.
     """
     lines = []
-    shown = True
+    shown = True  # whether the present part is for this language
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         mark = PART.fullmatch(line)
         if mark is None:
@@ -54,7 +54,7 @@ def text_for(
 
 
 def filled(line: str, language: str, words: Mapping[str, Mapping[str, str]], number: int) -> str:
-    """Return a line with the words of a language."""
+    """Return a line with a language's form in place of each word. number: of the line, for TextError."""
 
     def form(match: re.Match[str]) -> str:
         forms = words.get(match[1], {})

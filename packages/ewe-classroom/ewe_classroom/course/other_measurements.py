@@ -33,33 +33,36 @@ SCRIPT = 'import json\nprint("Content-Type: application/json\\n")\nprint(json.du
 
 def of_caching(port: int) -> dict[str, float]:
     """Return the bytes and the median time of a response with the file, and of a 304. Raises ConfigError."""
-    etag, full = exchange(port, {})
+    etag, full_bytes = exchange(port, {})
     if not etag:
         raise ConfigError(f"the response for {REQUESTED_PATH} has no ETag: finish section 1 of the lab first")
-    found = {
-        "full_bytes": float(full),
-        "not_modified_bytes": float(exchange(port, {"If-None-Match": etag})[1]),
-    }
+    _, not_modified_bytes = exchange(port, {"If-None-Match": etag})
+    figures = {"full_bytes": float(full_bytes), "not_modified_bytes": float(not_modified_bytes)}
     for name, fields in (("full_ms", {}), ("not_modified_ms", {"If-None-Match": etag})):
-        times = []
+        times_s = []
         for _ in range(REQUEST_COUNT):
             began = time.perf_counter()
             exchange(port, fields)
-            times.append(time.perf_counter() - began)
-        found[name] = round(statistics.median(times) * 1000, 4)
-    return found
+            times_s.append(time.perf_counter() - began)
+        figures[name] = round(statistics.median(times_s) * 1000, 4)
+    return figures
 
 
 def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
-    """Request the file over a new connection; return its ETag, and the bytes of the head and the body."""
+    """Request the file over a new connection; return its ETag ("" if it has none) and the bytes of the response.
+
+    fields: more fields of the request's head. Raises ConfigError.
+    """
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         client.request("GET", REQUESTED_PATH, headers={**fields, "Connection": "close"})
         response = client.getresponse()
-        head = sum(len(name) + len(value) + 4 for name, value in response.getheaders())
-        return response.getheader("ETag") or "", len(
-            f"HTTP/1.1 {response.status} {response.reason}"
-        ) + 4 + head + len(response.read())
+        # http.client does not keep the bytes of the head. They follow from its parts: a CRLF ends the status line,
+        # each field, and the head.
+        status_line = f"HTTP/1.1 {response.status} {response.reason}\r\n"
+        fields_bytes = sum(len(f"{name}: {value}\r\n") for name, value in response.getheaders())
+        response_bytes = len(status_line) + fields_bytes + len("\r\n") + len(response.read())
+        return response.getheader("ETag") or "", response_bytes
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"the server does not answer: {error}") from None
     finally:
@@ -67,64 +70,77 @@ def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
 
 
 def of_engine(start_command: StartCommand, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the times of an engine's first response, of a later one, and of a new process. Raises ConfigError."""
+    """Return the times of an engine's first response, of a later one, and of a new process. Raises ConfigError.
+
+    say: called with a line for each figure.
+    """
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         scripts = Scripts(Path(name))
         path = scripts.write("hello.py", SCRIPT)
-        wanted = subprocess.run([sys.executable, path], capture_output=True, check=True).stdout
-        with EngineSubject(start_command, scripts, 1, SandboxLimits(), 0, Path(name) / "output") as subject:
-            times = []
-            for _ in range(REQUEST_COUNT + 1):
+        expected = subprocess.run([sys.executable, path], capture_output=True, check=True).stdout
+        # port=0: an engine has no port. It gets its requests over sockets that it inherits.
+        with EngineSubject(
+            start_command, scripts, workers=1, limits=SandboxLimits(), port=0, output=Path(name) / "output"
+        ) as subject:
+            times_s = []
+            for _ in range(1 + REQUEST_COUNT):  # the first response includes the start of the engine
                 began = time.perf_counter()
                 try:
                     answer = subject.driver().ask(path)
                 except Exception as error:
                     raise ConfigError(f"the engine does not answer: {error}; grade it first") from None
-                times.append(time.perf_counter() - began)
-                if answer.output != wanted:
+                times_s.append(time.perf_counter() - began)
+                if answer.output != expected:
                     raise ConfigError(f"the engine answers {answer.output[:60]!r}: grade it first")
-        processes = []
+        process_times_s = []
         for _ in range(PROCESS_COUNT):
             began = time.perf_counter()
             subprocess.run([sys.executable, path], capture_output=True, check=True)
-            processes.append(time.perf_counter() - began)
-    found = {
-        "first_ms": round(times[0] * 1000, 3),
-        "again_ms": round(statistics.median(times[1:]) * 1000, 4),
-        "process_ms": round(statistics.median(processes) * 1000, 3),
+            process_times_s.append(time.perf_counter() - began)
+    figures = {
+        "first_ms": round(times_s[0] * 1000, 3),
+        "again_ms": round(statistics.median(times_s[1:]) * 1000, 4),
+        "process_ms": round(statistics.median(process_times_s) * 1000, 3),
     }
-    for key, value in found.items():
+    for key, value in figures.items():
         say(f"{key:12} {value:10.3f}")
-    return found
+    return figures
 
 
 def of_data(path: Path, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the figures of a file of runs that the lab's questions use. Raises ConfigError."""
+    """Return the figures of a file of runs that the lab's questions use. Raises ConfigError.
+
+    A run of kind "closed" has a number of clients that ask again and again. A run of kind "open" has a rate of
+    requests, which arrive whether or not the earlier ones were answered.
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["format"] != FORMAT:
             raise ValueError(table["format"])
-        closed = [run for run in table["runs"] if run["kind"] == "closed"]
-        opened = [run for run in table["runs"] if run["kind"] == "open"]
-        most = max(run["clients"] for run in closed)
-        fastest = max(run["rate_wanted"] for run in opened)
-        found = {
-            "alone_ms": middle(closed, "mean_ms", "clients", 1),
-            "most_clients": float(most),
-            "most_rate": middle(closed, "rate", "clients", most),
-            "best_rate": max(middle(closed, "rate", "clients", run["clients"]) for run in closed),
-            "open_rate": middle(opened, "rate", "rate_wanted", fastest),
-            "open_ms": middle(opened, "mean_ms", "rate_wanted", fastest),
+        closed_runs = [run for run in table["runs"] if run["kind"] == "closed"]
+        open_runs = [run for run in table["runs"] if run["kind"] == "open"]
+        max_clients = max(run["clients"] for run in closed_runs)
+        max_rate = max(run["rate_wanted"] for run in open_runs)
+        figures = {
+            "alone_ms": middle(closed_runs, "mean_ms", "clients", 1),
+            "most_clients": float(max_clients),
+            "most_rate": middle(closed_runs, "rate", "clients", max_clients),
+            "best_rate": max(middle(closed_runs, "rate", "clients", run["clients"]) for run in closed_runs),
+            "open_rate": middle(open_runs, "rate", "rate_wanted", max_rate),
+            "open_ms": middle(open_runs, "mean_ms", "rate_wanted", max_rate),
         }
     except OSError as reason:
         raise ConfigError(f"cannot read {path}: {reason.strerror}; python3 measure.py makes it") from None
     except (ValueError, TypeError, KeyError, statistics.StatisticsError):
         raise ConfigError(f"{path}: not a complete file of runs; python3 measure.py makes one") from None
-    for key, value in found.items():
+    for key, value in figures.items():
         say(f"{key:12} {value:10.3f}")
-    return found
+    return figures
 
 
-def middle(runs: list[dict[str, float]], figure: str, key: str, level: float) -> float:
-    """Return the median of a figure over the repetitions of one load level."""
-    return round(statistics.median(run[figure] for run in runs if run[key] == level), 4)
+def middle(runs: list[dict[str, float]], figure: str, load: str, level: float) -> float:
+    """Return the median of a figure over the repetitions of one load level.
+
+    load: the key of the load in a run, "clients" or "rate_wanted". Raises StatisticsError if no run has the level.
+    """
+    return round(statistics.median(run[figure] for run in runs if run[load] == level), 4)

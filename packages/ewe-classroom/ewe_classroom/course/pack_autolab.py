@@ -98,6 +98,7 @@ def autolab(plan: PackPlan) -> Files:
     copies them and the hand-in into one directory, and runs make there.
     """
     name = plan.lab.name
+    # Autolab takes one file from a student. Several files come as an archive, which MAKEFILE unpacks.
     handin = plan.handed_in[0] if len(plan.handed_in) == 1 and not plan.own else "handin.tar"
     driver = DRIVER.format(ewe=EWE, command=plan.command("--autolab", '"$grader/given"'), zero=ZERO)
     assessment = {
@@ -126,7 +127,8 @@ def autolab(plan: PackPlan) -> Files:
 def settings(plan: PackPlan, handin: str) -> str:
     """Return the properties of an assessment, as `Export assessment` writes them. JSON is also YAML.
 
-    Autolab refuses a score of a problem that it does not know, so each check is one.
+    handin: the name that Autolab gives to the file of a student. Autolab refuses the score of a problem that it
+    does not know, so each check is a problem.
     """
     problems = [
         {
@@ -137,7 +139,8 @@ def settings(plan: PackPlan, handin: str) -> str:
         }
         for item in plan.checks
     ]
-    columns = [{"hdr": "Points"}, {"hdr": "Failed checks", "asc": 1}]  # of formats.to_autolab
+    # The scoreboard's columns, in the order of the figures of formats.to_autolab. asc: the lowest comes first.
+    columns = [{"hdr": "Points"}, {"hdr": "Failed checks", "asc": 1}]
     table = {
         "general": {
             "name": plan.lab.name, "display_name": plan.lab.title, "description": plan.lab.summary,

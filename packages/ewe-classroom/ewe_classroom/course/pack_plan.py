@@ -13,14 +13,15 @@ from ewe_classroom.grader import scheme
 
 # Packages of Debian and Ubuntu for a language.
 TOOLS = {"c": "gcc libc6-dev make", "go": "golang-go"}
-GRADING_S = 300  # the installation, a build and a run, each with its own limit
+# The time that a platform gives a pack: for the installation, a build and a run, which have shorter limits.
+GRADING_S = 300
 
 Files = dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The parts of a pack. own: given files that students may replace.
+    """The parts of a pack. own: given files that students may replace by their own ones.
 
     seeded: grade each student with the numbers of a seed (seeds.py), which is the student's name on the platform.
     """
@@ -52,7 +53,7 @@ class PackPlan:
         words += [f"--work {name}" for name in self.handed_in]
         words += [f"--given {given}"] if self.variant.given else []
         words += [f"--own {name}" for name in self.own]
-        # The Makefile by its name: make would read a GNUmakefile first.
+        # Name the pack's Makefile: make would prefer a GNUmakefile, which a student may have sent.
         build = "make -f Makefile" if self.variant.build == "make" else self.variant.build
         words += [f"--build {shlex.quote(build)}"] if build else []
         return " ".join([*words, self.variant.grade])
@@ -63,10 +64,12 @@ class PackPlan:
         return {f"{folder}/{name}": texts[name].encode() for name in self.variant.given}
 
     def starter_files(self, folder: str) -> Files:
+        """Return what a student begins with: the starters, and the lab's own files."""
         return {
             f"{folder}/{name}": text.encode()
             for name, text in self.lab.files(self.variant, solved=False).items()
         }
 
     def wheel_files(self, folder: str) -> Files:
+        """Return the wheels, below a folder of the pack."""
         return {f"{folder}/{name}": content for name, content in self.wheels.items()}

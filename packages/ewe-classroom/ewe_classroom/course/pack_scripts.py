@@ -82,6 +82,7 @@ def root_script(command: str, *, source: str, result: str = "", before: str = ""
     submission. result: the file that the platform reads. before, after: more commands; $status is that of the
     grader.
     """
+    # A submission may contain a symbolic link with the name of the result: cp would write to the link's target.
     copy = f'rm -rf {result}\ncp "$private/result" {result} || exit 1\n' if result else ""
     return ROOT_SCRIPT.format(
         before=indented(before),
@@ -93,4 +94,5 @@ def root_script(command: str, *, source: str, result: str = "", before: str = ""
 
 
 def indented(lines: str) -> str:
+    """Return the lines as they stand in the function of ROOT_SCRIPT."""
     return "".join(f"    {line}\n" if line else "\n" for line in lines.splitlines())

@@ -55,6 +55,7 @@ def gradescope(plan: PackPlan) -> Files:
     22.04 with Python 3.10, which is too old for ewe, so setup.sh installs Python 3.11.
     """
     tools = f" {TOOLS[plan.variant.name]}" if plan.variant.name in TOOLS else ""
+    # If the first apt-get fails, the script goes on: install() says whether a suitable Python is there.
     setup = (
         "#!/usr/bin/env bash\nset -e\n"
         f"apt-get update && apt-get install -y python3-venv{tools} || echo 'apt-get failed; see above' >&2\n"
@@ -151,7 +152,10 @@ sys.exit(done.returncode if done.returncode else not Path("result.json").is_file
 
 
 def classroom50(plan: PackPlan) -> Files:
-    """Return the bundle of an assignment: CLASSROOM/autograders/ASSIGNMENT in the configuration repository."""
+    """Return the bundle of an assignment: CLASSROOM/autograders/ASSIGNMENT in the configuration repository.
+
+    autograder.py starts grade.sh in the student's checkout, with the directory of the bundle as its argument ($1).
+    """
     script = root_script(
         plan.command('--classroom50 "$private/result"', '"$bundle/given"', "$OWNER"),
         source='"$here"',
@@ -174,6 +178,7 @@ def prairielearn(plan: PackPlan) -> Files:
     https://docs.prairielearn.com/externalGrading/. It has no network, so the script installs from the pack.
     """
     info = {
+        # uuid5() computes it from the name, so each pack of this lab has the same one.
         "uuid": str(uuid.uuid5(NAMESPACE, f"ewe/{plan.lab.name}/{plan.variant.name}")),
         "title": plan.lab.title,
         "topic": "Concurrency",
@@ -196,6 +201,7 @@ def prairielearn(plan: PackPlan) -> Files:
     starter = plan.starter_files("clientFilesQuestion")
     text = plan.lab.in_language("text.md", plan.variant.name).strip()
     pictures = plan.lab.pictures(text, plan.variant.name)
+    # PrairieLearn serves the files of the question below a URL that it inserts for this variable.
     for name in pictures:
         text = text.replace(f"]({name})", f"]({{{{options.client_files_question_url}}}}/{name})")
     links = [
@@ -226,16 +232,16 @@ def devcontainer(plan: PackPlan) -> Files:
     build = f"{plan.variant.build} && " if plan.variant.build else ""
     command = f"{build}ewe-grade --lab {plan.lab.name} {plan.variant.grade}"
     wheels = ".devcontainer/wheels"
-    table: dict[str, object] = {
+    settings: dict[str, object] = {
         "name": f"ewe: {plan.lab.name}",
         "image": "mcr.microsoft.com/devcontainers/python:3.12",
         "postCreateCommand": f"pip install --no-index --find-links {wheels} ewe-classroom=={__version__}",
         "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(command)}",
     }
     if plan.variant.name == "go":
-        table["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
+        settings["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
     return {
-        ".devcontainer/devcontainer.json": (json.dumps(table, indent=4) + "\n").encode(),
+        ".devcontainer/devcontainer.json": (json.dumps(settings, indent=4) + "\n").encode(),
         **plan.wheel_files(wheels),
     }
 
@@ -252,7 +258,7 @@ SEEDED = ("gradescope", "github", "classroom50")  # the platforms that name the 
 
 
 def check(plan: PackPlan, platform: str) -> None:
-    """Raise ConfigError if the platform cannot grade in this way."""
+    """Raise ConfigError if the platform cannot grade in the way of the plan."""
     if plan.seeded and platform not in SEEDED:
         raise ConfigError(
             f"--seeded: {platform} gives a grader no student's name; choose {' or '.join(SEEDED)}"
@@ -261,6 +267,7 @@ def check(plan: PackPlan, platform: str) -> None:
         raise ConfigError(
             "prairielearn: no public image has both Python and Go; choose --language python or c"
         )
+    # The given files that are sources: a student may replace the code of an earlier lab, but not the build.
     replaceable = [name for name in plan.variant.given if name not in BUILD_FILES]
     for name in plan.own:
         if name not in replaceable:
@@ -275,7 +282,10 @@ def pack(plan: PackPlan, platform: str) -> Files:
 
 
 def write(files: Files, target: Path) -> list[Path]:
-    """Write a pack to a directory or to a zip file; return the written paths. Raises ConfigError."""
+    """Write a pack to a directory or to a zip file; return the written paths. Overwrite nothing.
+
+    Raises ConfigError if a file exists already or cannot be written.
+    """
     try:
         if target.suffix == ".zip":
             if target.exists():

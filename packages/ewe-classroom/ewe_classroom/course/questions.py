@@ -31,6 +31,7 @@ OPERATORS: dict[type, Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+MIN_TOLERANCE = TOLERANCE * 1e-9  # if the right answer is 0, 5 % of it would reject each rounding error
 FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "values": lambda table: table.values()}
 
 
@@ -45,7 +46,7 @@ class Question:
 
     def is_right(self, given: float) -> bool:
         """Return whether an answer is within TOLERANCE of the right one."""
-        return abs(given - self.answer) <= TOLERANCE * max(abs(self.answer), 1e-9)
+        return abs(given - self.answer) <= max(TOLERANCE * abs(self.answer), MIN_TOLERANCE)
 
 
 def questions(lab: Lab, measurements: Measurements) -> list[Question]:
@@ -53,15 +54,20 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
     if measurements.lab != lab.name:
         raise ConfigError(f"these measurements are of the lab {measurements.lab}, not of {lab.name}")
     values = asdict(measurements) | measurements.more
+
+    def filled(text: str) -> str:
+        """Return a text with the value of each expression in braces in its place."""
+        return EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), text)
+
     made = []
-    for each in lab.questions:
+    for template in lab.questions:
         try:
             made.append(
                 Question(
-                    EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), each["ask"]),
-                    evaluate(each["answer"], values),
-                    each["unit"],
-                    EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), each["because"]),
+                    filled(template["ask"]),
+                    evaluate(template["answer"], values),
+                    template["unit"],
+                    filled(template["because"]),
                 )
             )
         except ZeroDivisionError:
@@ -77,12 +83,15 @@ def shown(value: float) -> str:
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> float:
-    """Return the value of an expression. Raises ValueError if it contains anything but arithmetic."""
+    """Return the value of an expression. values: name -> figure, or table of figures (`rate[8]`).
+
+    Raises ValueError if the expression contains anything but arithmetic, and ZeroDivisionError.
+    """
     return float(value_of(ast.parse(text, mode="eval").body, values))
 
 
 def value_of(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """Return the value of a part of an expression."""
+    """Return the value of a part of an expression: a number, or a table that has a name. Raises ValueError."""
     match node:
         case ast.Constant(value=int() | float()):
             return node.value

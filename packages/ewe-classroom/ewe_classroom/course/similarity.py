@@ -44,7 +44,7 @@ def needs_copydetect() -> None:
 
 
 def with_equal_names(text: str, suffix: str) -> str:
-    """Return a source in Go with the same name in place of each name; a source in any other language unchanged.
+    """Return a source in Go with "V" in place of each name; a source in any other language unchanged.
 
     copydetect does this itself for the kinds of names that Pygments finds in Python and C, but not for that of Go.
     """
@@ -67,18 +67,19 @@ def similar(sources: dict[str, Path], starter: str, suffix: str) -> list[Similar
 
     from copydetect import CodeFingerprint, compare_files
 
-    given_text = with_equal_names(starter, suffix)
-    given = list(CodeFingerprint(f"starter{suffix}", WINDOW_CHARS, 1, fp=io.StringIO(given_text)).hashes)
-    marks = {}
+    # win_size=1 keeps the hash of each part. A larger window would keep only some of them, to save time.
+    starter_text = io.StringIO(with_equal_names(starter, suffix))
+    in_starter = list(CodeFingerprint(f"starter{suffix}", WINDOW_CHARS, win_size=1, fp=starter_text).hashes)
+    fingerprints = {}
     for name, path in sources.items():
         text = with_equal_names(path.read_bytes()[:MAX_SOURCE_BYTES].decode(errors="replace"), suffix)
-        # One copy for each student: a name of a file tells copydetect the language
-        marks[name] = CodeFingerprint(
-            f"{name}{suffix}", WINDOW_CHARS, 1, boilerplate=given, fp=io.StringIO(text)
+        # copydetect takes the language from the name of a file; no file of this name exists.
+        fingerprints[name] = CodeFingerprint(
+            f"{name}{suffix}", WINDOW_CHARS, win_size=1, boilerplate=in_starter, fp=io.StringIO(text)
         )
     pairs = []
-    for first, second in combinations(sorted(marks), 2):
-        _, shares, _ = compare_files(marks[first], marks[second])
-        if (share := max(shares)) >= MIN_SHARE:
+    for first, second in combinations(sorted(fingerprints), 2):
+        _, shares, _ = compare_files(fingerprints[first], fingerprints[second])
+        if (share := max(shares)) >= MIN_SHARE:  # the larger share is that of the shorter source
             pairs.append(SimilarPair(first, second, round(float(share), 2)))
     return sorted(pairs, key=lambda pair: (-pair.share, pair.first, pair.second))[:MAX_PAIRS]

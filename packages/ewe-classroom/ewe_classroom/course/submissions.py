@@ -37,6 +37,8 @@ MAX_FILES = 5000  # of one submission
 MAX_BYTES = 256 << 20  # of one submission
 MAX_STUDENTS = 5000
 MAX_DEPTH = 3  # folders within a submission
+MAX_KEY_CHARS = 60  # of a directory's name
+MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
 MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
@@ -82,7 +84,7 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     """Find the submissions in a folder. Raises ConfigError.
 
     work: the first file of the lab's work. A folder that is alone and has this file is a submission.
-    results: the results' directory, which is no submission if it lies in the folder.
+    results: the absolute path of the results' directory, which is no submission if it lies in the folder.
     """
     try:
         entries = sorted(
@@ -92,6 +94,7 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
         )
     except OSError as reason:
         raise ConfigError(f"{folder}: {reason.strerror}; name the folder with the submissions") from None
+    # An archive of a platform often contains one folder, which contains all submissions: enter it.
     while (
         len(entries) == 1
         and entries[0].is_dir()
@@ -115,7 +118,10 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
 
 
 def holds_students(directory: Path) -> bool:
-    """Return whether a folder that is alone holds folders, archives, or files with a platform's names."""
+    """Return whether a folder holds the submissions of a class, and is not itself the submission of one student.
+
+    It does if it holds folders, archives, or files with a platform's names, and is not a repository.
+    """
     found = [each for each in directory.iterdir() if each.name not in IGNORED_FOLDERS]
     return (
         any(
@@ -132,7 +138,8 @@ def holds_students(directory: Path) -> bool:
 def layout_of(folder: Path, entries: list[Path]) -> Layout:
     """Return the submissions of a folder by the layout that most of its names show.
 
-    An entry of another kind, such as a table that the lecturer has put there, becomes a row of the class.
+    An entry of another kind, such as a table that the lecturer has put there, becomes a row of the class. The most
+    particular names are tried first, since a directory of any name fits the last layout.
     """
     if (folder / "submission_metadata.yml").is_file():
         return Layout("gradescope", gradescope(folder))
@@ -152,7 +159,7 @@ def layout_of(folder: Path, entries: list[Path]) -> Layout:
 
 
 def partition_entries(entries: list[Path], fits: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
-    """Return the entries that fit, and the others."""
+    """Return the entries for which `fits` is true, and the others."""
     own = [each for each in entries if fits(each)]
     return own, [each for each in entries if each not in own]
 
@@ -165,6 +172,7 @@ def moodle(entries: list[Path]) -> list[HandIn]:
         assert match is not None  # layout_of() has looked
         number = match["id"]
         identity = {"Identifier": f"Participant {number}", "Full name": match["name"]}
+        # Moodle may put all files into one folder: a student then has several entries with the same number.
         each = found.setdefault(number, HandIn(match["name"], f"{match['name']} {number}", identity=identity))
         each.source.append((path, match["file"] if path.is_file() else ""))
     return list(found.values())
@@ -173,7 +181,7 @@ def moodle(entries: list[Path]) -> list[HandIn]:
 def canvas(entries: list[Path]) -> list[HandIn]:
     """Return Canvas's submissions; of a file that was sent again, the last one counts."""
     found: dict[str, HandIn] = {}
-    newest: dict[tuple[str, str], int] = {}
+    newest: dict[tuple[str, str], int] = {}  # student, file -> how many times it was sent again (-1, -2, ...)
     for path in entries:
         match = CANVAS.fullmatch(path.name)
         assert match is not None  # layout_of() has looked
@@ -188,22 +196,23 @@ def canvas(entries: list[Path]) -> list[HandIn]:
         each.late = each.late or match["late"] is not None
         if number >= newest.get((student, name), -1):
             newest[student, name] = number
-            each.source = [(file, called) for file, called in each.source if called != name] + [(path, name)]
+            others = [(file, file_name) for file, file_name in each.source if file_name != name]
+            each.source = [*others, (path, name)]
     return list(found.values())
 
 
 def gradescope(folder: Path) -> list[HandIn]:
     """Return Gradescope's submissions. submission_metadata.yml has the names, the addresses and the times.
 
-    Only these lines of the file are read, and each submission has its own directory.
+    A small part of YAML is enough for these lines, so no library is needed. Each submission has its own directory.
     """
     found = []
     text = (folder / "submission_metadata.yml").read_text(encoding="utf-8", errors="replace")
     for part in re.split(r"^(?=submission_\d+:)", text, flags=re.MULTILINE):
         if not (match := GRADESCOPE.match(part)):
             continue
-        people = [yaml_value(part, key) for key in ("name", "sid", "email")]
-        name, number, address = people
+        # Of a group, the file names several people: the first one stands for the group.
+        name, number, address = (yaml_value(part, key) for key in ("name", "sid", "email"))
         sent = time_of(yaml_value(part, "created_at"))
         identity = {"Name": name, "SID": number, "Email": address}
         directory = folder / match[1]
@@ -215,7 +224,7 @@ def gradescope(folder: Path) -> list[HandIn]:
 
 
 def yaml_value(text: str, key: str) -> str:
-    """Return the first value of a key, as Gradescope writes it: `:key: value`, quoted or not."""
+    """Return the first value of a key, as Gradescope writes it: `:key: value`, quoted or not; "" if absent."""
     match = re.search(rf"^[ -]*:{key}:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
     value = match[1] if match else ""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
@@ -236,7 +245,7 @@ def time_of(text: str) -> datetime | None:
 
 
 def github(folder: Path, directories: list[Path]) -> list[HandIn]:
-    """Return the repositories of GitHub Classroom: ASSIGNMENT-ACCOUNT in ASSIGNMENT-submissions.
+    """Return the submissions of GitHub Classroom: repositories ASSIGNMENT-ACCOUNT in ASSIGNMENT-submissions.
 
     The time is that of the last commit.
     """
@@ -278,7 +287,10 @@ def last_commit(repository: Path) -> datetime | None:
 
 
 def folders(entries: list[Path]) -> list[HandIn]:
-    """Return one submission for each folder, archive or file. Its time is that of the newest file."""
+    """Return one submission for each folder, archive or file. Its time is that of the newest file.
+
+    A symbolic link is left out: take_files() would follow one that leads to a directory.
+    """
     found = []
     for path in entries:
         if path.is_symlink():
@@ -295,7 +307,7 @@ def folders(entries: list[Path]) -> list[HandIn]:
 
 
 def newest_change(path: Path) -> datetime | None:
-    """Return the time of the last change of a file, or of the newest file of a directory."""
+    """Return the time of the last change of a file, or of the newest file in a directory; None without a file."""
     files = (
         [path]
         if path.is_file()
@@ -309,9 +321,13 @@ def newest_change(path: Path) -> datetime | None:
 
 
 def walk(directory: Path) -> Iterator[Path]:
-    """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link."""
+    """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link.
+
+    One more than the limit, so that a caller can see that there are too many.
+    """
     count = 0
     for top, names, files in os.walk(directory):
+        # os.walk() enters the directories that this list still contains: the list itself has to change.
         names[:] = sorted(name for name in names if name not in IGNORED_FOLDERS)
         for name in (*names, *sorted(files)):
             count += 1
@@ -321,7 +337,7 @@ def walk(directory: Path) -> Iterator[Path]:
 
 
 def archive_suffix(name: str) -> str:
-    """Return the suffix of an archive, or ""."""
+    """Return the suffix of an archive's name, such as ".tar.gz"; "" for any other name."""
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
 
 
@@ -336,7 +352,10 @@ def unique_keys(hand_ins: list[HandIn]) -> None:
     Of equal keys, each gets a part of the hash of the student's identity: a number would change as soon as another
     student of this name hands in, and manual.csv would give the marks to the wrong one.
     """
-    plains = [re.sub(r"[^\w.-]+", "-", each.key).strip("-.")[:60] or "student" for each in hand_ins]
+    plains = [
+        re.sub(r"[^\w.-]+", "-", each.key).strip("-.")[:MAX_KEY_CHARS] or "student" for each in hand_ins
+    ]
+    # casefold(): on some file systems, `Ada` and `ada` are the same directory.
     count = Counter(plain.casefold() for plain in plains)
     taken: set[str] = set()
     for each, plain in zip(hand_ins, plains, strict=True):
@@ -344,7 +363,7 @@ def unique_keys(hand_ins: list[HandIn]) -> None:
             who = "\0".join([each.name, *each.identity.values()])
             plain += "-" + hashlib.sha256(who.encode()).hexdigest()[:6]
         key, number = plain, 1
-        while key.casefold() in taken:
+        while key.casefold() in taken:  # the same student twice, as ada.py and ada.zip
             number += 1
             key = f"{plain}-{number}"
         taken.add(key.casefold())
@@ -389,7 +408,7 @@ class SubmissionCounter:
 
 
 def copy_directory(source: Path, target: Path, counter: SubmissionCounter) -> None:
-    """Copy the regular files below a directory."""
+    """Copy the regular files below a directory; leave out all others. Raises BadHandIn above a limit."""
     for number, path in enumerate(walk(source)):
         if number == MAX_FILES:
             raise BadHandIn(f"more than {MAX_FILES} files and folders")
@@ -399,7 +418,7 @@ def copy_directory(source: Path, target: Path, counter: SubmissionCounter) -> No
 
 
 def copy_file(source: Path, target: Path, counter: SubmissionCounter) -> None:
-    """Copy one regular file, with its execute bit."""
+    """Copy one regular file, with its execute bit. Raises BadHandIn for any other file, and above a limit."""
     about = source.lstat()
     if not stat.S_ISREG(about.st_mode):
         raise BadHandIn(f"{source.name}: not a file")
@@ -410,7 +429,10 @@ def copy_file(source: Path, target: Path, counter: SubmissionCounter) -> None:
 
 
 def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -> None:
-    """Unpack the regular files of a zip or tar file. Raises BadHandIn."""
+    """Unpack the regular files of a zip or tar file. name: of the archive; its suffix tells the kind.
+
+    Raises BadHandIn.
+    """
     try:
         if name.lower().endswith(".zip"):
             unpack_zip(archive, target, counter)
@@ -418,6 +440,7 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
             unpack_tar(archive, target, counter)
     except OSError as reason:
         raise BadHandIn(f"{name} cannot be unpacked: {reason.strerror or reason}") from None
+    # zipfile raises RuntimeError for a member with a password, NotImplementedError for an unknown compression.
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, RuntimeError, NotImplementedError) as reason:
         raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
     except ValueError:
@@ -433,20 +456,22 @@ def inside(target: Path, name: str) -> Path:
 
 
 def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
+    """Unpack the regular files of a zip file, with their execute bits."""
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if member.is_dir() or kind not in (0, stat.S_IFREG):
+            unix_mode = member.external_attr >> 16  # 0 if the archive was made on Windows
+            if member.is_dir() or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
             path = inside(target, member.filename)
             counter.take(member.file_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             with opened.open(member) as source:
                 write_at_most(source.read, path, member.file_size)
-            path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+            path.chmod(0o755 if unix_mode & 0o100 else 0o644)
 
 
 def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
+    """Unpack the regular files of a tar file, with their execute bits."""
     with tarfile.open(archive) as opened:
         for member in opened:
             if not member.isreg():
@@ -461,7 +486,10 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
 
 
 def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyped-def]
-    """Write the bytes of a member; an archive with more bytes than it declares is a bomb."""
+    """Write the bytes of an archive's member to a file. read: of the member. size: as the archive declares it.
+
+    Raises BadHandIn for more bytes: the counter has only counted the declared ones, and the disk could fill up.
+    """
     written = 0
     with path.open("wb") as out:
         while block := read(1 << 20):
@@ -476,7 +504,7 @@ def directory_of(top: Path, names: Sequence[str]) -> Path:
 
     Raises BadHandIn if there is none, or if two are equally near.
     """
-    level = [top]
+    level = [top]  # the directories of one depth, beginning with the submission itself
     for _ in range(MAX_DEPTH + 1):
         found = [each for each in level if (each / names[0]).is_file()]
         if len(found) == 1:
@@ -491,5 +519,6 @@ def directory_of(top: Path, names: Sequence[str]) -> Path:
             if each.is_dir() and not each.is_symlink() and each.name not in IGNORED_FOLDERS
         ]
     there = sorted(path.relative_to(top).as_posix() for path in walk(top) if path.is_file())
-    shown = ", ".join(there[:4]) + (f" and {len(there) - 4} more" if len(there) > 4 else "")
+    more = len(there) - MAX_SHOWN
+    shown = ", ".join(there[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
     raise BadHandIn(f"no {names[0]} in it" + (f"; it has {shown}" if there else ": it is empty"))

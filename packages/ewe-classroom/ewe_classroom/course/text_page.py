@@ -36,10 +36,11 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
         raise MarkdownMissing from None
     reader = Markdown(
         extensions=["tables", "fenced_code", "sane_lists", "toc"],
-        extension_configs={"toc": {"toc_depth": "2-2"}},
+        extension_configs={"toc": {"toc_depth": "2-2"}},  # the contents list only headings of level 2 (##)
     )
     body = LINK.sub(r"\1", reader.convert(text))
     body = IMAGE.sub(lambda image: figure(image, pictures or {}), body)
+    # The template puts the table of contents between the title with the first paragraph, and the rest.
     lead, _, rest = body.partition("</p>")
     sections: list[dict[str, Any]] = getattr(reader, "toc_tokens", [])  # the extension adds this attribute
     contents = sections if len(sections) >= CONTENTS_FROM else []
@@ -55,9 +56,9 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
 
 
 def figure(image: re.Match[str], pictures: Mapping[str, str]) -> str:
-    """Return a picture within its page; "" if there is none."""
+    """Return the HTML that shows a picture (a match of IMAGE) within its page; "" if `pictures` lacks it."""
     alt, name = image.groups()
     if name not in pictures:
         return ""
-    picture = pictures[name].replace(XMLNS, "")  # HTML knows the element
+    picture = pictures[name].replace(XMLNS, "")  # within HTML, <svg> needs no namespace
     return f'<span class="figure" role="img" aria-label="{alt}">{picture}</span>'

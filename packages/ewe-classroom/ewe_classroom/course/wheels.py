@@ -48,7 +48,9 @@ WHEEL = re.compile(
 )
 REQUIREMENT = re.compile(r"^[A-Za-z0-9._-]+")
 PIP_TIMEOUT_S = 300.0
-# The labs' files but their texts and schemes, and but the scenarios of the check queue-races.
+MAX_SHOWN_CHARS = 300  # of pip's output, in a message
+# The files of the labs that contain solutions: all but the texts (.md) and the tables (.toml), and but
+# test_queue.py, which the check queue-races reads.
 SOURCES = re.compile(r"ewe_classroom/labs/(?!shared/test_queue\.py)[^/]+/[^/]+(?<!\.toml)(?<!\.md)")
 HELP = "name the files with --wheel, or run ewe-course in a clone of ewe with a network"
 
@@ -57,18 +59,18 @@ Wheels = dict[str, bytes]  # name of the file -> content
 
 def collect(given: Sequence[Path] = ()) -> Wheels:
     """Return all wheels of a pack; those in `given` take the place of others. Raises ConfigError."""
-    found = dict(read(path) for path in given)
-    there = {project(name) for name in found}
-    lacking = [name for name in OWN_PROJECTS if name not in there]
-    libraries = [each for each in requirements() if each.partition("==")[0] not in there]
+    wheels = dict(read(path) for path in given)
+    given_projects = {project(name) for name in wheels}
+    own = [name for name in OWN_PROJECTS if name not in given_projects]
+    libraries = [each for each in requirements() if each.partition("==")[0] not in given_projects]
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as directory:
-        if lacking:
-            take_ours(lacking, directory)
+        if own:
+            take_ours(own, directory)
         if libraries:
             download(libraries, directory)
         for path in sorted(Path(directory).glob("*.whl")):
-            found[path.name] = path.read_bytes()
-    return {name: without_sources(name, content) for name, content in sorted(found.items())}
+            wheels[path.name] = path.read_bytes()
+    return {name: without_sources(name, content) for name, content in sorted(wheels.items())}
 
 
 def project(file: str) -> str:
@@ -97,19 +99,23 @@ def read(path: Path) -> tuple[str, bytes]:
 
 
 def requirements() -> list[str]:
-    """Return the libraries that ewe-classroom needs, with the installed versions: `jinja2==3.1.6`."""
-    found: dict[str, str] = {}
-    waiting = ["ewe-classroom"]
+    """Return the libraries that ewe-classroom needs, with the installed versions: `jinja2==3.1.6`.
+
+    A library may need more libraries, which are in the list, too.
+    """
+    versions: dict[str, str] = {}
+    waiting = ["ewe-classroom"]  # the distributions whose own requirements have not been read yet
     while waiting:
         name = waiting.pop()
         for line in metadata.requires(name) or ():
             match = REQUIREMENT.match(line)
             needed = match[0].lower().replace("_", "-") if match else ""
-            if "extra ==" in line or not needed or needed in found or needed in OWN_PROJECTS:
+            # A requirement with "extra ==" is optional: no pack needs it.
+            if "extra ==" in line or not needed or needed in versions or needed in OWN_PROJECTS:
                 continue
-            found[needed] = metadata.version(needed)
+            versions[needed] = metadata.version(needed)
             waiting.append(needed)
-    return [f"{name}=={version}" for name, version in sorted(found.items())]
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
 def clone() -> Path | None:
@@ -120,18 +126,21 @@ def clone() -> Path | None:
 
 
 def take_ours(names: Iterable[str], directory: str) -> None:
-    """Build wheels of this project from the clone, or else download them. Raises ConfigError."""
+    """Write the wheels of own projects to a directory: build them from the clone, or else download them.
+
+    Raises ConfigError.
+    """
     root = clone()
     if root is None:
         pip(["download", "--no-deps", "--dest", directory, *(f"{name}=={__version__}" for name in names)])
         return
     # Without isolation pip needs no network, if the builder of these packages is installed.
-    alone = ["--no-build-isolation"] if find_spec("hatchling") else []
+    isolation = ["--no-build-isolation"] if find_spec("hatchling") else []
     pip(
         [
             "wheel",
             "--no-deps",
-            *alone,
+            *isolation,
             "--wheel-dir",
             directory,
             *(str(root / OWN_PROJECTS[name]) for name in names),
@@ -140,7 +149,10 @@ def take_ours(names: Iterable[str], directory: str) -> None:
 
 
 def download(libraries: Sequence[str], directory: str) -> None:
-    """Download the wheels of libraries, for each version of Python and each processor. Raises ConfigError."""
+    """Download the wheels of libraries to a directory, for each version of Python and each processor.
+
+    Raises ConfigError.
+    """
     commands = []
     for python in PYTHONS:
         for processor in PROCESSORS:
@@ -151,7 +163,7 @@ def download(libraries: Sequence[str], directory: str) -> None:
 
 
 def pip(*commands: Sequence[str]) -> None:
-    """Run pip, all commands at a time. Raises ConfigError with the last line that pip wrote."""
+    """Run a pip for each command, all at the same time. Raises ConfigError with the last line that a pip wrote."""
     quiet = ["--disable-pip-version-check", "--quiet"]
     running = [
         subprocess.Popen(
@@ -169,16 +181,16 @@ def pip(*commands: Sequence[str]) -> None:
         raise ConfigError(
             f"the wheels of the pack: pip did not end within {PIP_TIMEOUT_S:.0f} s; {HELP}"
         ) from None
-    finally:
+    finally:  # after an error, the other pips are still at work
         for process in running:
             process.kill()
             process.communicate()
 
 
 def last_line(output: bytes) -> str:
-    """Return the last line that pip wrote."""
+    """Return the last line that pip wrote, for a message; "pip failed" if it wrote none."""
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return one_line(lines[-1].removeprefix("ERROR: "))[:300] if lines else "pip failed"
+    return one_line(lines[-1].removeprefix("ERROR: "))[:MAX_SHOWN_CHARS] if lines else "pip failed"
 
 
 def without_sources(name: str, wheel: bytes) -> bytes:
@@ -190,6 +202,7 @@ def without_sources(name: str, wheel: bytes) -> bytes:
         return wheel
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         files = {each: archive.read(each) for each in archive.namelist() if not SOURCES.fullmatch(each)}
+    # The list is CSV, and the name of the file is the first value of a line.
     (record,) = (each for each in files if each.endswith(".dist-info/RECORD"))
     lines = files[record].decode().splitlines(keepends=True)
     files[record] = "".join(line for line in lines if not SOURCES.fullmatch(line.partition(",")[0])).encode()

@@ -30,6 +30,7 @@ from ewe.scratch import Scratch
 from ewe_classroom.grader.verdicts import NOT_RUN, Report, Verdict
 
 POLL_EVERY_S = 0.05
+MAX_ERROR_BYTES = 4000  # enough for the last line of standard error
 MAIN_PROGRAM = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
 # The directories from which Python imports ewe and the grader: two in a clone, one if they are installed.
 IMPORT_DIRECTORIES = list(
@@ -44,7 +45,10 @@ class GradingFailed(Exception):
 
 
 class Grader:
-    """A running ewe-grade process. `with Grader([...])` starts the process, and ends it at the end of the block."""
+    """A running ewe-grade process. `with Grader([...])` starts the process, and ends it at the end of the block.
+
+    file: the report. errors: the process's standard error. scratch: the temporary directory of both.
+    """
 
     def __init__(self, arguments: Sequence[str], directory: str | None = None) -> None:
         """Start `ewe-grade` with these arguments. directory: its current directory."""
@@ -75,8 +79,12 @@ class Grader:
         raise GradingFailed(f"ewe-grade has no verdict of {name}")
 
     def reports(self) -> Iterator[Report]:
-        """Yield the report every POLL_EVERY_S until the grader has ended. Raises GradingFailed."""
+        """Yield the latest report every POLL_EVERY_S until the grader has ended. Raises GradingFailed.
+
+        The same report may come several times. The last one is complete.
+        """
         while True:
+            # The status first: a grader that has ended cannot write another report after this one was read.
             status = self.process.poll()
             report = self.report()
             if report is not None and report.refused:
@@ -90,9 +98,9 @@ class Grader:
             raise GradingFailed(self.last_output() or f"ewe-grade ended with status {status}")
 
     def last_output(self) -> str:
-        """Return the last line of the grader's standard error."""
+        """Return the last line of the grader's standard error; "" if it wrote none."""
         self.errors.seek(0)
-        return self.errors.read()[-4000:].decode(errors="replace").strip().rpartition("\n")[2]
+        return self.errors.read()[-MAX_ERROR_BYTES:].decode(errors="replace").strip().rpartition("\n")[2]
 
     def close(self) -> None:
         """End the grader. The grader then ends the server under test."""
@@ -111,9 +119,10 @@ class Grader:
 
 def from_json(table: dict[str, Any]) -> Report:
     """Return the report that a file of `--json` describes."""
+    # The file also has computed values, such as "score", which are no fields of the classes.
     known = {each.name for each in fields(Verdict)}
     verdicts = [
         Verdict(**{key: value for key, value in each.items() if key in known}) for each in table["verdicts"]
     ]
-    more = {each.name: table[each.name] for each in fields(Report) if each.name in table}
-    return Report(**{**more, "verdicts": verdicts})
+    values = {each.name: table[each.name] for each in fields(Report) if each.name in table}
+    return Report(**{**values, "verdicts": verdicts})

@@ -33,27 +33,35 @@ GROUP_CLIENTS = 50  # clients that come together, for the bound of the queue
 MAX_GROUPS = 8
 MAX_ACCEPTED = 256  # connections that a bounded queue may hold; the starter's has room for 64
 MIN_KERNEL_QUEUE = 40  # connections that wait in the kernel's queue when the server's own queue is full
+PUMP_S = 0.01  # the most time of one turn of sending and receiving
+MAX_PUMPS = 200  # turns until the clients of a burst are connected
+MAX_GROUP_PUMPS = 20  # the same for a group: some of its clients find no room, and would never be connected
 
 
 def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
-    """Return clients that connect while the server is stopped; all but the last have sent half a request."""
+    """Return clients that connect while the server is stopped; all but the last have sent half a request.
+
+    The server goes on before this function returns.
+    """
     pids = scene.subject.running()
     scene.note(do="signal", signal="SIGSTOP")
-    stop(pids, signal.SIGSTOP)
+    send_signal(pids, signal.SIGSTOP)
     try:
         clients = [scene.hold("half", f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
         clients.append(scene.client(names[-1]).ask("/39.txt", Connection="close"))
-        for _ in range(200):
+        # The kernel accepts connections and bytes for a stopped server. The clients need no more than a moment.
+        for _ in range(MAX_PUMPS):
             if all(client.connected and not client.outbox for client in clients):
                 break
-            scene.pump(0.01)
+            scene.pump(PUMP_S)
     finally:
         scene.note(do="signal", signal="SIGCONT")
-        stop(pids, signal.SIGCONT)
+        send_signal(pids, signal.SIGCONT)
     return clients
 
 
-def stop(pids: list[int], number: int) -> None:
+def send_signal(pids: list[int], number: int) -> None:
+    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -73,6 +81,7 @@ def stop(pids: list[int], number: int) -> None:
     options={"limit": TIME_LIMIT_CAUSE},
 )
 def bursts(scene: Scene) -> None:
+    # A server without a limit serves any number of clients at once, so any number of them will do.
     count = scene.at_once() if scene.options.get("limit") == "workers" else IDLE_CLIENTS
     for number in range(1, BURST_COUNT + 1):
         clients = connect_at_once(
@@ -81,6 +90,7 @@ def bursts(scene: Scene) -> None:
         )
         whole = clients[-1]
         if not scene.until(whole.answered, f"{whole.name} gets a response"):
+            # A server that has ended is another fault.
             scene.expect_alive(f"{count} clients connected at once")
             unread = sum(scene.is_unread(client) for client in clients[:-1])
             scene.fail(
@@ -133,24 +143,28 @@ def bound(scene: Scene) -> None:
     ]
     scene.settle()
     waiting: list[SceneClient] = []
-    found = 0
+    accepted_count = 0
     for _ in range(MAX_GROUPS):
         waiting += connect_group(scene, len(waiting))
         scene.settle()
-        found = accepted(scene)
-        if found > MAX_ACCEPTED:
+        accepted_count = accepted(scene)
+        if accepted_count > MAX_ACCEPTED:
+            more = accepted_count - len(stalled)
             scene.fail(
-                f"all workers were occupied, and the server accepted {found - len(stalled)} of {len(waiting)} more "
+                f"all workers were occupied, and the server accepted {more} of {len(waiting)} more "
                 "connections",
                 f"stop accepting when the queue is full, or refuse clients: at most {MAX_ACCEPTED} connections",
                 "the queue is unbounded: put() never waits",
             )
-        if len(waiting) + len(stalled) - found >= MIN_KERNEL_QUEUE:
+        # This many connections wait in the kernel only if the server has stopped accepting: its queue is full.
+        if len(waiting) + len(stalled) - accepted_count >= MIN_KERNEL_QUEUE:
             break
-    scene.note(do="note", text=f"{found} connections accepted, beside {len(waiting)} clients that wait")
+    scene.note(
+        do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait"
+    )
     for client in (*waiting, *stalled):
         client.close()
-    count = len(waiting)
+    waiting_count = len(waiting)
     scene.clients.clear()
     scene.settle()
     scene.expect_answer(
@@ -158,17 +172,21 @@ def bound(scene: Scene) -> None:
         because="put() waited while the queue was full, and was not woken when a worker had taken an item",
     )
     scene.confirm(
-        f"{count} clients waited, and the server had accepted {found} connections: its queue is bounded"
+        f"{waiting_count} clients waited, and the server had accepted {accepted_count} connections: "
+        "its queue is bounded"
     )
 
 
-def connect_group(scene: Scene, number: int) -> list[SceneClient]:
-    """Connect up to GROUP_CLIENTS clients; drop clients that find no room in the kernel's queue."""
-    clients = [scene.client(f"waits {number + each + 1}") for each in range(GROUP_CLIENTS)]
-    for _ in range(20):
+def connect_group(scene: Scene, earlier_count: int) -> list[SceneClient]:
+    """Connect up to GROUP_CLIENTS clients; drop clients that find no room in the kernel's queue; return the others.
+
+    earlier_count: the number of clients of earlier groups, for the names.
+    """
+    clients = [scene.client(f"waits {earlier_count + each + 1}") for each in range(GROUP_CLIENTS)]
+    for _ in range(MAX_GROUP_PUMPS):
         if all(client.connected or client.over() for client in clients):
             break
-        scene.pump(0.01)
+        scene.pump(PUMP_S)
     connected_clients = [client for client in clients if client.connected]
     for client in clients:
         if not client.connected:
@@ -178,7 +196,7 @@ def connect_group(scene: Scene, number: int) -> list[SceneClient]:
 
 
 def accepted(scene: Scene) -> int:
-    """Return how many connections the server has accepted, and not closed."""
+    """Return how many connections the server has accepted, and not closed. The others have the inode 0."""
     port = scene.subject.port
     return sum(
         entry.port == port and entry.state != "LISTEN" and entry.inode != "0"

@@ -31,7 +31,10 @@ NS_PER_S = 10**9
 
 
 def bytes_read(scene: Scene) -> int:
-    """Return the bytes that the server's processes have read with read() and sendfile(). recv() does not count."""
+    """Return the bytes that the server's processes have read with read() and sendfile(). recv() does not count.
+
+    proc(5), /proc/PID/io: rchar.
+    """
     total = 0
     for pid in scene.subject.running():
         for line in processes.read(f"/proc/{pid}/io").splitlines():
@@ -58,7 +61,7 @@ def file_cache(scene: Scene) -> None:
     path, size = "/small.bin", SMALL_FILE_BYTES
     put(scene, path, bytes(range(256)) * (SMALL_FILE_BYTES // 256))
     time.sleep(BEFORE_CACHING_S)
-    for _ in range(2):
+    for _ in range(2):  # now the file should be in the cache
         scene.expect_answer(path)
     before = bytes_read(scene)
     for _ in range(REQUEST_COUNT):
@@ -95,6 +98,8 @@ def file_cache(scene: Scene) -> None:
 )
 def fresh_file(scene: Scene) -> None:
     base = CHANGED_S * NS_PER_S
+    # The contents, the modification time, and the likely cause if the server does not notice this change. The last
+    # three contents have the same size.
     changes = [
         (b"the first text\n", base, ""),
         (
@@ -113,12 +118,12 @@ def fresh_file(scene: Scene) -> None:
             "the cache looks for a newer file, but an older file is a change, too",
         ),
     ]
-    patient = scene.options.get("within") == "second"
+    may_be_late = scene.options.get("within") == "second"
     etag = ""
     for content, changed_ns, because in changes:
         put(scene, "/changing.txt", content, changed_ns)
         response = exchange(scene, "/changing.txt")
-        if response.body != content and patient:
+        if response.body != content and may_be_late:
             time.sleep(CACHE_CHECK_S)
             response = exchange(scene, "/changing.txt")
         if response.status != 200 or response.body != content:
@@ -139,7 +144,7 @@ def fresh_file(scene: Scene) -> None:
         etag = tag
     (scene.site.root / "changing.txt").unlink()
     response = exchange(scene, "/changing.txt")
-    if response.status == 200 and patient:
+    if response.status == 200 and may_be_late:
         time.sleep(CACHE_CHECK_S)
         response = exchange(scene, "/changing.txt")
     if response.status != 404:
@@ -164,6 +169,7 @@ def fresh_file(scene: Scene) -> None:
     fresh=True,
 )
 def cache_bound(scene: Scene) -> None:
+    # A server takes some memory for its first requests, and not for the cache alone.
     for path in ("/hello.txt", "/bytes.bin", "/hello.txt"):
         scene.expect_answer(path)
     before = sum(map(processes.memory, scene.subject.running()))

@@ -96,10 +96,13 @@ def check(
     subject: str = "server",
     languages: tuple[str, ...] = (),
 ) -> Callable[[Callable[[AnyScene], None]], Callable[[AnyScene], None]]:
-    """Register a function as a check."""
+    """Return a decorator that registers a function as a check, and returns the function unchanged.
+
+    Check has the meanings of the arguments.
+    """
 
     def register(function: Callable[[AnyScene], None]) -> Callable[[AnyScene], None]:
-        assert name not in CHECKS
+        assert name not in CHECKS  # labs, verdicts and command lines name a check
         CHECKS[name] = Check(
             name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
             environment or {}, subject, languages,
@@ -110,7 +113,7 @@ def check(
 
 
 def all_checks() -> dict[str, Check]:
-    """Return every check by its name, in the order of the catalogue."""
+    """Return every check by its name, in the order of MODULES. The import of a module registers its checks."""
     for module in MODULES:
         import_module(f"ewe_classroom.grader.{module}")
     return CHECKS

@@ -79,9 +79,12 @@ MARKS = {
 }  # fmt: skip
 CANNOT_BE_GRADED, GRADER_FAILED = 2, 3  # exit statuses
 MAX_LIMIT_S = 86400.0
+MAX_REPEAT, MAX_JOBS = 10000, 64
+EXIT_BY_SIGTERM = 128 + signal.SIGTERM  # the status by which a shell shows that SIGTERM has ended a program
 
 
 def parser() -> RaisingParser:
+    """Return the parser of the command line."""
     command_parser = RaisingParser(
         prog="ewe-grade",
         description=DESCRIPTION.format(page=docs_page("grading.md", "ewe-classroom")),
@@ -191,7 +194,10 @@ def main(arguments: list[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Execute the command that the options describe; return its exit status. Raises ConfigError, BadSubject."""
+    """Execute the command that the options describe; return its exit status. Raises ConfigError.
+
+    A submission that cannot be started is no error of the command: refuse() writes a report about it.
+    """
     sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
     if options.list:
         return print_list()
@@ -199,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
         return explain(options.explain)
     check_usage(options)
     if options.html:
-        pages.prepare()
+        pages.prepare()  # an error about a missing package comes now, not after the grading
     if reason := needs_linux("the grader", shlex.join(["ewe-grade", *sys.argv[1:]])):
         print(f"ewe-grade: {one_line(reason)}", file=sys.stderr)
         return 1
@@ -220,17 +226,20 @@ def run(options: argparse.Namespace) -> int:
     if options.zero is not None:
         return refuse(options, lab, printable(one_line(options.zero)))
     account = account_of(options.user) if lab.subject != DATA else None
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # SystemExit runs the `finally` blocks, which end the server and remove the directories.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_BY_SIGTERM))
     hidden = hidden_paths(options, lab)
     with ExitStack() as stack:
         remove_files_of(account)  # an earlier account may have had the same number
         stack.callback(remove_files_of, account)
-        what = kind(lab.subject)
+        subject_kind = kind(lab.subject)
         try:
             if options.work:
                 stack.enter_context(copied(options, account, hidden))
             start_command = (
-                what.from_command(options.command) if options.command else what.from_path(options.path)
+                subject_kind.from_command(options.command)
+                if options.command
+                else subject_kind.from_path(options.path)
             )
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
                 own_model.expect(Path(options.path).absolute())
@@ -258,16 +267,19 @@ def check_usage(options: argparse.Namespace) -> None:
         raise ConfigError("--own needs --given DIR, which has the file that the student's one replaces")
     if not 0 <= options.limit <= MAX_LIMIT_S:
         raise ConfigError(f"--limit {options.limit:g}: expected seconds from 0 to {MAX_LIMIT_S:g}")
-    if not 1 <= options.repeat <= 10000:
-        raise ConfigError(f"--repeat {options.repeat}: expected a number from 1 to 10000")
-    if not 1 <= options.jobs <= 64:
-        raise ConfigError(f"--jobs {options.jobs}: expected a number from 1 to 64")
+    if not 1 <= options.repeat <= MAX_REPEAT:
+        raise ConfigError(f"--repeat {options.repeat}: expected a number from 1 to {MAX_REPEAT}")
+    if not 1 <= options.jobs <= MAX_JOBS:
+        raise ConfigError(f"--jobs {options.jobs}: expected a number from 1 to {MAX_JOBS}")
     if options.jobs > 1 and options.network == "host":
         raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
 
 
 def as_asked(options: argparse.Namespace, lab: scheme.Scheme) -> scheme.Scheme:
-    """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError."""
+    """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError.
+
+    `--only speed` sets options.speed, too.
+    """
     if options.seed is not None:
         lab = replace(lab, workers=Seed.read(options.seed).workers(lab.workers))
     if options.claim is not None:
@@ -287,11 +299,11 @@ def hidden_paths(options: argparse.Namespace, lab: scheme.Scheme) -> tuple[str, 
 
     Return none if the system refuses that. Raises ConfigError for a path that does not exist.
     """
-    asked = [os.path.realpath(each) for each in options.hide or ()]
-    for path in asked:
+    given_paths = [os.path.realpath(each) for each in options.hide or ()]
+    for path in given_paths:
         if not os.path.exists(path):
             raise ConfigError(f"--hide {path}: there is no such file or directory")
-    return () if lab.subject == DATA else hideable([*scheme.solutions(), *asked])
+    return () if lab.subject == DATA else hideable([*scheme.solutions(), *given_paths])
 
 
 @contextmanager
@@ -302,10 +314,11 @@ def copied(
 
     Raises ConfigError, BadSubject.
     """
-    for name in (*formats.FORMATS, "html", "record", "runs"):  # relative paths, and chdir() follows
+    # The report files belong below the present directory, which chdir() changes.
+    for name in (*formats.FORMATS, "html", "record", "runs"):
         if getattr(options, name):
             setattr(options, name, os.path.abspath(getattr(options, name)))
-    adopt_orphans()  # of the build
+    adopt_orphans()  # the leftover processes of the build
     home = Path.cwd()
     submission = Submission(home, SandboxLimits(account, hidden=hidden), directory_for(account))
     try:
@@ -315,12 +328,8 @@ def copied(
             submission.add_given(Path(options.given), own)
         if left_out := submission.left_out():
             shown = ", ".join(printable(name) for name in left_out[:MAX_LEFT_OUT_NAMES])
-            more = (
-                f" and {len(left_out) - MAX_LEFT_OUT_NAMES} more"
-                if len(left_out) > MAX_LEFT_OUT_NAMES
-                else ""
-            )
-            print(f"left out (not part of the work): {shown}{more}")
+            more = len(left_out) - MAX_LEFT_OUT_NAMES
+            print(f"left out (not part of the work): {shown}{f' and {more} more' if more > 0 else ''}")
         if options.build is not None:
             submission.build(options.build)
         os.chdir(submission.path)
@@ -338,7 +347,10 @@ def prepared(
     account: SubjectAccount | None,
     hidden: tuple[str, ...],
 ) -> Iterator[Grading]:
-    """Yield a Grading, with this process in a private network and a directory that is removed at the end."""
+    """Yield a Grading, with this process in a private network and a directory that is removed at the end.
+
+    With --network host, or where the system refuses it, there is no private network. Raises ConfigError.
+    """
     adopt_orphans()
     isolated = options.network == "auto" and private_network()
     if options.jobs > 1 and not isolated:
@@ -372,7 +384,10 @@ def known_checks() -> dict[str, Check]:
 
 
 def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
-    """Return a lab with only the named checks. A check that the lab does not have is added without points."""
+    """Return a lab with only the named checks. A check that the lab does not have is added without points.
+
+    speed: whether the speed is measured; otherwise the lab's marks for it are left out. Raises ConfigError.
+    """
     items = {item.check.name: item for item in lab.items}
     checks = known_checks()
     for name in names:
@@ -412,7 +427,7 @@ def check_readable(start_command: subject.StartCommand, account: SubjectAccount 
     """Raise ConfigError if the server's account may not read a file that the command names."""
     if account is None:
         return
-    for word in start_command.command:
+    for word in start_command.command:  # an option, {port} or a number names no file
         file = Path(shutil.which(word) or start_command.directory / word) if word else None
         if file is None or "{" in word or not file.is_file():
             continue
@@ -425,7 +440,10 @@ def check_readable(start_command: subject.StartCommand, account: SubjectAccount 
 
 
 def directory_for(account: SubjectAccount | None) -> str | None:
-    """Return a temporary directory that the server's account may enter; None means the default one."""
+    """Return a temporary directory that the server's account may enter; None means the default one.
+
+    The default one may be closed to other accounts, if TMPDIR is in a home directory.
+    """
     if account is not None:
         for directory in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
             if all(
@@ -437,6 +455,7 @@ def directory_for(account: SubjectAccount | None) -> str | None:
 
 
 def print_list() -> int:
+    """Print all labs and all checks; return the exit status."""
     print("Labs (--lab NAME):")
     for name in scheme.lab_names():
         lab = scheme.load(name)
@@ -450,6 +469,7 @@ def print_list() -> int:
 
 
 def explain(name: str) -> int:
+    """Print all that is known of a check; return the exit status. Raises ConfigError."""
     checks = known_checks()
     if name not in checks:
         raise ConfigError(f"--explain: no check is called {name}{nearest(name, checks)}; see --list")
@@ -469,6 +489,7 @@ def names_of(lab: str) -> set[str]:
 
 
 def print_replay(grading: Grading, name: str, steps: list[dict[str, object]]) -> int:
+    """Play and print the steps of a recorded check (replay.py); return the exit status. Raises ConfigError."""
     print("  second  client: event (a line that begins with `then` shows the event of the recorded run)")
     try:
         for line in replay.play(grading.running_subject(all_checks().get(name)), steps):
@@ -534,7 +555,10 @@ def grade_often(
     account: SubjectAccount | None,
     hidden: tuple[str, ...],
 ) -> int:
-    """Grade --repeat times; print the marks that differ between the runs; return the exit status."""
+    """Grade until there are --repeat runs; print the marks that differ between them; return the exit status.
+
+    With --runs, the runs of earlier commands count. The report files are those of the latest run.
+    """
 
     def once() -> Report:
         with prepared(options, start_command, lab, account, hidden) as grading:
@@ -555,7 +579,7 @@ def grade_often(
             f"run {len(runs.finished_runs)} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
             flush=True,
         )
-        if options.autolab and len(runs.finished_runs) == options.repeat:
+        if options.autolab and len(runs.finished_runs) == options.repeat:  # Autolab reads only the last line
             print(formats.to_autolab(report))
     for text in runs.summary():
         print(text)
@@ -565,11 +589,12 @@ def grade_often(
 
 
 def print_verdict(verdict: Verdict, color: bool) -> None:
-    mark, number = MARKS[verdict.status]
-    shown = f"\033[{number}m{mark:<7}\033[0m" if color else f"{mark:<7}"
-    first = verdict.text() if verdict.status == PASSED else verdict.proves
+    """Print a verdict: one line, and the explanation below it if the check has not passed."""
+    mark, color_number = MARKS[verdict.status]
+    shown = f"\033[{color_number}m{mark:<7}\033[0m" if color else f"{mark:<7}"
+    text = verdict.text() if verdict.status == PASSED else verdict.proves
     print(
-        f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {first}"
+        f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {text}"
     )
     if verdict.status != PASSED:
         for line in verdict.text().splitlines():
@@ -577,6 +602,7 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
 
 
 def print_summary(report: Report) -> None:
+    """Print the points, the notes for the lecturer, and the check to begin with."""
     print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
     for note in report.notes:
         print(f"Note: {note}")

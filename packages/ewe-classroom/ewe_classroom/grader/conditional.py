@@ -38,19 +38,20 @@ def put(scene: Scene, path: str, content: bytes, changed_ns: int = CHANGED_S * 1
     file = scene.site.root / path[1:]
     if file.exists() and file.stat().st_mtime_ns == changed_ns and file.read_bytes() == content:
         return
-    fresh = file.with_name(file.name + ".new")
-    fresh.write_bytes(content)
-    fresh.chmod(0o644)
-    os.utime(fresh, ns=(changed_ns, changed_ns))
-    fresh.rename(file)
+    # The new file gets its name only when it is complete: the server never sees half of a change.
+    new_file = file.with_name(file.name + ".new")
+    new_file.write_bytes(content)
+    new_file.chmod(0o644)
+    os.utime(new_file, ns=(changed_ns, changed_ns))
+    new_file.rename(file)
     scene.site.files[path] = content
     scene.note(do="note", text=f"the grader writes {path}: {len(content)} bytes, time {changed_ns / 1e9:.3f}")
 
 
 def ask(client: SceneClient, path: str, fields: Mapping[str, str], method: str = "GET") -> SceneClient:
-    """Send a request with these header fields."""
+    """Send a request with these header fields; return the client."""
     request = client.request(path, **fields)
-    client.reader.head_requests += method == "HEAD"
+    client.reader.head_requests += method == "HEAD"  # the reader must not wait for the body of this response
     return client.send(request.replace(b"GET", method.encode(), 1))
 
 
@@ -63,6 +64,7 @@ def exchange(
     """
     fields = fields or {}
     client = ask(scene.client(), path, {**fields, "Connection": "close"}, method)
+    # The end of the connection, not of the response: surplus bytes would come after it.
     scene.until(client.over, f"{client.name} sees the end of the connection")
     asked = f"{method} {path} with {shown(fields)}"
     if not client.answers:
@@ -74,7 +76,7 @@ def exchange(
 
 
 def expect_no_more(scene: Scene, client: SceneClient, asked: str) -> None:
-    """Fail if bytes follow the last response."""
+    """Fail if bytes follow the last response. asked: the request, for the message."""
     if not client.reader.fault and not client.reader.buffer:
         return
     response = client.reader.responses[-1]
@@ -92,13 +94,17 @@ def expect_no_more(scene: Scene, client: SceneClient, asked: str) -> None:
 
 
 def shown(fields: Mapping[str, str]) -> str:
+    """Return the header fields of a request for a message."""
     return ", ".join(f"{name}: {value}" for name, value in fields.items()) or "no condition"
 
 
 def expect(
     scene: Scene, status: int, path: str, fields: Mapping[str, str], because: str, method: str = "GET"
 ) -> Response:
-    """Send a conditional request. Fail if the status differs, or if a 200 does not have the whole file."""
+    """Send a conditional request; return the response.
+
+    Fail if the status differs, or if a 200 does not have the whole file. because: the likely cause of both.
+    """
     response = exchange(scene, path, fields, method)
     if response.status != status:
         meaning = {
@@ -134,8 +140,13 @@ def validators(scene: Scene, path: str) -> tuple[str, str]:
             "send ETag and Last-Modified with each file",
             "without these fields no client can ask whether its copy is current",
         )
-    opaque = etag.removeprefix("W/")
-    if len(opaque) < 3 or opaque[0] != '"' or opaque[-1] != '"' or '"' in opaque[1:-1]:
+    quoted_tag = etag.removeprefix("W/")  # W/ marks a weak tag
+    if (
+        len(quoted_tag) < len('"x"')
+        or quoted_tag[0] != '"'
+        or quoted_tag[-1] != '"'
+        or '"' in quoted_tag[1:-1]
+    ):
         scene.fail(
             f"the 200 for {path} has ETag: {etag}",
             'put the tag between quotation marks: ETag: "5f3-9a" (RFC 9110 section 8.8.3)',
@@ -223,6 +234,7 @@ def not_modified(scene: Scene) -> None:
             "leave Content-Length out; a 304 that has it must give the length of the 200",
             "the server counted the bytes of the empty body",
         )
+    # On one connection, a body of the 304 would become the beginning of the next response.
     client = scene.client()
     for fields, status in ((condition, 304), ({}, 200)):
         before = len(client.answers)
@@ -256,7 +268,8 @@ def tag_lists(scene: Scene) -> None:
     etag, _ = validators(scene, "/page.txt")
     plain = etag.removeprefix("W/")
     other = '"another"'
-    part = f"{plain[:-2]}" + '"'
+    part = plain[:-2] + '"'  # the tag without its last character
+    # The status, the value of the field, and the likely cause of another status.
     cases = [
         (304, f"{other}, {etag}", "only the first tag of the list is compared, or the list as a whole"),
         (304, f'{other},"a,b",{etag}', "the list is cut at a comma within a tag, or needs a space"),
@@ -294,6 +307,8 @@ def tag_lists(scene: Scene) -> None:
 def modified_since(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
     text = "the dates are compared as text: turn both into numbers"
+    # The status, the seconds from the file's time to the date, and the likely cause of another status. Friday comes
+    # before Tuesday in the alphabet, and Wednesday after it: as text, these dates compare in the wrong way.
     cases = [
         (304, 0, "the file's time has a fraction that the date cannot carry: compare whole seconds"),
         (200, -1, "a file that changed one second after the date counts as unchanged"),
@@ -364,7 +379,7 @@ def preconditions(scene: Scene) -> None:
         (200, {"If-Unmodified-Since": modified}, "the file was not changed after this time"),
         (412, {"If-Match": '"another"', "If-None-Match": etag}, "If-Match comes before If-None-Match"),
     ]
-    if not etag.startswith("W/"):
+    if not etag.startswith("W/"):  # If-Match never matches a weak tag
         cases.append((200, {"If-Match": f'"another", {etag}'}, "the tag is in the list"))
         cases.append((200, {"If-Match": etag, "If-Unmodified-Since": old}, "If-Match decides alone"))
     for status, fields, because in cases:
@@ -385,7 +400,7 @@ def head(scene: Scene) -> None:
     etag, _ = validators(scene, "/page.txt")
     full = exchange(scene, "/page.txt")
     response = expect(scene, 200, "/page.txt", {}, "the server treats HEAD differently from GET", "HEAD")
-    for name in ("ETag", "Last-Modified", "Content-Length"):
+    for name in ("ETag", "Last-Modified", "Content-Length"):  # a response to HEAD may leave fields out
         if response.fields.get(name) not in (full.fields.get(name), None):
             scene.fail(
                 f"GET has {name}: {full.fields.get(name)}; HEAD has {response.fields.get(name)}",

@@ -45,6 +45,7 @@ def content_length(scene: Scene) -> None:
     for path in ("/empty.txt", "/hello.txt", "/bytes.bin"):
         size = len(scene.site.files[path])
         client = scene.client().ask(path, Connection="close")
+        # Wait for the end of the connection, not of the response: surplus bytes would come after it.
         scene.until(client.over, f"{client.name} sees the end")
         responses = client.reader.responses
         if not responses:
@@ -75,7 +76,7 @@ def content_length(scene: Scene) -> None:
     hint="Catch the exception of open() where you call it, and send a response.",
 )
 def not_found(scene: Scene) -> None:
-    for _ in range(scene.workers + 1):
+    for _ in range(scene.workers + 1):  # if each 404 ended a worker, none would be left
         client = scene.client().ask("/missing.txt", Connection="close")
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         scene.expect_alive("a request for a missing file")
@@ -131,15 +132,16 @@ def outside(scene: Scene) -> None:
 def byte_by_byte(scene: Scene) -> None:
     client = scene.client()
     request = client.request("/hello.txt", Connection="close")
-    for at in range(len(request)):
-        client.send(request[at : at + 1])
+    for index in range(len(request)):
+        client.send(request[index : index + 1])
+        # The wait ends when the server is quiescent: it has read the byte, and waits for the next one.
         scene.until(lambda: client.answered_or_over(), "the server receives this byte", sure=False)
         if client.over() or client.reader.responses:
             break
     scene.until(client.answered_or_over, f"{client.name} gets a response")
-    if at < len(request) - 1:
+    if index < len(request) - 1:
         scene.fail(
-            f"the server answered or closed after {at + 1} of {len(request)} bytes: the client {client.story()}",
+            f"the server answered or closed after {index + 1} of {len(request)} bytes: the client {client.story()}",
             "wait for the whole head of the request",
             "one recv() is taken for one request",
         )
@@ -227,6 +229,7 @@ def keep_alive(scene: Scene) -> None:
     client = scene.client()
     for number in range(5):
         client.ask(f"/{number}.txt")
+        # `wanted` is a default value, because a lambda would see the number of a later turn of the loop.
         scene.until(lambda wanted=number + 1: len(client.answers) == wanted or client.over(), "the answer")  # type: ignore[misc]
         if len(client.answers) <= number:
             if number == 0:

@@ -34,6 +34,9 @@ from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
 from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand
 
 POLL_EVERY_S = 0.02
+MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginning of a longer one
+MAX_WHOLE_BYTES = 100  # of an output that a message shows whole
+BYTES_BEFORE, BYTES_AFTER = 10, 30  # of a longer one, around the first difference
 HEAD = b"Content-Type: text/plain\n\n"
 # A script that prints the state of its process. The state must be the same for each script, whichever ran before.
 PROBE = """\
@@ -84,6 +87,7 @@ def from_command(text: str) -> StartCommand:
         raise BadSubject(f"--command: {words[0] if words else text!r} is not a program that can be run")
     if os.sep in words[0]:
         words[0] = os.path.abspath(words[0])
+    # X-Switch (engine_xswitch.py) starts the engine in another directory: the names of files must be absolute.
     words[1:] = [os.path.abspath(word) if os.path.isfile(word) else word for word in words[1:]]
     return StartCommand(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
 
@@ -115,21 +119,23 @@ class PatientDriver(Driver):
     """A driver that waits without a clock, until the engine has answered, has ended, or is quiescent."""
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
-        """Send the body; read the output up to the end mark or the engine's end. Raises EngineSilent,
-        ProtocolError.
+        """Send the body; read the output up to the end mark or the engine's end.
+
+        Return the output and the exit status, None if the engine ended without an end mark. deadline: not used,
+        because quiescence decides. Raises EngineSilent, ProtocolError.
         """
         exchange = ScriptRun(self, body)
         began = quiescent_from = time.monotonic()
-        before: object = None
+        previous: object = None  # the activity at the last look
         while not exchange.has_ended:
             moved = exchange.transfer(POLL_EVERY_S)
             now = time.monotonic()
             if moved:
-                before, quiescent_from = None, now
+                previous, quiescent_from = None, now
                 continue
             seen = self.activity()
-            if seen is None or seen != before:
-                before, quiescent_from = seen, now
+            if seen is None or seen != previous:
+                previous, quiescent_from = seen, now
             elif now - quiescent_from > SURE_S:
                 raise EngineSilent(f"{len(exchange.output)} bytes of output")
             if now - began > WAIT_LIMIT_S:
@@ -159,6 +165,7 @@ class EngineSubject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Take the arguments of Subject. port and output have no use: an engine inherits its sockets."""
         self.start_command, self.site, self.workers, self.limits = start_command, site, workers, limits
         self.environment = dict(environment or {})
         self.engine: PatientDriver | None = None
@@ -166,6 +173,7 @@ class EngineSubject:
 
     def driver(self) -> PatientDriver:
         """Return the running engine, or start one. Raises NotStarted."""
+        # is_ending: the engine has closed its sockets within an answer, so its process will end soon.
         if self.engine is not None and (self.engine.is_ending or self.has_ended()):
             self.end()
         if self.engine is None:
@@ -183,6 +191,7 @@ class EngineSubject:
         return self.engine
 
     def has_ended(self) -> bool:
+        """Return whether no engine runs. A pidfd is readable once its process has ended (pidfd_open(2))."""
         engine = self.engine
         return engine is None or bool(select.select([engine.pidfd], [], [], 0)[0])
 
@@ -190,10 +199,10 @@ class EngineSubject:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
     def excess(self) -> str:
-        return ""
+        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess()
 
     def alive(self) -> bool:
-        return True  # the next request starts an engine if none runs
+        return True  # driver() starts an engine if none runs, so the end of one does not end the subject
 
     def end(self) -> None:
         """End the engine as X-Switch does."""
@@ -253,17 +262,17 @@ class EngineScene(Scene):
             )
         except (EngineSilent, ProtocolError, BrokenPipeError, ConnectionResetError) as error:
             message = self.subject.log(1).strip()
-            words = f"; its last words: {message}" if message else ""
+            last_words = f"; its last words: {message}" if message else ""
             if isinstance(error, EngineSilent):
                 did = f"the engine ran {name} and never wrote its end mark: it sleeps after {error}"
                 should = "write EOT, the exit status and LF to descriptor 3 when a script has ended"
             elif isinstance(error, ProtocolError):
                 did, should = f"{error}", "write the end mark and nothing else to descriptor 3"
             else:
-                did = f"the engine ended before it read the request for {name}{words}"
+                did = f"the engine ended before it read the request for {name}{last_words}"
                 should = "stay alive after a script: the next request comes on the same sockets"
             self.subject.end()
-            self.fail(did, should, words.removeprefix("; "))
+            self.fail(did, should, last_words.removeprefix("; "))
         self.note(lane=lane, do="got", bytes=answer.output[:300].decode("latin-1"))
         if answer.status is None:
             self.note(lane=lane, do="closed-by-server")
@@ -282,12 +291,12 @@ class EngineScene(Scene):
     ) -> ScriptResult:
         """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`."""
         answer = self.run(name, text, **more)
-        wanted = output.encode() if isinstance(output, str) else output
+        expected = output.encode() if isinstance(output, str) else output
         body = answer.output.partition(b"\n\n")[2]
-        if not answer.output.startswith(HEAD) or body != wanted:
+        if not answer.output.startswith(HEAD) or body != expected:
             self.fail(
-                f"{name} answered {difference(answer.output, HEAD + wanted)}{self.errors(answer)}",
-                f"answer {difference(HEAD + wanted, answer.output)}",
+                f"{name} answered {difference(answer.output, HEAD + expected)}{self.errors(answer)}",
+                f"answer {difference(HEAD + expected, answer.output)}",
                 because,
             )
         if answer.status != status:
@@ -329,19 +338,22 @@ class EngineScene(Scene):
 
 
 def short(value: object) -> str:
-    """Return a value as a short text."""
+    """Return a value as a short text: its beginning and its length if it is long."""
     text = repr(value)
-    return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
+    return text if len(text) <= MAX_SHORT_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
 
 
 def difference(found: bytes, wanted: bytes) -> str:
-    """Describe the output `found`: the whole output if it is short, else the first difference to `wanted`."""
-    if len(found) <= 100 and len(wanted) <= 100:
+    """Describe the output `found`: the whole output if it is short, else its bytes at the first difference."""
+    if len(found) <= MAX_WHOLE_BYTES and len(wanted) <= MAX_WHOLE_BYTES:
         return repr(found)
     pairs = zip(found, wanted, strict=False)
+    # Without a different byte, one is the beginning of the other: they differ where the shorter one ends.
     at = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(found), len(wanted)))
-    return f"{len(found):,} bytes; from byte {at:,} on: {found[max(at - 10, 0) : at + 30]!r}"
+    around = found[max(at - BYTES_BEFORE, 0) : at + BYTES_AFTER]
+    return f"{len(found):,} bytes; from byte {at:,} on: {around!r}"
 
 
 def ending(status: int | None) -> str:
+    """Return the exit status of an end mark in words. None: the engine ended without a mark."""
     return "none: the engine ended" if status is None else str(status)

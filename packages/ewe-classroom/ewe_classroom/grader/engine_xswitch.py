@@ -38,6 +38,8 @@ abandoned = "200ms"
 max-engines-per-user = 1
 """
 MIN_CPU_S = 0.1  # CPU time after which an endless script has begun
+POLL_EVERY_S = 0.02
+END_TIMEOUT_S = 20  # after SIGTERM, ewe ends X-Switch and its engines
 IMPORT_DIRECTORY = Path(ewe.__file__).resolve().parents[1]  # the directory from which Python imports ewe
 
 
@@ -78,7 +80,7 @@ class XSwitchServer:
         command += ["--xswitch-config", str(settings)]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": str(IMPORT_DIRECTORY),
+            "PYTHONPATH": str(IMPORT_DIRECTORY),  # the ewe of this grader
             "LANG": "C.UTF-8",
         }
         with open(self.log, "wb") as log:
@@ -118,11 +120,11 @@ class XSwitchServer:
 
     def wait_until_ready(self) -> None:
         """Wait until ewe listens. Raises RuntimeError if ewe ends first, or after START_TIMEOUT_S."""
-        give_up = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not processes.listens(self.port):
-            if self.process.poll() is not None or time.monotonic() > give_up:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ewe -x does not start: {self.last_output()}")
-            time.sleep(0.02)
+            time.sleep(POLL_EVERY_S)
 
     def last_output(self) -> str:
         """Return the last three lines of the log: X-Switch's reason precedes ewe's line."""
@@ -131,7 +133,7 @@ class XSwitchServer:
     def ask(
         self, path: str, body: bytes | None = None, fields: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Send one request; return the status and the body of the response."""
+        """Send one request: POST with a body, else GET. Return the status and the body of the response, or fail."""
         lane = f"browser {self.scene.asked + 1}"
         self.scene.asked += 1
         self.scene.note(lane=lane, do="connect")
@@ -156,12 +158,13 @@ class XSwitchServer:
         with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
-            give_up = time.monotonic() + WAIT_LIMIT_S
-            while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < give_up:
-                time.sleep(0.02)
+            deadline = time.monotonic() + WAIT_LIMIT_S
+            while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < deadline:
+                time.sleep(POLL_EVERY_S)
         self.scene.note(lane=lane, do="close")
 
     def probe(self, fields: Mapping[str, str] | None = None) -> dict[str, object]:
+        """Return the state of the process that a script sees (engine_scene.PROBE). Fail without status 200."""
         status, body = self.ask("/cgi-bin/probe.py", fields=fields)
         if status != 200:
             self.scene.fail(
@@ -177,8 +180,9 @@ class XSwitchServer:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            # The process leads a separate session and process group (start_new_session).
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
@@ -196,9 +200,10 @@ class XSwitchServer:
     subject="engine",
 )
 def behind_xswitch(scene: EngineScene) -> None:
-    scene.subject.end()
+    scene.subject.end()  # the engine of earlier checks: X-Switch starts its own
     scene.write("probe.py", PROBE)
     scene.write("form.py", HEADER_SCRIPT + "import sys\nprint(sys.stdin.read())\n")
+    # The script catches every exception: only the end of its process ends it.
     scene.write(
         "endless.py", "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n"
     )

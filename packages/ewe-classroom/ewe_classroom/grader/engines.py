@@ -46,12 +46,13 @@ def answers(scene: EngineScene) -> None:
     scene.expect(
         "hello.py", HEADER_SCRIPT + 'print("hello")\n', "hello\n", "the script is not run, or not flushed"
     )
+    # Each character that the protocol writes in another way, and text that only looks like that ("%25").
     words = ["one", "two words", "tab\there", "50%25", "über", ""]
     value = "a\nb%0A c\t="
     body = bytes(range(256)) * 300
-    wanted = "\n".join([*words, value, str(scene.subject.site.root), "", ""]).encode() + body
+    expected = "\n".join([*words, value, str(scene.subject.site.root), "", ""]).encode() + body
     scene.expect(
-        "echo.py", ECHO, wanted, "the words of the two lines are decoded wrong, or the body is not read exactly",
+        "echo.py", ECHO, expected, "the words of the two lines are decoded wrong, or the body is not read exactly",
         arguments=words, environment={"CHECK_VALUE": value}, body=body,
     )  # fmt: skip
     text = HEADER_SCRIPT + f'print("x" * {LARGE_BYTES}, end="")\n'
@@ -77,12 +78,12 @@ def answers(scene: EngineScene) -> None:
     subject="engine",
 )
 def persistent(scene: EngineScene) -> None:
-    numbers = []
+    pids = []
     for name in ("probe.py", "probe.py", "other.py", "probe.py"):
-        numbers.append(scene.probe(name=name)["pid"])
-    if len(set(numbers)) > 1:
+        pids.append(scene.probe(name=name)["pid"])
+    if len(set(pids)) > 1:
         scene.fail(
-            f"four requests ran in the processes {', '.join(map(str, numbers))}",
+            f"four requests ran in the processes {', '.join(map(str, pids))}",
             "run all of them in one process",
             "the engine forks for each request, starts a program, or ends after a request",
         )
@@ -107,13 +108,13 @@ def persistent(scene: EngineScene) -> None:
 )
 def environment(scene: EngineScene) -> None:
     expected = {"PATH", "CONTENT_LENGTH", "SCRIPT_NAME", "CHECK_VALUE"}
-    text = (
+    changes = (
         HEADER_SCRIPT + 'import os\nos.environ["LEFT_BEHIND"] = "1"\ndel os.environ["PATH"]\nprint("done")\n'
     )
     cookie = {"HTTP_COOKIE": "session=alice"}
     for after in ("the start", "a script that set LEFT_BEHIND and got HTTP_COOKIE"):
         found = scene.probe(after)
-        for directory, names in (
+        for where, names in (
             ("os.environ", set(found["environment"])),
             ("a program that it starts", {line.partition("=")[0] for line in found["inherited"]}),
         ):
@@ -122,12 +123,12 @@ def environment(scene: EngineScene) -> None:
             if strange or missing:
                 what = f"{strange[0]}, which is not in its request" if strange else f"no {missing[0]}"
                 scene.fail(
-                    f"after {after}, a script found {what}, in {directory}",
+                    f"after {after}, a script found {what}, in {where}",
                     f"give it the variables of its request: {', '.join(sorted(expected))}",
                     "the environment of the previous request, or of the engine, is still there",
                 )
         if after == "the start":
-            scene.expect("sets.py", text, "done\n", "an ordinary script fails", environment=cookie)
+            scene.expect("sets.py", changes, "done\n", "an ordinary script fails", environment=cookie)
     scene.confirm("two scripts and the programs that they started saw the four variables of their request")
 
 
@@ -204,6 +205,7 @@ def variables(scene: EngineScene) -> None:
 def modules(scene: EngineScene) -> None:
     text = HEADER_SCRIPT + "import helper\nhelper.count += 1\nprint(helper.NAME, helper.count)\n"
     module = "NAME = '{}'\ncount = 0\n"
+    # The directory of the script and its module, the name in the module, and the likely cause of another output.
     cases = [
         ("", "one", "the module is not found, or keeps its variables"),
         ("", "one", "the module keeps the variables of the earlier script: it stays in sys.modules"),
@@ -245,8 +247,8 @@ def output(scene: EngineScene) -> None:
         ("descriptor.py", HEADER_SCRIPT + 'import os, sys\nprint("mine", flush=True)\nos.close(1)\n', "mine\n",
          "the script has closed descriptor 1"),
     ]  # fmt: skip
-    for name, text, wanted, because in cases:
-        scene.expect(name, text, wanted, because)
+    for name, text, expected, because in cases:
+        scene.expect(name, text, expected, because)
         scene.expect(
             "plain.py",
             plain,
@@ -287,8 +289,8 @@ def standard_input(scene: EngineScene) -> None:
             "done\n",
         ),
     ]
-    for name, text, body, wanted in cases:
-        scene.expect(name, text, wanted, "the script does not get its body on standard input", body=body)
+    for name, text, body, expected in cases:
+        scene.expect(name, text, expected, "the script does not get its body on standard input", body=body)
         scene.expect(
             "reads.py",
             reads,
@@ -382,11 +384,12 @@ def descriptors(scene: EngineScene) -> None:
         HEADER_SCRIPT + "import subprocess\nls = subprocess.run(['ls', '/proc/self/fd'], close_fds=False, "
         "capture_output=True, text=True)\nprint(*ls.stdout.split())\n"
     )
-    body = scene.run("starts.py", text).output.partition(b"\n\n")[2].decode(errors="replace").split()
+    body = scene.run("starts.py", text).output.partition(b"\n\n")[2]
+    numbers = body.decode(errors="replace").split()
     # ls itself has a fourth descriptor: the directory that it lists.
-    if len(body) != 4 or body[:3] != ["0", "1", "2"]:
+    if len(numbers) != 4 or numbers[:3] != ["0", "1", "2"]:
         scene.fail(
-            f"a program that a script started has the descriptors {' '.join(body)} (one is its own directory)",
+            f"a program that a script started has the descriptors {' '.join(numbers)} (one is its own directory)",
             "let it inherit 0, 1 and 2 only",
             "descriptor 3, or the engine's copy of a socket, is inherited",
         )
@@ -407,6 +410,7 @@ def descriptors(scene: EngineScene) -> None:
 )
 def errors(scene: EngineScene) -> None:
     plain = HEADER_SCRIPT + 'print("plain")\n'
+    # The name of the script, its text, the status of a process that runs it, and a part of its standard error.
     cases: list[tuple[str, str | None, int, bytes]] = [
         ("raises.py", 'raise ValueError("on purpose")\n', 1, b"on purpose"),
         ("syntax.py", "def (:\n", 1, b"SyntaxError"),
@@ -504,7 +508,7 @@ def ends(scene: EngineScene) -> None:
     for what in ("between two requests", "in the middle of a body"):
         scene.probe()
         engine = scene.subject.engine
-        if what != "between two requests":
+        if what != "between two requests":  # begin a request by hand: ask() would wait for its answer
             path = os.fsencode(scene.write("reads.py", HEADER_SCRIPT))
             engine.control.sendall(path + b"\nCONTENT_LENGTH=1000\n")
             engine.data.sendall(b"half of it")
@@ -524,5 +528,6 @@ def ends(scene: EngineScene) -> None:
 def wait_for_end(scene: EngineScene) -> bool:
     """Wait until the engine has ended or is quiescent; return whether it has ended."""
     engine = scene.subject.engine
+    # A zombie has ended, although no process has called waitpid() for it.
     scene.until(lambda: scene.subject.has_ended() or processes.state(engine.pid) == "Z", "the engine ends")
     return bool(scene.subject.has_ended())

@@ -11,6 +11,10 @@ from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 
 DESCRIPTOR_LIMIT = 64  # descriptors: enough for a server and some clients
+LEAVE_PAUSE_S = 0.002
+LONG_TARGET_BYTES = 80 << 10
+MAX_HEAD_BYTES = 8 << 20  # of header fields, which no server should read
+MORE_CLIENTS = 32  # than descriptors
 # A server without a free descriptor may pause before it accepts again; lighttpd pauses for one second.
 PAUSE_S = 2.5
 # wake-ups a second; a pause of 50 ms gives 20, and 150 with the threads of Go's runtime
@@ -29,19 +33,19 @@ SILENCE_S = 15.0
 )
 def early_close(scene: Scene) -> None:
     request = b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    for at in range(0, len(request) + 1, 3):
+    for length in range(0, len(request) + 1, 3):
         for leave in ("close", "reset"):
             client = scene.client()
             scene.until(lambda client=client: client.connected or client.over(), "connected")  # type: ignore[misc]
-            client.send(request[:at])
-            scene.pump(0.002)
+            client.send(request[:length])
+            scene.pump(LEAVE_PAUSE_S)  # a moment in which the server may read the bytes
             if leave == "close":
                 client.close()
             else:
                 client.reset()
     scene.settle()
     scene.expect_alive("clients disconnected in the middle of their requests")
-    for _ in range(scene.workers + 1):
+    for _ in range(scene.workers + 1):  # more clients than workers: a worker that has ended would be missing
         scene.expect_answer(
             after="clients disconnected in the middle of their requests",
             because="a worker has ended with an exception, or waits for the rest of a request that will not come",
@@ -93,11 +97,11 @@ def reset_in_response(scene: Scene) -> None:
 )
 def nonsense(scene: Scene) -> None:
     for text in (
-        b"\xff\xfe\x00\x80nonsense\r\n\r\n",
-        b"GET\r\n\r\n",
+        b"\xff\xfe\x00\x80nonsense\r\n\r\n",  # no UTF-8
+        b"GET\r\n\r\n",  # one word in place of three
         b"\x00\x00\x00\x00\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"\r\n\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # the beginning of a ClientHello of TLS
+        b"\r\n\r\n\r\n",  # no request line at all
     ):
         client = scene.client().send(text).half_close()
         scene.until(client.over, f"{client.name} sees the end of the connection")
@@ -130,7 +134,7 @@ def nonsense(scene: Scene) -> None:
 )
 def oversized(scene: Scene) -> None:
     client = scene.client("long target").send(
-        b"GET /" + b"a" * 81920 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        b"GET /" + b"a" * LONG_TARGET_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
     )
     scene.until(client.answered_or_over, "the long target gets a response")
     scene.expect_alive("a request had a target of 80 KB")
@@ -148,8 +152,8 @@ def oversized(scene: Scene) -> None:
     endless = scene.client("endless head").send(b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n")
     sent = 0
     filler = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 1000) for number in range(256))
-    while sent < 8 << 20 and not endless.answered_or_over():
-        endless.outbox += filler
+    while sent < MAX_HEAD_BYTES and not endless.answered_or_over():
+        endless.outbox += filler  # not by send(), which would record 8 MB
         sent += len(filler)
         endless.flush()
         scene.until(
@@ -176,8 +180,8 @@ def oversized(scene: Scene) -> None:
 @check(
     "descriptors-used-up",
     proves="a server without a free descriptor survives, and serves again when clients have disconnected",
-    sends=f"half requests on {DESCRIPTOR_LIMIT + 32} connections, to a server that may open {DESCRIPTOR_LIMIT} "
-    "files; all close; a request",
+    sends=f"half requests on {DESCRIPTOR_LIMIT + MORE_CLIENTS} connections, to a server that may open "
+    f"{DESCRIPTOR_LIMIT} files; all close; a request",
     expects="the server survives, and answers the last request",
     why="accept() then fails with EMFILE. A server that ends there turns a busy minute into an outage.",
     hint="Catch OSError around accept(). Wait a moment, or until a connection is closed, and accept again.",
@@ -188,22 +192,22 @@ def descriptors_used_up(scene: Scene) -> None:
     scene.expect_answer()
     scene.settle()
     stalled: list[SceneClient] = []
-    for number in range(DESCRIPTOR_LIMIT + 32):
+    for number in range(DESCRIPTOR_LIMIT + MORE_CLIENTS):
         stalled.append(scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}"))
     scene.settle()
     scene.expect_alive(f"{len(stalled)} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
-    most = max((len(processes.descriptors(pid)) for pid in scene.subject.running()), default=0)
+    max_open = max((len(processes.descriptors(pid)) for pid in scene.subject.running()), default=0)
     for client in stalled:
         client.close()
     scene.settle()
-    scene.rest_on(STAYS_OPEN)
+    scene.rest_on(STAYS_OPEN)  # a server that closes no connection has no descriptor for the next client
     scene.expect_answer(
         after="the server had no free descriptors",
         because="the exception of accept() or open() has ended the accepting loop or a worker",
         quiescent_s=PAUSE_S,
     )
     scene.confirm(
-        f"{len(stalled)} clients connected, a process had {most} of {DESCRIPTOR_LIMIT} descriptors open, and "
+        f"{len(stalled)} clients connected, a process had {max_open} of {DESCRIPTOR_LIMIT} descriptors open, and "
         "the server served "
         "afterwards"
     )
@@ -212,8 +216,8 @@ def descriptors_used_up(scene: Scene) -> None:
 @check(
     "pause",
     proves="a server without a free descriptor pauses: it does not try to accept again at once",
-    sends=f"half requests on {DESCRIPTOR_LIMIT + 32} connections, to a server that may open {DESCRIPTOR_LIMIT} "
-    "files; then nothing",
+    sends=f"half requests on {DESCRIPTOR_LIMIT + MORE_CLIENTS} connections, to a server that may open "
+    f"{DESCRIPTOR_LIMIT} files; then nothing",
     expects=f"under {MAX_BUSY_SHARE:.0%} of a processor and under {MAX_WAKE_UPS_PER_S:.0f} wake-ups a second, "
     "while clients wait",
     why="The connection stays in the kernel's queue, so accept() fails again at once: a loop without a pause takes"
@@ -226,12 +230,11 @@ def pause(scene: Scene) -> None:
     scene.rest_on("descriptors-used-up")
     scene.expect_answer()
     scene.settle()
-    for number in range(DESCRIPTOR_LIMIT + 32):
+    count = DESCRIPTOR_LIMIT + MORE_CLIENTS
+    for number in range(count):
         scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}")
     scene.settle()
-    scene.expect_alive(
-        f"{DESCRIPTOR_LIMIT + 32} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors"
-    )
+    scene.expect_alive(f"{count} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
     ran, wanted, wake_ups = watch(scene)
     if (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S:
         scene.fail(
@@ -285,12 +288,12 @@ def silence(scene: Scene) -> None:
 def child_killed(scene: Scene) -> None:
     scene.expect_answer()
     stalled = []
-    victims: list[list[int]] = []
+    children_of_client: list[list[int]] = []  # for each client, the children that have its connection open
     for number in range(3):
         stalled.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
         scene.settle()
         known = processes.sockets()
-        victims.append(
+        children_of_client.append(
             [
                 pid
                 for pid in scene.subject.running()
@@ -302,13 +305,13 @@ def child_killed(scene: Scene) -> None:
                 )
             ]
         )
-    if not victims[1]:
+    if not children_of_client[1]:
         scene.fail(
             "no child process has the second client's connection open",
             "serve each connection in a child process",
             "the parent serves connections itself",
         )
-    os.kill(victims[1][-1], signal.SIGKILL)
+    os.kill(children_of_client[1][-1], signal.SIGKILL)
     scene.note(do="kill", lane=stalled[1].name, signal="SIGKILL", whom="its child")
     scene.until(stalled[1].over, "the client of the killed child sees the end of the connection")
     scene.expect_alive("the death of one child")

@@ -30,11 +30,13 @@ from ewe import svg
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, clip
 
+MAX_MESSAGE_CHARS = 500  # of the line that a platform shows beside a check
+MAX_COMMAND_CHARS = 1000  # of the command that repeats a check
 # PrairieLearn refuses results of more than 1 MB. Larger pages also make browsers slow, and mail servers refuse
 # them.
-MAX_MESSAGE_CHARS = 500  # of the line that a platform shows beside a check
 MAX_FILE_BYTES = 1_000_000
-TEXT_LENGTHS = (8000, 2000, 500, 100)
+TEXT_LENGTHS = (8000, 2000, 500, 100)  # characters of one text, tried one after the other
+JSON_TEXT_LENGTHS = (2000, 500, 60)  # the same for to_json()
 UNPROTECTED = (
     "The program ran as the grader's account, so it could have changed this report. Limits that need root did not"
     " hold: on its processes, and on files in /tmp, /var/tmp and /dev/shm."
@@ -43,17 +45,20 @@ NOT_FINISHED = "The grader was stopped before it had finished. The checks that d
 
 
 def fitted(make: Callable[[Report, int], str]) -> Callable[[Report], str]:
-    """Decorate a format so that its result has at most MAX_FILE_BYTES. `make` gets the maximum of one text."""
+    """Decorate a format so that its result has at most MAX_FILE_BYTES, if the shortest texts allow it.
+
+    `make` gets the report, and the most characters of one text.
+    """
 
     @functools.wraps(make)
-    def made(report: Report) -> str:
+    def make_fitting(report: Report) -> str:
         for max_chars in TEXT_LENGTHS:
             text = make(report, max_chars)
             if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
                 break
         return text
 
-    return made
+    return make_fitting
 
 
 def as_json(table: object) -> str:
@@ -63,15 +68,15 @@ def as_json(table: object) -> str:
 def to_json(report: Report) -> str:
     """Return the whole report. If it exceeds MAX_FILE_BYTES, first leave out the steps of checks that passed."""
     table = report.as_dict()
-    for keep in ((PASSED, FAILED, ERROR), (FAILED, ERROR), ()):
+    for with_steps in ((PASSED, FAILED, ERROR), (FAILED, ERROR), ()):  # the verdicts that keep their steps
         for verdict in table["verdicts"]:
-            if verdict["status"] not in keep:
+            if verdict["status"] not in with_steps:
                 verdict["steps"] = []
         text = as_json(table)
         if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
             return text
-    for most in (2000, 500, 60):
-        text = as_json(shortened(table, most))
+    for max_chars in JSON_TEXT_LENGTHS:
+        text = as_json(shortened(table, max_chars))
         if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
             break
     return text
@@ -101,7 +106,7 @@ def to_gradescope(report: Report, maximum: int) -> str:
             "output": verdict.text(maximum),
             "output_format": "text",
             "visibility": "visible",
-            "extra_data": {"again": clip(verdict.again, 1000)},
+            "extra_data": {"again": clip(verdict.again, MAX_COMMAND_CHARS)},
         }
         for number, verdict in enumerate(report.verdicts, 1)
     ]
@@ -196,7 +201,7 @@ def to_classroom(report: Report, maximum: int) -> str:
                 "status": "pass" if verdict.status == PASSED else "fail",
                 "score": verdict.score,
                 "message": verdict.text(maximum),
-                "test_code": clip(verdict.again, 1000),
+                "test_code": clip(verdict.again, MAX_COMMAND_CHARS),
                 "filename": "",
                 "line_no": 0,
                 "execution_time": f"{verdict.seconds:.1f}s",
@@ -245,16 +250,16 @@ def to_junit(report: Report, maximum: int) -> str:
         f'time="{report.seconds:.3f}" timestamp="{timestamp}">',
     ]
     for verdict in report.verdicts:
-        start = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
-        start += f'time="{verdict.seconds:.3f}"'
+        start_tag = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
+        start_tag += f'time="{verdict.seconds:.3f}"'
         if verdict.status == PASSED:
-            lines.append(f"{start}/>")
+            lines.append(f"{start_tag}/>")
             continue
         kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped", NOT_JUDGED: "skipped"}[verdict.status]
         message = clip(verdict.what_happened, MAX_MESSAGE_CHARS) or verdict.status
         inner = f"<{kind} message={attribute(message)}"
         inner += "/>" if kind == "skipped" else f">{escaped_xml(verdict.text(maximum))}</{kind}>"
-        lines.append(f"{start}>{inner}</testcase>")
+        lines.append(f"{start_tag}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
 
 
@@ -264,10 +269,11 @@ def to_autolab(report: Report) -> str:
     The line must be the last one on standard output.
     """
     scores = {verdict.name: verdict.score for verdict in report.verdicts}
-    board: list[float] = [report.score, len(report.failed)]
+    # One figure for each column of the scoreboard (pack_autolab.settings).
+    figures: list[float] = [report.score, len(report.failed)]
     if report.speed is not None:
-        board.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
-    return json.dumps({"scores": scores, "scoreboard": board})
+        figures.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
+    return json.dumps({"scores": scores, "scoreboard": figures})
 
 
 def outcome(report: Report) -> str:
@@ -314,6 +320,8 @@ def write(path: Path, text: str) -> None:
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="replace"
         ) as file:
             file.write(text)
+        # A temporary file is closed to all other accounts. Give it the mode of an ordinary new file: the umask can
+        # only be read by setting it.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(file.name, 0o666 & ~mask)

@@ -43,7 +43,7 @@ def is_go(pid: int) -> bool:
 
 
 def servers(scene: Scene) -> list[int]:
-    """Return the processes with the listening socket.
+    """Return the ids of the processes with the listening socket.
 
     This leaves out `go run` and a shell that started the server.
     """
@@ -63,7 +63,7 @@ def count_goroutines(scene: Scene) -> list[tuple[str, str]]:
     """End the server by SIGQUIT; return the state and the stack of each of its goroutines."""
     scene.note(do="signal", signal="SIGQUIT")
     for pid in servers(scene):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended with another process of the server
             os.kill(pid, signal.SIGQUIT)
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
     found = stacks(scene.subject.output.read_text(errors="replace"))
@@ -77,7 +77,7 @@ def count_goroutines(scene: Scene) -> list[tuple[str, str]]:
 
 
 def restart_server(scene: Scene) -> None:
-    """Start the server again, for the next count."""
+    """Start the server again, for the next count. The scene's clients have lost their connections: drop them."""
     for client in scene.clients:
         client.close()
     scene.clients.clear()
@@ -91,30 +91,34 @@ def restart_server(scene: Scene) -> None:
 
 def in_words(found: list[tuple[str, str]]) -> str:
     """Return the number of goroutines in each state: "12 in IO wait, 1 in syscall"."""
-    return ", ".join(f"{number} in {state}" for state, number in sorted(Counter(s for s, _ in found).items()))
+    counts = Counter(state for state, _ in found)
+    return ", ".join(f"{count} in {state}" for state, count in sorted(counts.items()))
 
 
-def hold(scene: Scene, number: int) -> list[SceneClient]:
+def hold(scene: Scene, count: int) -> list[SceneClient]:
     """Connect clients that stall after half a request; wait until the server is quiescent; return the clients."""
-    stalled = [scene.hold("half", f"/{each}.txt", f"stalled {each + 1}") for each in range(number)]
+    stalled = [scene.hold("half", f"/{each}.txt", f"stalled {each + 1}") for each in range(count)]
     scene.settle(sure=True)
     return stalled
 
 
-def judge(scene: Scene, kind: str, number: int) -> None:
-    """Count goroutines before, during and after `number` stalled clients; fail unless the counts fit the model."""
+def judge(scene: Scene, kind: str, client_count: int) -> None:
+    """Count goroutines before, during and after stalled clients; fail unless the counts fit the model.
+
+    kind: the model, as the option of the check who-works names it (workers.KIND).
+    """
     scene.settle()
-    alone = len(scene.subject.running())
+    processes_alone = len(scene.subject.running())
     before = count_goroutines(scene)
     restart_server(scene)
-    hold(scene, number)
-    more = len(scene.subject.running()) - alone
+    hold(scene, client_count)
+    more_processes = len(scene.subject.running()) - processes_alone
     during = count_goroutines(scene)
     grown = len(during) - len(before)
-    what = f"{number} stalled clients brought {grown} goroutines more"
+    what = f"{client_count} stalled clients brought {grown} goroutines more"
     seen = f"{what} (now {in_words(during)})"
-    if kind == "thread" and (grown != number or more > 0):
-        scene.fail(seen, f"{number} goroutines more", "connections are not served by a goroutine each")
+    if kind == "thread" and (grown != client_count or more_processes > 0):
+        scene.fail(seen, f"{client_count} goroutines more", "connections are not served by a goroutine each")
     if kind == "fixed" and len(before) < scene.workers:
         scene.fail(
             f"the program has {len(before)} goroutines before the first client connects ({in_words(before)})",
@@ -131,8 +135,8 @@ def judge(scene: Scene, kind: str, number: int) -> None:
             "one goroutine, the event loop, and at most one that waits for signals",
             "helper goroutines do the work that the loop should do without blocking",
         )
-    restart_server(scene)
-    for client in hold(scene, number):
+    restart_server(scene)  # the count has ended the server, so the same clients come once more, and leave
+    for client in hold(scene, client_count):
         scene.release(client)
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
@@ -140,7 +144,7 @@ def judge(scene: Scene, kind: str, number: int) -> None:
     left = count_goroutines(scene)
     if len(left) > len(before):
         scene.fail(
-            f"{len(left) - len(before)} goroutines remain after their {number} clients have disconnected "
+            f"{len(left) - len(before)} goroutines remain after their {client_count} clients have disconnected "
             f"({in_words(left)})",
             "end the goroutine of a connection with the connection",
             "a goroutine still waits on a channel or a lock, and no other goroutine will wake it",

@@ -45,6 +45,8 @@ from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PA
 from ewe_classroom.seeds import Seed
 
 MAX_ATTEMPTS = 3  # of a schedule, if a time limit of the server has disturbed it
+PORT_COUNT = 1000  # ports of the student's server in a private network, from the first one on
+OUTPUT_LINES = 6  # of the server's output, in the verdict of a check that has not passed
 FIRST_CHECK = "idle-cpu"  # what this check finds decides how the others wait (scene.py)
 NOT_HIDDEN = (
     "The server could read the labs' solutions, and the submissions of a class: to hide them, the grader needs root"
@@ -138,12 +140,13 @@ class Grading:
         start = time.monotonic()
         self.deadline = start + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings()
+        # The verdict of the speed, which is the last one, has no item: its partner is None.
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
         needed = {name for item in self.scheme.items for name in item.needs}
+        # False comes before True, and sort() keeps the order of equal keys.
         pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
-        waiting: list[
-            tuple[Item | None, Verdict]
-        ] = []  # verdicts that depend on checks that have not run yet
+        # Verdicts that depend on checks that have not run yet.
+        waiting: list[tuple[Item | None, Verdict]] = []
         try:
             for verdict, item in pairs:
                 began = time.monotonic()
@@ -161,6 +164,7 @@ class Grading:
                 report.restless = self.never_sleeps
                 verdict.clip()
                 waiting.append((item, verdict))
+                # This check may be the one for which earlier verdicts have waited.
                 waiting = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
         finally:
             self.end_subject()
@@ -172,7 +176,7 @@ class Grading:
 
         A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
         failed is "not judged" if one on which it rests has failed, too (dependencies.py). If the server passes that
-        one, and the points are lost to a need alone, it explains no failure.
+        one, and the points are lost to a need alone, it explains no failure. item: None for the speed.
         """
         if item is not None and verdict.status == FAILED:
             reasons = rests_on(verdict.name)
@@ -218,16 +222,16 @@ class Grading:
             scene = self.run_check_once(item, verdict)
             if scene is None or verdict.status not in (PASSED, FAILED):
                 return
-            late = verdict.status == FAILED and scene.may_have_timed_out()
-            if scene.unproved or (late and self.never_sleeps):
+            is_disturbed = verdict.status == FAILED and scene.may_have_timed_out()
+            if scene.unproved or (is_disturbed and self.never_sleeps):
                 self.make_not_judged(verdict, scene)
                 return
-            if not late:
+            if not is_disturbed:
                 return
 
     def make_not_judged(self, verdict: Verdict, scene: Scene) -> None:
         """Make a verdict "not judged": a server that is never quiescent could still have acted."""
-        if verdict.name == FIRST_CHECK:
+        if verdict.name == FIRST_CHECK:  # this check has found the busy waiting, so its verdict stays
             return
         waited = f" (here: {scene.unproved[0]})" if scene.unproved else ""
         verdict.leave_open(
@@ -240,18 +244,19 @@ class Grading:
         return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
 
     def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
-        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
+        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start.
+
+        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
+        missing program, a fault of the grader.
+        """
         scene: Scene | None = None
         self.fault = ""
         try:
             if item.check.fresh:
                 self.end_subject()
             scene = self.kind.scene(self.running_subject(item.check), item.options)
-            scene.deadline, scene.never_sleeps, scene.findings = (
-                self.deadline,
-                self.never_sleeps,
-                self.findings,
-            )
+            scene.deadline = self.deadline
+            scene.never_sleeps, scene.findings = self.never_sleeps, self.findings
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
@@ -282,12 +287,12 @@ class Grading:
             verdict.should = "report this fault of the grader, with the command that shows it"
         if scene is not None:
             scene.close()
-            self.subject = scene.subject
+            self.subject = scene.subject  # a scene may have started the server again
             self.never_sleeps = scene.never_sleeps
             verdict.facts = scene.confirmations
             verdict.steps = scene.steps
             if verdict.status != PASSED:
-                verdict.output = self.subject.log(6)
+                verdict.output = self.subject.log(OUTPUT_LINES)
             if self.record is not None:
                 self.write_replay(verdict)
         if item.check.fresh or verdict.status != PASSED:
@@ -299,7 +304,8 @@ class Grading:
         self.end_subject()
         try:
             subject = self.running_subject()
-            port = subject.port + 1000 if self.private_network else processes.free_port()
+            # Apart from the ports that running_subject() gives to the student's server.
+            port = subject.port + PORT_COUNT if self.private_network else processes.free_port()
             speed = run_speed(subject, self.scheme.speed, self.scheme.name, self.directory, port)
         except (NotStarted, FailedExpectation) as problem:
             verdict.status, verdict.earned = FAILED, 0
@@ -314,7 +320,7 @@ class Grading:
             return None
         judge(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:
-            verdict.output = subject.log(6)
+            verdict.output = subject.log(OUTPUT_LINES)
         return speed.as_dict()
 
     def running_subject(self, check: Check | None = None) -> Subject:
@@ -324,7 +330,10 @@ class Grading:
         if self.subject is not None and (not self.subject.alive() or self.subject.environment != environment):
             self.end_subject()
         if self.subject is None:
-            port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
+            # In a private network every port is free, and each start gets another one.
+            port = (
+                self.first_port + self.starts % PORT_COUNT if self.private_network else processes.free_port()
+            )
             self.starts += 1
             limits = replace(
                 self.limits,
@@ -335,7 +344,7 @@ class Grading:
                 self.start_command, self.site, self.scheme.workers, limits, port, self.directory / "output",
                 environment,
             )  # fmt: skip
-            self.subject = subject.__enter__()
+            self.subject = subject.__enter__()  # waits until it listens; end_subject() ends it
         return self.subject
 
     def end_subject(self) -> None:

@@ -11,13 +11,15 @@ from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 
 CLIENTS_OF_EACH_KIND = 8
+MAX_ZOMBIES = 2
+WARM_UP_VISITS = 60
 WINDOW_S = 0.5
 MAX_WINDOWS = 8  # the most windows in a row, while the measurement is inconclusive
 MAX_BUSY_SHARE = 0.2  # share of a window in which the server runs or waits for a processor
 # Share of a window in which the server runs: below it, the waits for a processor alone do not prove a busy loop
 MIN_RUN_SHARE = MAX_BUSY_SHARE / 4
 LOOK_EVERY_S = 0.01  # between two looks at the server's threads: one that ends in between is not seen
-NEW_THREAD = processes.ThreadSample(0, 0, "", 0, 0.0, 0.0)
+NEW_THREAD = processes.ThreadSample(0, 0, "", turns=0, ran_s=0.0, queued_s=0.0)  # before its first turn
 MEMORY_VISITS = 120
 MAX_GROWTH_BYTES = 16 * 1024  # of memory, for each of the MEMORY_VISITS
 MAX_WAKE_UPS_PER_S = 40.0  # wake-ups a second; a timer of 50 ms needs 20
@@ -37,18 +39,21 @@ def leave_silent(scene: Scene) -> None:
 
 
 def leave_halfway(scene: Scene) -> None:
+    """Send half a request, and close when the server waits for the rest."""
     client = scene.client().send(b"GET /hello.txt HTTP/1.1\r\nHo")
     scene.settle()
     client.close()
 
 
 def reset_halfway(scene: Scene) -> None:
+    """Send half a request, and reset the connection when the server waits for the rest."""
     client = scene.client().send(b"GET /hello.txt HTTP/1.1\r\nHo")
     scene.settle()
     client.reset()
 
 
 def reset_response(scene: Scene) -> None:
+    """Request a large file, read nothing, and reset the connection when the server waits for the client."""
     client = scene.client(reads=False).ask("/large.bin", Connection="close")
     scene.settle()
     client.reset()
@@ -71,7 +76,7 @@ VISITS: dict[str, Callable[[Scene], None]] = {
 
 
 def open_descriptors(scene: Scene) -> dict[tuple[int, int], str]:
-    """Return the target of every descriptor of every process of the server."""
+    """Return (process id, descriptor) -> target for every descriptor of every process of the server."""
     return {
         (pid, number): target
         for pid in scene.subject.running()
@@ -87,6 +92,7 @@ def expect_closed(
     before: open_descriptors() before the clients came. actions: of the clients, for the message. should, because:
     arguments of Scene.fail(). first: the message names descriptors with this prefix, if there are any.
     """
+    # A leak leaves one descriptor for each client; half as many prove none.
     max_descriptors = len(before) + CLIENTS_OF_EACH_KIND // 2
     scene.until(lambda: len(open_descriptors(scene)) <= max_descriptors, "descriptors are closed")
     after = open_descriptors(scene)
@@ -127,7 +133,7 @@ def expect_closed(
     fresh=True,
 )
 def descriptors(scene: Scene) -> None:
-    for visit in VISITS.values():
+    for visit in VISITS.values():  # what a server opens for its first clients is no leak
         visit(scene)
     scene.settle()
     for how, visit in VISITS.items():
@@ -153,22 +159,23 @@ def descriptors(scene: Scene) -> None:
     fresh=True,
 )
 def zombies(scene: Scene) -> None:
-    def found() -> list[int]:
+    def zombie_pids() -> list[int]:
         return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
 
-    def reaped(requests: str, because: str) -> None:
-        scene.until(lambda: len(found()) <= 2, "the server reaps its children")
-        dead = found()
-        if len(dead) > 2:
+    def expect_reaped(requests: str, because: str) -> None:
+        # A server that calls waitpid() before accept() leaves its latest children until the next client comes.
+        scene.until(lambda: len(zombie_pids()) <= MAX_ZOMBIES, "the server reaps its children")
+        left = zombie_pids()
+        if len(left) > MAX_ZOMBIES:
             scene.fail(
-                f"{requests} left {len(dead)} zombies (processes in state Z, such as {dead[0]})",
+                f"{requests} left {len(left)} zombies (processes in state Z, such as {left[0]})",
                 "call waitpid() for each child that ends",
                 because,
             )
 
     for _ in range(12):
         get(scene)
-    reaped("12 requests in turn", "there is no SIGCHLD handler, and no waitpid() before accept()")
+    expect_reaped("12 requests in turn", "there is no SIGCHLD handler, and no waitpid() before accept()")
     stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(12)]
     scene.settle()
     # A stopped process handles no signal, so the SIGCHLDs of its children merge into one.
@@ -180,7 +187,7 @@ def zombies(scene: Scene) -> None:
     scene.settle()
     scene.signal(signal.SIGCONT)
     scene.note(do="signal", signal="SIGCONT")
-    reaped(
+    expect_reaped(
         "12 children that ended while the parent was stopped",
         "the handler calls waitpid() once; the kernel delivers several simultaneous SIGCHLDs as one",
     )
@@ -200,29 +207,28 @@ def zombies(scene: Scene) -> None:
 def idle_cpu(scene: Scene) -> None:
     stalled: list[SceneClient] = []
 
-    def half() -> None:
+    def add_half_request() -> None:
         stalled.append(scene.hold("half", "/1.txt", "half a request"))
 
-    def more() -> None:
+    def add_more_clients() -> None:
         for number in range(3):
             stalled.append(scene.client(f"idle {number + 1}"))
         stalled.append(scene.hold("reader", "/large.bin", "does not read"))
 
     get(scene)
-    for label, act in (
+    for label, add_clients in (
         ("no client is connected", None),
-        ("a client has sent half a request", half),
-        ("three clients are silent and one does not read", more),
+        ("a client has sent half a request", add_half_request),
+        ("three clients are silent and one does not read", add_more_clients),
     ):
-        if act is not None:
-            act()
+        if add_clients is not None:
+            add_clients()
         scene.settle()
         ran, wanted, wake_ups = watch(scene)
         # On a busy machine a process waits for a processor after each wake-up, so this wait alone proves nothing.
-        scene.never_sleeps = (
-            wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE
-        ) or wake_ups > MAX_WAKE_UPS_PER_S
-        if wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE:
+        is_busy = wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE
+        scene.never_sleeps = is_busy or wake_ups > MAX_WAKE_UPS_PER_S
+        if is_busy:
             scene.fail(
                 f"while {label}, the server wants {wanted:.0%} of a processor",
                 "sleep until an event comes",
@@ -246,21 +252,21 @@ def watch(scene: Scene) -> tuple[float, float, float]:
     with all of its time, up to the last look at it: a loop may go on in ever new threads.
     """
     before, start = scene.subject.tasks(), time.monotonic()
-    latest = dict(before)
+    latest = dict(before)  # the last look at each thread, also at those that have ended
     for _ in range(MAX_WINDOWS):
         end = time.monotonic() + WINDOW_S
         while time.monotonic() < end:
             scene.pump(LOOK_EVERY_S)
             latest |= scene.subject.tasks()
-        window = time.monotonic() - start
-        both = [(now, before.get(tid, NEW_THREAD)) for tid, now in latest.items()]
-        ran = sum(now.ran_s - then.ran_s for now, then in both) / window
-        wanted = ran + sum(now.queued_s - then.queued_s for now, then in both) / window
-        turns = sum(now.turns - then.turns for now, then in both) / window
-        if wanted <= MAX_BUSY_SHARE or ran > MIN_RUN_SHARE:
+        watched_s = time.monotonic() - start
+        pairs = [(now, before.get(tid, NEW_THREAD)) for tid, now in latest.items()]
+        ran_share = sum(now.ran_s - then.ran_s for now, then in pairs) / watched_s
+        wanted_share = ran_share + sum(now.queued_s - then.queued_s for now, then in pairs) / watched_s
+        wake_ups_per_s = sum(now.turns - then.turns for now, then in pairs) / watched_s
+        if wanted_share <= MAX_BUSY_SHARE or ran_share > MIN_RUN_SHARE:
             break
         # The processors are so busy that a spinning loop and a polling loop look alike: watch for longer.
-    return ran, wanted, turns
+    return ran_share, wanted_share, wake_ups_per_s
 
 
 @check(
@@ -275,13 +281,13 @@ def watch(scene: Scene) -> tuple[float, float, float]:
 def memory(scene: Scene) -> None:
     def visits(count: int) -> None:
         for number in range(count):
-            (leave_silent if number % 4 == 3 else get)(scene)
+            (leave_silent if number % 4 == 3 else get)(scene)  # every fourth client leaves early
             scene.clients.clear()
 
     def used() -> int:
         return sum(processes.memory(pid) for pid in scene.subject.running())
 
-    visits(60)  # the first connections fill the caches of the interpreter
+    visits(WARM_UP_VISITS)  # the first connections fill the caches of the interpreter
     scene.settle()
     before = used()
     visits(MEMORY_VISITS)

@@ -22,8 +22,9 @@ NAMES = (SERVER, ENGINE, DATA)
 class SubjectKind:
     """One kind of submission.
 
-    subject: has the parameters of Subject. site: writes the files that all subjects of a grading share into a
-    directory; with a seed, also the files of that student.
+    from_path, from_command: return the start command of a path, or of --command. subject: the class of the process
+    under test, with the parameters of Subject. site: writes the files that all subjects of a grading share into a
+    directory; with a seed, also the files of that student. scene: the class of a check's argument.
     """
 
     name: str
@@ -35,7 +36,10 @@ class SubjectKind:
 
 
 def kind(name: str) -> SubjectKind:
-    """Return a kind by its name. The modules of the kinds are imported only now, when a lab is graded."""
+    """Return a kind by its name; a server for any name but "engine" and "data".
+
+    The modules of the kinds are imported only now, when a lab is graded.
+    """
     from ewe_classroom.grader import engine_scene, run_scene, scene, subject
 
     if name == ENGINE:

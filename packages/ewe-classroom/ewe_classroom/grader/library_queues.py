@@ -28,40 +28,43 @@ def library_queue(language: str, files: list[Path]) -> str:
             text = file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        for number, what in find(text):
-            return f"{file.name}:{number} uses {what}: the queue of this lab is your own"
+        for line_number, description in find(text):
+            return f"{file.name}:{line_number} uses {description}: the queue of this lab is your own"
     return ""
 
 
 def in_python(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each import of a module with queues or pools."""
+    """Yield (line number, description) of each import of a module with queues or pools."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or nested too deeply
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name in MODULES or alias.name.startswith("multiprocessing."):
                     yield node.lineno, f"the module {alias.name}"
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            full = [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in HARMLESS]
-            if any(name.startswith(tuple(f"{module}." for module in MODULES)) for name in full):
-                yield node.lineno, full[0]
+        elif isinstance(node, ast.ImportFrom) and not node.level:  # `from .queue` is the student's own module
+            names = [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in HARMLESS]
+            if any(name.startswith(tuple(f"{module}." for module in MODULES)) for name in names):
+                yield node.lineno, names[0]
 
 
 def in_go(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line number, description) of each type of a channel that could hold connections."""
     yield from matches(GO_CHANNEL, text, lambda found: f"a channel as a queue (`chan {found[1]}`)")
 
 
 def in_c(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line number, description) of each call that makes a queue."""
     yield from matches(C_CALL, text, lambda found: f"{found[1]}()")
 
 
 def matches(
-    pattern: re.Pattern[str], text: str, words: Callable[[re.Match[str]], str]
+    pattern: re.Pattern[str], text: str, describe: Callable[[re.Match[str]], str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the line of each match outside of comments, and the words for it."""
-    bare = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
-    for found in pattern.finditer(bare):
-        yield bare.count("\n", 0, found.start()) + 1, words(found)
+    """Yield (line number, description) of each match outside of comments. describe: makes the description."""
+    # A comment is replaced by its line feeds, so that the numbers of the lines stay the same.
+    code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
+    for found in pattern.finditer(code):
+        yield code.count("\n", 0, found.start()) + 1, describe(found)

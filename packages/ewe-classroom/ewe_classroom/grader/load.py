@@ -48,6 +48,10 @@ class FileAnswer:
         self.received = b""
 
     def feed(self, data: bytes) -> bool:
+        """Take the next bytes, b"" at the connection's end; return whether the answer is complete.
+
+        Raises WrongAnswer.
+        """
         self.received += data
         head = HEAD_END.search(self.received)
         if head is None:
@@ -60,25 +64,25 @@ class FileAnswer:
             return False
         if self.received[STATUS_DIGITS] != b"200":
             raise WrongAnswer(f"the answer was {self.received[:30]!r} and not 200")
-        size = len(self.received) - head.end()
-        if size == len(self.body) and self.received.endswith(self.body):
+        body_bytes = len(self.received) - head.end()
+        if body_bytes == len(self.body) and self.received.endswith(self.body):
             return True
-        if size >= len(self.body):
+        if body_bytes >= len(self.body):
             raise WrongAnswer("the answer was 200 with other bytes than the file's")
         if not data:
-            raise WrongAnswer(f"the connection was closed after {size} of {len(self.body)} bytes")
+            raise WrongAnswer(f"the connection was closed after {body_bytes} of {len(self.body)} bytes")
         return False
 
 
 def words(error: Exception) -> str:
-    """Return a fault of the loop as the grader says it."""
+    """Return the text of a fault of the loop, for a verdict. Only an OSError has no text of the loop."""
     if isinstance(error, OSError) and not isinstance(error, ClientsTimedOut):
         return f"a connection failed: {error.strerror or errno.errorcode.get(error.errno or 0, '?')}"
     return str(error)
 
 
 def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes, address: str) -> Slice:
-    """Let clients ask for a file again and again; stop at the first request that fails.
+    """Let clients ask for a file again and again; stop at the first request that fails. Return the times.
 
     seconds: how long new requests are sent. Those under way then are still waited for. address: the clients'
     address, in 127.0.0.0/8.

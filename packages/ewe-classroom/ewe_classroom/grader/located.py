@@ -24,14 +24,15 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with 
 def located(text: str, subject: str) -> str:
     """Return the path of the submission that a path stands for. Raises BadSubject.
 
-    subject: the kind of the submission (kinds.py).
+    text: the path. It is returned unchanged if it is a file, or is missing and has no usual name. subject: the kind
+    of the submission (kinds.py).
     """
     path = Path(text)
     is_usual = path.name in USUAL_NAMES[subject] and path.parent.is_dir()
     if path.is_file() or not (path.is_dir() or is_usual):
         return text
     top, names = (path, USUAL_NAMES[subject]) if path.is_dir() else (path.parent, (path.name,))
-    for name in names:
+    for name in names:  # the first name of which there is a file decides
         found = list(files(top, name))
         if len(found) == 1:
             return str(found[0])
@@ -44,14 +45,12 @@ def located(text: str, subject: str) -> str:
 
 
 def files(top: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a name in a directory and its folders."""
+    """Yield the files of a name in a directory and its folders, within MAX_DEPTH and MAX_FOLDERS."""
     for count, (directory, folders, _) in enumerate(os.walk(top), 1):
         path = Path(directory, name)
         if path.is_file():
             yield path
-        deep = len(Path(directory).relative_to(top).parts) >= MAX_DEPTH or count > MAX_FOLDERS
-        folders[:] = (
-            []
-            if deep
-            else sorted(set(folders) - SKIPPED_FOLDERS - {each for each in folders if each[0] == "."})
-        )
+        is_limit = len(Path(directory).relative_to(top).parts) >= MAX_DEPTH or count > MAX_FOLDERS
+        hidden = {each for each in folders if each[0] == "."}
+        # os.walk() enters the folders that this list still contains: the list itself has to change.
+        folders[:] = [] if is_limit else sorted(set(folders) - SKIPPED_FOLDERS - hidden)

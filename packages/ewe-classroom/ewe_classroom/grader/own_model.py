@@ -31,7 +31,7 @@ STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_exp
 
 def expect(path: Path) -> None:
     """Raise BadSubject if a submission, or a module beside it that it imports, takes a model from ewe."""
-    pending, seen = [path], {path}
+    pending, seen = [path], {path}  # files to be read; a set, because two files may import each other
     while pending:
         file = pending.pop()
         for line, module, name in imports(parsed(file)):
@@ -40,16 +40,17 @@ def expect(path: Path) -> None:
                     f"{file.name}, line {line}: this takes {name or module} from ewe; a model of a lab derives "
                     f"from Processor alone (from {BASE} import {ALLOWED}), and any other server does without ewe"
                 )
-            beside = path.parent / f"{module.partition('.')[0]}.py"
-            if beside not in seen and beside.is_file():
-                seen.add(beside)
-                pending.append(beside)
+            imported_file = path.parent / f"{module.partition('.')[0]}.py"
+            if imported_file not in seen and imported_file.is_file():
+                seen.add(imported_file)
+                pending.append(imported_file)
 
 
 def hidden_parts(language: str) -> tuple[str, ...]:
     """Return the paths of ewe that a submission in this language may not read.
 
-    A server in Python does without ewe: it could start ewe in its place. A model of ewe does without ewe's models.
+    A server in Python needs no part of ewe, and could start ewe as its own work. A model of ewe needs ewe, but none
+    of its models.
     """
     home = Path(ewe.__file__).resolve().parent
     if language == "python":
@@ -72,7 +73,7 @@ def parsed(file: Path) -> ast.Module:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the module and the name ("" for the module itself) of each import.
+    """Yield (line number, module, name) of each import. The name is "" for the module itself.
 
     A text that is the name of a module of ewe counts, because importlib may import it.
     """
@@ -89,5 +90,5 @@ def is_foreign(module: str, name: str) -> bool:
     """Return whether an import gives more than the base class of a model."""
     if (module, name) == (BASE, ALLOWED):
         return False
-    full = f"{module}.{name}" if name else module
-    return any(full == each or full.startswith(f"{each}.") for each in (MODELS, *STARTERS))
+    full_name = f"{module}.{name}" if name else module
+    return any(full_name == each or full_name.startswith(f"{each}.") for each in (MODELS, *STARTERS))

@@ -50,26 +50,30 @@ class Card(NamedTuple):
 
 def to_html(report: Report) -> str:
     """Return the page of a report, with at most formats.MAX_FILE_BYTES if the shortest texts allow it."""
-    for most, drawn in TEXT_LIMITS:
+    for max_chars, drawn in TEXT_LIMITS:
         title = f"{report.title}: {report.score} of {report.points}"
-        page = render("ewe_classroom", "report.html.j2", title=title, **values_of(report, most, drawn))
+        page = render("ewe_classroom", "report.html.j2", title=title, **values_of(report, max_chars, drawn))
         if len(page.encode(errors="replace")) <= MAX_FILE_BYTES:
             break
     return page
 
 
 def to_frame(report: Report) -> str:
-    """Return a report for a notebook, in a frame."""
-    values = values_of(report, *TEXT_LIMITS[1])
+    """Return a report for a notebook as HTML, in a frame."""
+    max_chars, drawn = TEXT_LIMITS[1]  # the first step without pictures of passed checks
+    values = values_of(report, max_chars, drawn)
     return render("ewe_classroom", "notebook.html.j2", title=summary_line(report), **values)
 
 
 def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the page's template. maximum: characters of a text; drawn: verdicts with a picture."""
+    """Return the values of the page's template.
+
+    maximum: characters of a text. drawn: the statuses of the verdicts that get a picture.
+    """
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     failed = by_weight(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
-    left = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
+    open_verdicts = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
     right = [verdict for verdict in report.verdicts if verdict.status == PASSED]
     return {
         "report": report,
@@ -77,7 +81,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
         "subject": clip(report.subject, maximum),
         "program": clip(program(report.subject), 60),
         "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
-        "tiles": [tiles for tiles in (failed, left, right) if tiles],
+        "tiles": [tiles for tiles in (failed, open_verdicts, right) if tiles],
         "student": clip(report.student, 200),
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
@@ -90,7 +94,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
             (heading, [card(verdict, report, maximum, drawn) for verdict in verdicts])
             for heading, verdicts in (
                 ("Look at these", failed),
-                ("Not judged, or not run", left),
+                ("Not judged, or not run", open_verdicts),
                 ("These are right", right),
             )
             if verdicts
@@ -106,7 +110,7 @@ def by_weight(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdic
 def program(subject: str) -> str:
     """Return the name of the graded program, without its interpreter, directory and arguments."""
     try:
-        words = [word for word in shlex.split(subject) if "{" not in word]
+        words = [word for word in shlex.split(subject) if "{" not in word]  # without {port} and the like
     except ValueError:  # a quotation without its end
         return subject
     names = [Path(word).name for word in words]
@@ -118,31 +122,28 @@ def program(subject: str) -> str:
 def pieces(text: str) -> list[Piece]:
     """Return the pieces of a text. A backtick without a second one is an ordinary character."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return [Piece(text, False)]
-    return [Piece(part, number % 2 == 1) for number, part in enumerate(parts) if part]
+    if len(parts) % 2 == 0:  # an odd number of backticks
+        return [Piece(text, is_code=False)]
+    # Text and code alternate: each part with an odd index stood between two backticks.
+    return [Piece(part, is_code=index % 2 == 1) for index, part in enumerate(parts) if part]
 
 
 def card(verdict: Verdict, report: Report, maximum: int, drawn: Sequence[str]) -> Card:
     """Return one check with its evidence and its timeline. The card of a failed check is open."""
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in drawn
+    rows = []
+    for label, text, kind in rows_of(verdict):
+        clipped = clip(text, maximum)
+        # In a command or in the server's output, a backtick is a backtick.
+        rows.append((label, [Piece(clipped, False)] if kind in ("code", "pre") else pieces(clipped), kind))
     return Card(
         verdict,
-        MARKS[verdict.status],
-        verdict.status in (FAILED, ERROR) or is_speed,
-        [
-            (
-                label,
-                [Piece(clip(text, maximum), False)]
-                if kind in ("code", "pre")
-                else pieces(clip(text, maximum)),
-                kind,
-            )
-            for label, text, kind in rows_of(verdict)
-        ],
-        ratios(report.speed) if is_drawn and is_speed else None,
-        drawing(verdict.steps) if is_drawn and not is_speed else None,
+        mark=MARKS[verdict.status],
+        is_open=verdict.status in (FAILED, ERROR) or is_speed,
+        rows=rows,
+        ratios=ratios(report.speed) if is_drawn and is_speed else None,
+        timeline=drawing(verdict.steps) if is_drawn and not is_speed else None,
     )
 
 
@@ -153,7 +154,7 @@ def drawing(steps: list[dict[str, Any]]) -> Markup | None:
 
 
 def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of a check that have a text."""
+    """Yield (label, text, style) for each row of a check that has a text. Card names the styles."""
     failed = verdict.status in (FAILED, ERROR)
     rows = [
         ("What was sent", verdict.sent, ""),

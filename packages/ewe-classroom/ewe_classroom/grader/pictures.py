@@ -16,8 +16,12 @@ MAX_LANES = 30
 MAX_COLUMNS = 150
 PAGE_WIDTH_PX = 982  # the width of a page's box, in pixels
 MIN_COLUMN_PX, MAX_COLUMN_PX = 13, 110
+LEFT_PADDING_PX = 4
 MIN_TICK_PX = 58  # the least distance of two labels of the axis
 LABEL_CHARS = 20  # characters of a lane's name
+RATIOS_WIDTH_PX, RATIOS_LEFT_PX, RATIOS_TEXT_PX = 560, 110, 60  # whole picture, labels, numbers at the right
+RATIO_ROW_PX, RATIO_FIRST_Y_PX = 26, 32
+MIN_MAX_RATIO, RATIO_MARGIN = 1.25, 1.1
 
 END_STEPS = {"close", "reset", "closed-by-server", "reset-by-server", "refused", "too-much"}
 HELD_WORKER = "held-worker"  # noted once the scene knows that the client has had a worker all the time
@@ -57,22 +61,30 @@ def ratios(speed: dict[str, Any] | None) -> Ratios | None:
     if speed is None or speed["failure"]:
         return None
     rates = {int(clients): found for clients, found in speed["rates"].items()}
-    most = max(1.25, *(found["high"] * 1.1 for found in rates.values()))
-    width, left = 560, 110
-    scale = (width - left - 60) / most
+    # The ratio at the right end: more than the largest one, and more than 1, whose line has to be in the picture.
+    max_ratio = max(MIN_MAX_RATIO, *(found["high"] * RATIO_MARGIN for found in rates.values()))
+    px_per_ratio = (RATIOS_WIDTH_PX - RATIOS_LEFT_PX - RATIOS_TEXT_PX) / max_ratio
     rows = []
-    for number, (clients, found) in enumerate(rates.items()):
-        low, median, high = (f"{left + found[key] * scale:.1f}" for key in ("low", "median", "high"))
-        rows.append(RatioRow(clients, number * 26 + 32, low, median, high, f"{found['median']:.2f}"))
-    return Ratios(width, len(rates) * 26 + 26, left, f"{left + scale:.1f}", speed["reference"], rows)
+    for index, (clients, found) in enumerate(rates.items()):
+        low, median, high = (
+            f"{RATIOS_LEFT_PX + found[key] * px_per_ratio:.1f}" for key in ("low", "median", "high")
+        )
+        y = index * RATIO_ROW_PX + RATIO_FIRST_Y_PX
+        rows.append(RatioRow(clients, y, low, median, high, ratio=f"{found['median']:.2f}"))
+    return Ratios(
+        width=RATIOS_WIDTH_PX,
+        height=(len(rates) + 1) * RATIO_ROW_PX,
+        left=RATIOS_LEFT_PX,
+        one=f"{RATIOS_LEFT_PX + px_per_ratio:.1f}",
+        reference=speed["reference"],
+        rows=rows,
+    )
 
 
 def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
     """Return the timeline of a scene, or None if no client acted."""
-    names: dict[str, int] = {}
-    for step in steps:
-        if "lane" in step and len(names) < MAX_LANES:
-            names.setdefault(step["lane"], len(names))
+    all_names = dict.fromkeys(step["lane"] for step in steps if "lane" in step)  # each once, in order
+    names = list(all_names)[:MAX_LANES]
     if not names:
         return None
     shown = [
@@ -83,10 +95,11 @@ def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
     is_truncated = len(shown) > MAX_COLUMNS
     shown = shown[:MAX_COLUMNS]
     held = {step["lane"] for step in steps if step["do"] == HELD_WORKER}
-    room = PAGE_WIDTH_PX - left_of(name[:LABEL_CHARS] for name in names)
-    column = max(MIN_COLUMN_PX, min(MAX_COLUMN_PX, room // (len(shown) + 1)))
-    xs = [column * number + column // 2 + 4 for number in range(len(shown))]
-    width = max(column * (len(shown) + 1), room)
+    # The room to the right of the names.
+    page_px = PAGE_WIDTH_PX - left_of(name[:LABEL_CHARS] for name in names)
+    column_px = max(MIN_COLUMN_PX, min(MAX_COLUMN_PX, page_px // (len(shown) + 1)))
+    xs = [column_px * index + column_px // 2 + LEFT_PADDING_PX for index in range(len(shown))]
+    width = max(column_px * (len(shown) + 1), page_px)
     return LanePicture(
         "timeline of the clients",
         width,
@@ -102,7 +115,7 @@ def ticks(shown: list[dict[str, Any]], xs: list[int], width: int) -> list[LaneTi
     """Return the labels of the axis: a step gets one if its time differs from the last label's and it fits."""
     found: list[LaneTick] = []
     for step, x in zip(shown, xs, strict=True):
-        label = f"{step['t']:.2f} s"
+        label = f"{step['t']:.2f} s"  # centred at x, so half of it needs room on each side
         if x + MIN_TICK_PX / 2 <= width and (
             not found or (x - found[-1].x >= MIN_TICK_PX and label != found[-1].label)
         ):
@@ -111,7 +124,7 @@ def ticks(shown: list[dict[str, Any]], xs: list[int], width: int) -> list[LaneTi
 
 
 def moment(step: dict[str, Any], x: int) -> LaneMoment:
-    """Return the line of a step that belongs to no client."""
+    """Return the vertical line of a step that belongs to no client: a wait, or an action on the server."""
     outcome = (
         "" if "happened" not in step or step["happened"] else " (no: the server was quiescent, or had ended)"
     )
@@ -128,9 +141,9 @@ def lane(name: str, shown: list[dict[str, Any]], xs: list[int], held_worker: boo
     """
     spans: list[LaneSpan] = []
     marks: list[LaneMark] = []
-    points: list[int] = []
-    waits_from: int | None = None
-    kind = WAITS
+    points: list[int] = []  # x coordinates of the client's steps: its lane reaches from the first to the last
+    waits_from: int | None = None  # the x coordinate at which the open span begins
+    kind = WAITS  # of the open span
     for step, x in zip(shown, xs, strict=True):
         if step.get("lane") != name:
             continue
@@ -151,7 +164,7 @@ def lane(name: str, shown: list[dict[str, Any]], xs: list[int], held_worker: boo
                 waits_from = None
             answer = "bad" if step.get("status") == 503 else "good"
             marks.append(LaneMark(x, answer if do == "answered" else "end", tip))
-    if waits_from is not None:
+    if waits_from is not None:  # the client still waits at the end of the scene
         points.append(xs[-1])
         spans.append(LaneSpan(waits_from, points[-1], kind, ""))
     first, last = (points[0], points[-1]) if points else (0, 0)

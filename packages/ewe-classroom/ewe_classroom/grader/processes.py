@@ -38,6 +38,7 @@ from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
+CPU_TIME_FIELDS = slice(11, 15)  # of stat_fields(): utime, stime, cutime and cstime, in ticks (proc(5))
 STATES = {
     "01": "ESTABLISHED",
     "02": "SYN_SENT",
@@ -84,7 +85,10 @@ class HiddenProcess(Exception):
 
 @dataclass(frozen=True)
 class ThreadSample:
-    """One thread at one moment. turns: how often the kernel gave it a processor."""
+    """One thread at one moment. state: its letter in proc(5), such as R (runs) and S (sleeps).
+
+    turns: how often the kernel gave it a processor. ran_s: how long it ran. queued_s: how long it waited to run.
+    """
 
     pid: int
     tid: int
@@ -120,11 +124,15 @@ def read(path: str) -> str:
 
 
 def stat_fields(path: str) -> list[str]:
-    """Return the fields of a stat file from the third on. The second, the name, may contain spaces and brackets."""
+    """Return the fields of a stat file from the third on. The second, the name, may contain spaces and brackets.
+
+    The name ends with the last bracket. Return no fields if the process has ended.
+    """
     return read(path).rpartition(")")[2].split()
 
 
 def thread_ids(pid: int) -> list[int]:
+    """Return the thread ids of a process; none if it has ended."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
@@ -139,10 +147,10 @@ def children(pid: int) -> list[int]:
 def family(roots: Iterable[int]) -> list[int]:
     """Return these processes and all their descendants, parents before children."""
     found: list[int] = []
-    waiting = list(roots)
+    waiting = list(roots)  # whose children have not been read yet
     while waiting:
         pid = waiting.pop(0)
-        if pid not in found:
+        if pid not in found:  # a process is its own root, and a child of another root
             found.append(pid)
             waiting += children(pid)
     return found
@@ -155,9 +163,10 @@ def tasks(pids: Iterable[int]) -> dict[int, ThreadSample]:
         for tid in thread_ids(pid):
             fields = stat_fields(f"/proc/{pid}/task/{tid}/stat")
             times = read(f"/proc/{pid}/task/{tid}/schedstat").split()
-            if fields and len(times) == 3:
-                ran, queued, turns = map(int, times)
-                found[tid] = ThreadSample(pid, tid, fields[0], turns, ran / 1e9, queued / 1e9)
+            if fields and len(times) == 3:  # otherwise the thread has ended
+                ran_ns, queued_ns, turns = map(int, times)
+                state_letter = fields[0]
+                found[tid] = ThreadSample(pid, tid, state_letter, turns, ran_ns / 1e9, queued_ns / 1e9)
     return found
 
 
@@ -168,10 +177,11 @@ def state(pid: int) -> str:
 
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process, with the threads and the children that it has waited for."""
-    return sum(map(int, stat_fields(f"/proc/{pid}/stat")[11:15])) / TICKS_PER_S  # utime to cstime
+    return sum(map(int, stat_fields(f"/proc/{pid}/stat")[CPU_TIME_FIELDS])) / TICKS_PER_S
 
 
 def name(pid: int) -> str:
+    """Return the name of a process's program, for a message; "?" if it has ended."""
     return read(f"/proc/{pid}/comm").strip() or "?"
 
 
@@ -189,10 +199,10 @@ def memory(pid: int) -> int:
 def memory_share(pid: int) -> int:
     """Return the proportional anonymous memory in bytes: a page that n processes share counts 1/n (Pss_Anon).
 
-    Slower.
+    This is slower than memory(): the kernel looks at each page.
     """
     text = read(f"/proc/{pid}/smaps_rollup")
-    if not text:
+    if not text:  # the file is closed to the grader, or the process has ended
         with owners_rights(pid):
             text = read(f"/proc/{pid}/smaps_rollup")
     match = re.search(r"Pss_Anon:\s+(\d+) kB", text)
@@ -212,6 +222,7 @@ def owners_rights(pid: int) -> Iterator[None]:
         yield
         return
     try:
+        # The group first: without the user id of root, the kernel would refuse it.
         libc.setfsgid(int(owner[2]))
         libc.setfsuid(int(owner[1]))
         yield
@@ -221,12 +232,15 @@ def owners_rights(pid: int) -> Iterator[None]:
 
 
 def blocked_in(pid: int, tid: int) -> str:
-    """Return the system call in which a thread sleeps; "" if the kernel does not show it."""
-    where = read(f"/proc/{pid}/task/{tid}/wchan").strip()
-    for start, call in SYSTEM_CALLS.items():
-        if where.startswith(start):
+    """Return the system call or the lock in which a thread sleeps (SYSTEM_CALLS), else the kernel's function.
+
+    Return "" if wchan is "0" or cannot be read: the thread runs, has ended, or the kernel hides the function.
+    """
+    function = read(f"/proc/{pid}/task/{tid}/wchan").strip()
+    for prefix, call in SYSTEM_CALLS.items():
+        if function.startswith(prefix):
             return call
-    return "" if where == "0" else where
+    return "" if function == "0" else function
 
 
 def sockets() -> dict[str, TcpEntry]:
@@ -238,13 +252,12 @@ def sockets() -> dict[str, TcpEntry]:
     found = {}
     for file in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for row, line in enumerate(read(file).splitlines()[1:]):
-            # The columns: 1 own address, 2 peer address, 3 state, 4 bytes in the send and receive queues, 9 inode.
-            # The numbers are hexadecimal, and the colon separates a port from its address, or the two queues.
-            words = line.split()
-            port, peer = (int(word.rpartition(":")[2], 16) for word in words[1:3])
-            unread = int(words[4].partition(":")[2], 16)
-            entry = TcpEntry(port, peer, STATES.get(words[3], words[3]), unread, words[9])
-            found[words[9] if words[9] != "0" else f"{file} {row}"] = entry
+            # The numbers are hexadecimal, and a colon separates a port from its address, or the two queues.
+            _, own_address, peer_address, state_code, queues, _, _, _, _, inode_number, *_ = line.split()
+            port, peer = (int(address.rpartition(":")[2], 16) for address in (own_address, peer_address))
+            _, unread = queues.split(":")  # bytes to be sent, bytes to be read
+            entry = TcpEntry(port, peer, STATES.get(state_code, state_code), int(unread, 16), inode_number)
+            found[inode_number if inode_number != "0" else f"{file} {row}"] = entry
     return found
 
 
@@ -253,6 +266,7 @@ def descriptors(pid: int) -> dict[int, str]:
 
     Raises HiddenProcess.
     """
+    # First with the grader's own rights, then with those of the process's account.
     for rights in (contextlib.nullcontext(), owners_rights(pid)):
         with contextlib.suppress(PermissionError), rights:
             return visible_descriptors(pid)
@@ -277,8 +291,8 @@ def visible_descriptors(pid: int) -> dict[int, str]:
 
 
 def inode(target: str) -> str:
-    """Return the inode of a descriptor's target if it is a socket, else ""."""
-    return target[8:-1] if target.startswith("socket:[") else ""
+    """Return the inode of a descriptor's target if it is a socket (`socket:[INODE]`), else ""."""
+    return target.removeprefix("socket:[").removesuffix("]") if target.startswith("socket:[") else ""
 
 
 def described(target: str, known: dict[str, TcpEntry]) -> str:
@@ -342,6 +356,7 @@ def permits(path: Path, uid: int, gid: int, need: int) -> bool:
         found = path.stat()
     except OSError:
         return False
+    # A mode has three bits each for the owner, the group and all others: rwxrwxrwx.
     shift = 6 if uid == found.st_uid else 3 if gid == found.st_gid else 0
     return found.st_mode >> shift & need == need
 

@@ -22,7 +22,10 @@ PROGRAM_ERROR_STATUSES = (500, 502)
 def ask(
     scene: Scene, path: str, fields: dict[str, str] | None = None, times: int | None = None, name: str = ""
 ) -> SceneClient:
-    """Send a request for a program. times: the number of lines in the body of a POST; None: send GET."""
+    """Send a request for a program; return its client.
+
+    fields: more fields of the head. times: how often the body of a POST repeats LINE; None: send GET.
+    """
     host = f"localhost:{scene.subject.port}"
     head = [f"{'GET' if times is None else 'POST'} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
     head += [f"{field}: {value}" for field, value in (fields or {}).items()]
@@ -37,7 +40,7 @@ def ask(
 
 
 def response_of(scene: Scene, client: SceneClient, because: str = "") -> Response:
-    """Return the response to a request for a program; fail without one."""
+    """Return the response to a request for a program; fail without one. because: the likely cause."""
     scene.until(client.answered_or_over, f"{client.name} gets a response")
     if not client.answered():
         scene.expect_alive(f"a request for {client.path}")
@@ -74,6 +77,7 @@ def run(
 def environment(scene: Scene, path: str, fields: dict[str, str], times: int | None = None) -> dict[str, str]:
     """Return the environment variables of a program that the server runs."""
     because = "the program's name ends at the next slash; the rest of the path is PATH_INFO" if times else ""
+    # The program prints its /proc/PID/environ, in which a NUL ends each NAME=value.
     body = run(scene, path, fields, times, because).body.decode("latin-1")
     return dict(text.partition("=")[::2] for text in body.split("\0") if "=" in text)
 
@@ -95,7 +99,7 @@ def environment(scene: Scene, path: str, fields: dict[str, str], times: int | No
 def cgi_environment(scene: Scene) -> None:
     fields = {"Content-Type": "text/x-lines", "X-Two-Words": "seven", "Cookie": "a=b"}
     found = environment(scene, "/cgi-bin/environment/more/a%20b?x=%2F&y=1+2", fields, times=3)
-    wanted = {
+    expected = {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REQUEST_METHOD": "POST",
         "SCRIPT_NAME": "/cgi-bin/environment",
@@ -110,7 +114,7 @@ def cgi_environment(scene: Scene) -> None:
         "HTTP_COOKIE": "a=b",
         "HTTP_X_TWO_WORDS": "seven",
     }
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if found.get(name) != value:
             scene.fail(
                 f"the program got {shown(name, found)}",
@@ -132,7 +136,7 @@ def cgi_environment(scene: Scene) -> None:
                 f"leave {name} out",
                 "variables of an earlier request are still there: all requests share one dictionary (os.environ?)",
             )
-    scene.confirm(f"{len(wanted) + 2} variables were right, and none of them reached the next request")
+    scene.confirm(f"{len(expected) + 2} variables were right, and none of them reached the next request")
 
 
 def shown(name: str, found: dict[str, str]) -> str:
@@ -161,6 +165,7 @@ SECRETS = {
 def cgi_secrets(scene: Scene) -> None:
     found = environment(scene, "/cgi-bin/environment", {**SECRETS, "Cookie": "a=b"})
     for field, value in SECRETS.items():
+        # Look for the value, since a server may give the variable any name.
         names = [name for name, text in found.items() if text == value]
         if names:
             scene.fail(
@@ -182,7 +187,7 @@ def cgi_secrets(scene: Scene) -> None:
     hint="Close the writing end of the pipe after the body. No child process may keep a copy of it.",
 )
 def cgi_body(scene: Scene) -> None:
-    for times in (None, 0, 1, 400):
+    for times in (None, 0, 1, 400):  # no body; 0, 128 and 51,200 bytes
         body = LINE * (times or 0)
         found = run(
             scene,
@@ -221,12 +226,12 @@ def cgi_deadlock(scene: Scene) -> None:
         "two full pipes: the server writes and does not read, the program writes and does not read; "
         "each waits for the other (a deadlock)"
     )
-    for name, early in (("echo", 0), ("talks-first", EARLY_BYTES)):
+    for name, early_bytes in (("echo", 0), ("talks-first", EARLY_BYTES)):
         found = run(scene, f"/cgi-bin/{name}", times=PIPE_OVERFLOW_LINES, because=because).body
-        wanted = early + len(LINE) * PIPE_OVERFLOW_LINES
-        if len(found) != wanted or found[early:] != LINE * PIPE_OVERFLOW_LINES:
+        expected_bytes = early_bytes + len(LINE) * PIPE_OVERFLOW_LINES
+        if len(found) != expected_bytes or found[early_bytes:] != LINE * PIPE_OVERFLOW_LINES:
             scene.fail(
-                f"the program wrote {wanted} bytes, and the client got {len(found)}",
+                f"the program wrote {expected_bytes} bytes, and the client got {len(found)}",
                 "send all of the output, unchanged",
                 "the server stops reading after the body is written, or after a read that returns few bytes",
             )
@@ -329,7 +334,7 @@ def cgi_bad_output(scene: Scene) -> None:
                 "answer 502 (or 500)",
                 "the server does not check the output: a head, an empty line, a status of three digits",
             )
-    for name, wanted in (("missing", (404,)), ("not-executable", (403, 404, *PROGRAM_ERROR_STATUSES))):
+    for name, statuses in (("missing", (404,)), ("not-executable", (403, 404, *PROGRAM_ERROR_STATUSES))):
         client = ask(scene, f"/cgi-bin/{name}", name=name)
         response = response_of(scene, client)
         if PROGRAM_SOURCE_TEXT.strip() in response.body:
@@ -338,10 +343,10 @@ def cgi_bad_output(scene: Scene) -> None:
                 "answer 403 or 404",
                 "a file below cgi-bin that is not a program is served like the files of the site",
             )
-        if response.status not in wanted:
+        if response.status not in statuses:
             scene.fail(
                 f"/cgi-bin/{name} got status {response.status}",
-                f"answer {' or '.join(map(str, wanted))}",
+                f"answer {' or '.join(map(str, statuses))}",
                 "the server does not check that the program exists before it starts it",
             )
     if run(scene, "/cgi-bin/hello").body != b"Hello from a program.\n":

@@ -17,6 +17,7 @@ from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 
 IDLE_CLIENTS = 24
+CONNECT_PUMP_S = 0.05
 STALL_DESCRIPTIONS = {"half": "has sent half a request", "reader": "does not read its response"}
 TIME_LIMIT_CAUSE = (
     "none: one stalled client stops the others; workers: as many stalled clients as workers stop the others; "
@@ -25,11 +26,15 @@ TIME_LIMIT_CAUSE = (
 
 
 def numbers(scene: Scene, kind: str) -> tuple[list[int], int | None]:
-    """Return the numbers of stalled clients that must not stop another client, and the number that must."""
+    """Return the numbers of stalled clients that must not stop another client, and the number that must.
+
+    The second one is None if no number may stop a client. kind: of the stalled clients (Scene.hold()).
+    """
     limit = scene.options.get("limit", "all")
     if limit == "none":
         return [0], 1
     if limit == "workers":
+        # Without the number itself: with one worker, one stalled client stops the others.
         return sorted({0, 1, scene.workers - 1} - {scene.workers}), scene.workers
     return [1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None
 
@@ -61,7 +66,7 @@ def play_progress(scene: Scene, kind: str) -> None:
             scene.expect_alive(f"{held_clients(count, kind)} connected")
             did = f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}"
             because = cause(scene, count, kind)
-            note_at_once(scene, kind)
+            note_at_once(scene, kind)  # last, because it closes all clients
             scene.fail(did, f"answer this client: {wanted(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
@@ -85,7 +90,10 @@ def play_progress(scene: Scene, kind: str) -> None:
 
 
 def note_at_once(scene: Scene, kind: str) -> None:
-    """Find out how many clients the server serves at a time, for the checks that follow `progress`."""
+    """Note how many clients the server serves at a time in scene.findings, for the checks that follow `progress`.
+
+    Stall one client more each time, until another client gets no response.
+    """
     if kind != "half" or scene.options.get("limit") != "workers":
         return
     for client in scene.clients:
@@ -137,6 +145,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
 
 
 def wanted(scene: Scene) -> str:
+    """Return the expectation of the lab's model in words."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
         return "a serial server serves one connection at a time"
@@ -177,7 +186,7 @@ def cause(scene: Scene, count: int, kind: str) -> str:
 )
 def second_client(scene: Scene) -> None:
     stalled = scene.hold("half", "/1.txt", "stalled")
-    scene.settle()
+    scene.settle()  # until the server waits for the first client
     second = scene.client("second").ask("/2.txt", Connection="close")
     if not scene.until(second.answered, f"{second.name} gets a response"):
         scene.expect_alive("a stalled client connected")
@@ -255,7 +264,7 @@ def idle_clients(scene: Scene) -> None:
 
 
 def mixed(client: SceneClient, what: str) -> str:
-    """Return the likely cause if a client did not get its file while another one was served."""
+    """Return the likely cause if a client did not get its file while another one was served; "" if unknown."""
     if client.answered():
         return f"two connections share a buffer for the {what}"
     if client.received:
@@ -282,6 +291,7 @@ def own_answers(scene: Scene) -> None:
     scene.until(second.answered_or_over, "B gets a response")
     for client in (first, second):
         scene.expect_file(client, client.path, because=mixed(client, "request"))
+    # Two large responses at the same time: neither client reads before both have been asked for.
     first = scene.client("C", reads=False).ask("/large.bin", Connection="close")
     scene.settle()
     second = scene.client("D", reads=False).ask("/other.bin", Connection="close")
@@ -318,7 +328,7 @@ def fifo(scene: Scene) -> None:
     stalled[0].send_rest()
     scene.until(stalled[0].answered_or_over, "a worker becomes free")
     scene.settle()
-    for client in reversed(queued[1:]):
+    for client in reversed(queued[1:]):  # the last one first, which a stack would serve first
         client.send_rest()
     early = [
         client for client in queued[1:] if scene.until(client.answered, f"{client.name} gets a response")
@@ -360,14 +370,16 @@ def backlog(scene: Scene) -> None:
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
     waiting = [scene.client(f"waits {number + 1}") for number in range(12)]
-    scene.pump(0.05)
-    late = [client for client in waiting if not client.connected]
-    if late and not scene.until(lambda: all(client.connected for client in waiting), "all have connected"):
-        late = [client for client in waiting if not client.connected]
+    scene.pump(CONNECT_PUMP_S)  # enough for clients that find room in the backlog
+    unconnected = [client for client in waiting if not client.connected]
+    if unconnected and not scene.until(
+        lambda: all(client.connected for client in waiting), "all have connected"
+    ):
+        unconnected = [client for client in waiting if not client.connected]
         scene.fail(
-            f"{len(late)} of 12 clients could not connect while the server was busy",
+            f"{len(unconnected)} of 12 clients could not connect while the server was busy",
             "let the kernel queue them: a backlog of 16 or more",
-            f"listen() has a small backlog; '{late[0].name}' was the first client that did not fit",
+            f"listen() has a small backlog; '{unconnected[0].name}' was the first client that did not fit",
         )
     for number, client in enumerate(waiting):
         client.ask(f"/{number}.txt", Connection="close")

@@ -66,6 +66,8 @@ QUEUE_CONTROL = QUEUE_IMPORT + "\nQueue.put = lambda self, item: None\n"
 MODEL_CONTROL = "\n\n{name}.serve = lambda self, listener: None\n"
 CONTROL_PASSES = {"scenario_close"}  # the scenarios that put nothing
 FORGED = "the program itself reports success: it does so with a queue that loses each item, too"
+# The beginnings of lines in the explorer's report: a failure, its explanation, the command that repeats it.
+FAILURE, WHY = "✗ ", "Why: "
 AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
 
 
@@ -93,7 +95,9 @@ def queue_races(scene: Scene) -> None:
         explore_queue(scene, source)
     elif start_command.language == "model":
         expect_own_queue(scene, sorted(start_command.directory.glob("*.py")))
-        explore_model(scene, *start_command.command[start_command.command.index("--model") + 1].split(":"))
+        model = start_command.command[start_command.command.index("--model") + 1]  # "model:Mine"
+        module, _, name = model.partition(":")
+        explore_model(scene, module, name)
     else:
         sources = find_sources(start_command.command, start_command.directory)
         assert sources is not None  # the check is for programs with sources alone
@@ -111,12 +115,14 @@ def expect_own_queue(scene: Scene, files: list[Path]) -> None:
 def explore_queue(scene: Scene, source: Path) -> None:
     """Run the class Queue of a file under the explorer; fail if a scenario fails."""
     directory = copied(scene, source.parent)
+    # The scenarios import `server`, but the submission may have another name.
     if source.name != "server.py" and (directory / source.name).is_file():
         (directory / source.name).rename(directory / "server.py")
     copy(SCENARIOS, directory / SCENARIOS.name)
     status, report = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
     passed = PASSED_LINE.findall(report)
     if status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
+        # The control (see above): the same scenarios with a queue that loses each item.
         broken = SCENARIOS.read_text(encoding="utf-8").replace(QUEUE_IMPORT, QUEUE_CONTROL)
         (directory / SCENARIOS.name).write_text(broken, encoding="utf-8")
         expect_failure(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
@@ -127,7 +133,7 @@ def explore_queue(scene: Scene, source: Path) -> None:
 
 
 def explore_model(scene: Scene, module: str, name: str) -> None:
-    """Run a class of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
+    """Run the class `name` of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
     directory = copied(scene, scene.subject.start_command.directory)
     file = directory / f"{module}.py"
     schedules = 0
@@ -167,27 +173,31 @@ def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
 
 
 def fail(scene: Scene, report: str, sent: str = "") -> None:
-    """End the check with the failure that a report of the explorer shows."""
+    """Fail the check with the failure that a report of the explorer shows, or else with its last line."""
     report_lines = [line for line in report.splitlines() if line.strip()]
-    headline = part_of(report, "✗ ")
+    headline = part_of(report, FAILURE)
     again = AGAIN_LINE.search(report)
     scenario = re.search(r"--scenario (\w+)", again[1]) if again else None
     scene.fail(
         headline or (report_lines[-1] if report_lines else "the explorer has written nothing"),
         "keep every item and every wake-up in each order of the threads",
-        part_of(report, "Why: ") + (f" Run `{again[1]}` in your directory." if again else ""),
+        part_of(report, WHY) + (f" Run `{again[1]}` in your directory." if again else ""),
         sent=f"the explorer ran {scenario[1]} of test_queue.py" if scenario else sent,
     )
 
 
 def part_of(report: str, begin: str) -> str:
-    """Return the paragraph of a report that begins with a word, without that word; "" if there is none."""
-    start = report.find(begin) if report.startswith(begin) else report.find("\n" + begin) + 1
-    if start == 0 and not report.startswith(begin):
+    """Return the paragraph of a report whose first line begins with `begin`, without `begin`; "" if there is none.
+
+    The paragraph ends at an empty line, or where the explanation (WHY) begins.
+    """
+    # A line feed before the report, so that its first line is found like any other line.
+    _, found, after = ("\n" + report).partition("\n" + begin)
+    if not found:
         return ""
     lines = []
-    for line in report[start + len(begin) :].splitlines():
-        if not line.strip() or line.startswith("Why: "):
+    for line in after.splitlines():
+        if not line.strip() or line.startswith(WHY):
             break
         lines.append(line.strip())
     return " ".join(lines)
@@ -198,7 +208,7 @@ def copied(scene: Scene, source: Path) -> Path:
     directory = scene.subject.output.parent / "queue"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    directory.chmod(0o755)
+    directory.chmod(0o755)  # the explorer may run as another account
     for file in sorted(source.glob("*.py")):
         try:
             copy(file, directory / file.name)
@@ -209,14 +219,14 @@ def copied(scene: Scene, source: Path) -> Path:
 
 def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, str]:
     """Run the explorer in a directory as the server's account; return its exit status and its report."""
-    # The explorer is a part of ewe.
+    # The explorer needs ewe, which may be hidden from the server.
     limits = replace(scene.subject.limits, also_hidden=(), data_bytes=MAX_EXPLORER_BYTES)
     homes = {str(Path(package.__file__ or "").resolve().parents[1]) for package in (ewe, ewe_explore)}
     command = [sys.executable, "-P", "-m", "ewe_explore", *arguments]
     environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sorted(homes)), "COLUMNS": "100"}
     before = set(processes.children_of_grader())
-    written = scene.subject.output.parent / "queue-report"
-    with written.open("wb") as output:
+    report_file = scene.subject.output.parent / "queue-report"
+    with report_file.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=directory, env={**environment, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=limits,
@@ -224,13 +234,17 @@ def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, s
         try:
             wait(scene, process)
         finally:
-            end_all(process, before, None)
-    with written.open("rb") as report:
+            # Without the account: end_account() would also kill the server, which has the same account.
+            end_all(process, before, account=None)
+    with report_file.open("rb") as report:
         return process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace")
 
 
 def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of the explorer. Fails the check after EXPLORER_CPU_S, or if all its threads sleep."""
+    """Wait for the end of the explorer. Fail the check after EXPLORER_CPU_S, or if all its threads sleep.
+
+    A limit of processor time, and not of time: on a busy machine, the same work takes longer.
+    """
     used_s, awake_at = 0.0, time.monotonic()
     while process.poll() is None:
         scene.pump(0.05)

@@ -53,6 +53,8 @@ IDLE_SHARE = 0.02  # of a processor: ThreadSanitizer's own thread uses less
 MAX_BURST_S = 30.0  # of one burst
 ASLEEP_SHARE = 0.9  # of the looks at a server that hangs
 POLL_EVERY_S = 0.05
+PUMP_S, WAIT_PUMP_S = 0.01, 0.005  # the most time of one turn of sending and receiving
+LAST_BYTES_S = 0.05  # in which the last bytes of a server that has ended arrive
 SETTLED_S = 0.1
 SETTLED_RUN_S = 0.002  # of processor time in SETTLED_S
 FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
@@ -66,7 +68,7 @@ LINES_BEFORE = 4  # in which the test of a wait stands
 
 
 def judge(scene: Scene) -> None:
-    """Build the server with a race detector, and play all bursts. Fails, or returns. Raises MissingProgram."""
+    """Build the server with a race detector, and play all bursts. Fail at a fault. Raises MissingProgram."""
     sources = find_sources(scene.subject.start_command.command, scene.subject.start_command.directory)
     assert sources is not None  # the check is for programs with sources alone
     expect_unnamed(scene, detector_named(sources))
@@ -93,8 +95,12 @@ def expect_unnamed(scene: Scene, named: str) -> None:
 
 
 def silenced(pid: int, program: Path) -> str:
-    """Return how a process has left the race detector, or its options; "" if it has not."""
+    """Return how a process has left the race detector, or its options; "" if it has not.
+
+    program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
+    """
     exe, variables = "", ""
+    # First with the grader's own rights, then with those of the process's account.
     for rights in (nullcontext(), processes.owners_rights(pid)):
         with rights, suppress(OSError):
             exe = os.readlink(f"/proc/{pid}/exe")
@@ -103,6 +109,7 @@ def silenced(pid: int, program: Path) -> str:
     if exe and exe != str(program):
         return f"the server has started {exe} in place of its build with a race detector"
     for name, _, value in (each.partition("=") for each in variables.split("\0")):
+        # A variable of ENVIRONMENT has another value, or a library could replace the detector.
         if name in LOADER_VARIABLES or value != ENVIRONMENT.get(name, value):
             return f"the server has started itself again with {name}={value[:60]}"
     return ""
@@ -120,7 +127,11 @@ class Bursts:
         self.requests = 0
 
     def play(self) -> None:
-        """Play every burst; fail at the first fault."""
+        """Play every burst; fail at the first fault.
+
+        The first run finds out where threads wait. Each further run lets the waits at one place return without a
+        reason.
+        """
         self.start()
         self.serve_bursts()
         self.stop(2 * self.scene.workers)
@@ -137,16 +148,17 @@ class Bursts:
         )
 
     def start(self, spurious: str = "") -> None:
-        """Start the server again, and measure its normal answers. Raises NotStarted."""
+        """Start the server again, and measure its normal answers. Raises NotStarted.
+
+        spurious: the place where waits return without a reason, as `server.c:41`; "" for none.
+        """
         old, sources = self.scene.subject, self.program.sources
         old.close()
         self.scene.clients.clear()
         self.spurious = spurious
-        words = list(old.start_command.command)
-        word = (
-            sources.word if str(self.program.program) not in words else words.index(str(self.program.program))
-        )
-        words[word] = str(self.program.program)
+        # Put the program with the detector in the place of the student's. At a second start it is there already.
+        words, built = list(old.start_command.command), str(self.program.program)
+        words[words.index(built) if built in words else sources.word] = built
         start_command = replace(old.start_command, command=tuple(words), directory=self.program.directory)
         self.scene.note(do="note", text="the server starts, built with a race detector")
         self.scene.subject = Subject(
@@ -154,15 +166,16 @@ class Bursts:
             {**ENVIRONMENT, "EWE_SPURIOUS": spurious},
         )  # fmt: skip
         self.scene.subject.wait_until_ready()
-        slowest = 0.0
+        slowest_s = 0.0
         for number in range(3):
             began = time.monotonic()
             self.expect([self.ask(f"/{number}.txt")], "one client alone")
-            slowest = max(slowest, time.monotonic() - began)
+            slowest_s = max(slowest_s, time.monotonic() - began)
         self.expect_detector()
-        self.hang_s = max(MIN_HANG_S, ANSWERS_IN_HANG * slowest)
+        self.hang_s = max(MIN_HANG_S, ANSWERS_IN_HANG * slowest_s)
 
     def serve_bursts(self) -> None:
+        """Play the bursts of the module's table, but the stop; fail at the first fault."""
         workers = self.scene.workers
         for whole in range(workers):
             self.one_each(whole)
@@ -181,7 +194,7 @@ class Bursts:
         self.one_each(0)
 
     def one_each(self, whole: int) -> None:
-        """Send n requests at once, of which only number `whole` is a whole one."""
+        """Send n requests at once, of which only number `whole` is whole: its client needs the last worker."""
         with self.stopped():
             clients = [
                 self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")
@@ -206,6 +219,7 @@ class Bursts:
     def stop(self, clients: int) -> None:
         """Send SIGTERM while so many clients wait; fail unless the server ends. Look at the detector's reports."""
         self.expect_detector()
+        # Stopped, so that the requests and the signal wait for the server together.
         with self.stopped():
             for number in range(clients):
                 self.ask(f"/{number}.txt")
@@ -234,24 +248,26 @@ class Bursts:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop the server while a burst is sent."""
+        """Stop the server (SIGSTOP) while the block sends a burst."""
         pids = self.scene.subject.running()
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         try:
             yield
-            self.scene.pump(0.01)
+            self.scene.pump(PUMP_S)
         finally:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
     def ask(self, path: str) -> SceneClient:
+        """Return a new client that has sent a whole request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").ask(path, Connection="close")
 
     def half(self, path: str) -> SceneClient:
+        """Return a new client that has sent half a request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").send_half(path, Connection="close")
 
@@ -266,9 +282,10 @@ class Bursts:
         start = busy_at = time.monotonic()
         ran_s = -1.0
         while (now := time.monotonic()) - busy_at < SETTLED_S and now - start < self.hang_s:
-            self.scene.pump(0.01)
+            self.scene.pump(PUMP_S)
             tasks = self.scene.subject.tasks().values()
             total_s = sum(task.ran_s for task in tasks)
+            # The thread of a race detector always runs a little, so the server never has no turns at all.
             if total_s - ran_s > SETTLED_RUN_S or not all(task.asleep for task in tasks):
                 busy_at, ran_s = now, total_s
 
@@ -281,14 +298,14 @@ class Bursts:
     def wait(self, condition: Condition, what: str) -> bool:
         """Wait until a condition is true; return False once the server has ended or hangs."""
         start = moved_at = looked_at = time.monotonic()
-        looks: list[bool] = []
+        looks: list[bool] = []  # since the last byte moved: did all threads sleep?
         ran_s = self.ran_s()
         while not condition():
-            moved = self.scene.pump(0.005)
+            moved = self.scene.pump(WAIT_PUMP_S)
             now = time.monotonic()
             if moved:
                 moved_at, looks, ran_s = now, [], self.ran_s()
-            if not self.scene.subject.running() and not self.scene.pump(0.05):
+            if not self.scene.subject.running() and not self.scene.pump(LAST_BYTES_S):
                 break
             if now - looked_at >= POLL_EVERY_S:
                 looked_at = now
@@ -299,11 +316,12 @@ class Bursts:
                     break
                 if now - start > MAX_BURST_S:
                     break
-        done = condition()
-        self.scene.note(do="wait", what=what, happened=done)
-        return done
+        happened = condition()
+        self.scene.note(do="wait", what=what, happened=happened)
+        return happened
 
     def ran_s(self) -> float:
+        """Return the processor time of the server's threads so far, in seconds."""
         return sum(task.ran_s for task in self.scene.subject.tasks().values())
 
     def expect(self, clients: list[SceneClient], what: str) -> None:
@@ -325,7 +343,7 @@ class Bursts:
             client.close()
 
     def no_answer(self, clients: list[SceneClient], what: str) -> None:
-        """Fail with the reason for which clients have no response."""
+        """Fail with the reason for which clients have no response: a race, a crash, or a hang."""
         self.look_at_reports()
         if not self.scene.subject.alive():
             output = self.output()
@@ -349,6 +367,7 @@ class Bursts:
     def fail(self, did: str, should: str, because: str) -> None:
         """Fail the check. A wait whose test is an `if` is the cause of all that follows."""
         self.look_at_reports()
+        # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
         words = {position: self.word_of(position) for position in positions if position}
         position = next((position for position, word in words.items() if word == "if"), "")
@@ -367,11 +386,11 @@ class Bursts:
 
     def look_at_reports(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
-        found: list[RaceReport] = self.program.reports(self.output())
-        if found:
-            more = f" ({len(found) - 1} more reports)" if len(found) > 1 else ""
+        races: list[RaceReport] = self.program.reports(self.output())
+        if races:
+            more = f" ({len(races) - 1} more reports)" if len(races) > 1 else ""
             self.scene.fail(
-                found[0].did() + more, found[0].change(), found[0].cause(),
+                races[0].did() + more, races[0].change(), races[0].cause(),
                 sent="bursts of clients, to the server built with a race detector",
             )  # fmt: skip
 
@@ -391,6 +410,7 @@ class Bursts:
     # Where threads wait
 
     def traced(self) -> list[str]:
+        """Return the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
         lines = self.scene.subject.trace.read_text(errors="replace").splitlines()
         return [line for line in lines if re.fullmatch(r"[+-]\w+\.(c|go):\d+", line)]
 
@@ -398,14 +418,14 @@ class Bursts:
         return sorted({line[1:] for line in self.traced()})
 
     def waiting(self) -> Counter[str]:
-        """Return how many threads sleep at each place."""
+        """Return how many threads sleep at each place. The trace has + where a wait begins, and - where it ends."""
         count: Counter[str] = Counter()
         for line in self.traced():
             count[line[1:]] += 1 if line[0] == "+" else -1
-        return +count
+        return +count  # without the places with 0
 
     def sleepers(self) -> str:
-        """Describe where the threads of the server sleep."""
+        """Describe where the threads of the server sleep: in waits of the trace, else in system calls."""
         found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
         return f" (threads: {', '.join(found)})" if found else self.scene.blocked()
 

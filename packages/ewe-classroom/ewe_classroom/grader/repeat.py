@@ -36,7 +36,7 @@ FORMAT = "ewe-runs/1"
 
 @dataclass(frozen=True)
 class GradingRun:
-    """The summary of one run. marks: the status of each check. failed: the explanations of the failed checks."""
+    """The summary of one run. marks: check -> status. failed: failed check -> its explanation."""
 
     marks: dict[str, str]
     failed: dict[str, str]
@@ -44,11 +44,11 @@ class GradingRun:
 
 
 def kept(report: Report) -> GradingRun:
-    """Return the summary of a report."""
+    """Return the part of a report that is kept in the file of runs."""
     return GradingRun(
-        {verdict.name: verdict.status for verdict in report.verdicts},
-        {verdict.name: verdict.text() for verdict in report.failed},
-        report.seconds,
+        marks={verdict.name: verdict.status for verdict in report.verdicts},
+        failed={verdict.name: verdict.text() for verdict in report.failed},
+        seconds=report.seconds,
     )
 
 
@@ -64,12 +64,13 @@ class Runs:
         head = {"format": FORMAT, **about}
         try:
             lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+            # A command that was killed may have left half a line.
             complete_lines = [line for line in lines if line.endswith("\n")]
             same = not complete_lines or json.loads(complete_lines[0]) == head
             self.finished_runs = (
                 [GradingRun(**json.loads(line)) for line in complete_lines[1:]] if same else []
             )
-            if same:
+            if same:  # never overwrite a file of something else
                 file.write_text("".join(complete_lines) or json.dumps(head) + "\n")
         except OSError as reason:
             raise ConfigError(f"--runs: cannot write {file}: {reason.strerror}") from None
@@ -88,7 +89,7 @@ class Runs:
                 out.write(json.dumps(vars(run)) + "\n")
 
     def flips(self) -> dict[str, Counter[str]]:
-        """Return the number of each status, for every check with more than one status."""
+        """Return check -> status -> number of runs, for every check with more than one status."""
         counts: dict[str, Counter[str]] = {}
         for run in self.finished_runs:
             for name, status in run.marks.items():
@@ -117,7 +118,7 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
     Raises ConfigError if a child could not grade.
     """
     running: dict[int, tuple[int, bytearray]] = {}  # pipe -> (pid of the writer, bytes received)
-    left = count
+    left = count  # runs that have not begun
     with selectors.DefaultSelector() as selector:
         try:
             while left or running:
@@ -128,15 +129,15 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
                     selector.register(reader, selectors.EVENT_READ)
                 for key, _ in selector.select():
                     pid, data = running[key.fd]
-                    more = os.read(key.fd, 1 << 20)
-                    data += more
-                    if not more:
+                    block = os.read(key.fd, 1 << 20)
+                    data += block
+                    if not block:  # the end of the pipe: the child has ended
                         selector.unregister(key.fd)
                         del running[key.fd]
                         os.close(key.fd)
                         os.waitpid(pid, 0)
                         yield result(bytes(data))
-        finally:
+        finally:  # children are left after an error, Ctrl-C, or a caller that takes no more reports
             for pid, _ in running.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -146,17 +147,20 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
 
 
 def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
-    """Fork a child that grades; return the pipe for its report, and its pid. others: pipes that it closes."""
+    """Fork a child that grades; return the pipe for its report, and its pid.
+
+    others: the pipes of the other children, which the child inherits and closes. The child never returns.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
-    if pid:
+    if pid:  # the parent: without its copy of the writing end, it sees the end of the pipe
         os.close(writer)
         return reader, pid
     status = 1
     try:
         end_with_parent(signal.SIGTERM)
-        for each in (reader, *others):
-            os.close(each)
+        for descriptor in (reader, *others):
+            os.close(descriptor)
         try:
             outcome: Report | str = grade()
         except ConfigError as error:
@@ -171,7 +175,7 @@ def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
 
 
 def result(data: bytes) -> Report:
-    """Return the report that a child has sent. Raises ConfigError."""
+    """Return the report that a child has sent. Raises ConfigError if the child sent a message, or nothing."""
     outcome = (
         pickle.loads(data) if data else "a run was killed before its report; give the same command again"
     )

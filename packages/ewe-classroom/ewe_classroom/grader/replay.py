@@ -27,6 +27,7 @@ from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.subject import Subject
 
 STEPS_WITHOUT_DATA = ("read", "half-close", "close", "reset")
+MAX_SHOWN_CHARS = 70  # of the bytes of a step
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -54,14 +55,18 @@ def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
-    """Do each step; yield a line for it, and a line for all that comes back."""
+    """Do each step; yield a line for it, and a line for all that comes back.
+
+    A client is known by its lane. A step of the record that the server made ("got", "answered") is only shown,
+    after the word "then", so that the reader can compare it with the present one.
+    """
     scene = Scene(subject)
     clients: dict[str, SceneClient] = {}
     try:
         for step in steps:
             do, lane = str(step.get("do")), str(step.get("lane", ""))
             client = clients.get(lane)
-            shown = len(scene.steps)
+            shown = len(scene.steps)  # the steps that this step adds, and those of the server, come after it
             if do == "connect":
                 clients[lane] = scene.client(lane, reads=bool(step.get("reads", True)))
             elif do == "wait":
@@ -73,7 +78,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
             elif do == "open-gate":
                 site_programs.open_gate(subject.site.root, str(step.get("gate")))
                 scene.note(do=do, gate=step.get("gate"))
-            elif client is None:
+            elif client is None:  # all further actions need a client
                 if do == "note":
                     yield f"        note  {step.get('text', '')}"
                 continue
@@ -94,11 +99,11 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def brief(step: dict[str, Any]) -> str:
-    """Return the rest of a step in a few words."""
+    """Return the details of a step in a few words, without its time, its lane and its action."""
     if "bytes" in step:
         text = str(step["bytes"])
         times = f" {step['times']} times" if "times" in step else ""
-        return repr(text if len(text) <= 70 else text[:70] + "…") + times
+        return repr(text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…") + times
     if step["do"] == "wait":
         return f"until {step.get('what')}"
     return " ".join(

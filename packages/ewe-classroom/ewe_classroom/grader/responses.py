@@ -26,6 +26,7 @@ HEAD_END = re.compile(rb"\r?\n\r?\n")
 # No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
 MAX_HEAD_BYTES = 1 << 18
 MAX_CONNECTION_BYTES = 32 << 20
+MAX_LENGTH_DIGITS = 19  # as a 64-bit number has; int() refuses a text of thousands of digits
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Response:
     def keeps_open(self) -> bool:
         """Return whether the server promised to read another request on this connection."""
         wish = (self.fields.get("Connection") or "").lower()
+        # A body without a length ends with the connection.
         if "close" in wish or (
             self.length is None and not self.chunked and self.status not in BODILESS_STATUSES
         ):
@@ -57,7 +59,7 @@ class EndlessResponse(HTTPError):
 
 
 def parse_head(head: bytes) -> Response:
-    """Return a response whose head has arrived. Raises HTTPError(502)."""
+    """Return a response whose head has arrived. A wrong length is noted in `fault`. Raises HTTPError(502)."""
     line = STATUS_LINE.match(head)
     if line is None:
         raise HTTPError(502, f"a response that begins with {head[:40]!r} and not with a status line")
@@ -70,7 +72,7 @@ def parse_head(head: bytes) -> Response:
     length = fields.get("Content-Length")
     if length is not None and not chunked:
         if length.isascii() and length.strip().isdigit():
-            response.length = int(length.strip()[:19])
+            response.length = int(length.strip()[:MAX_LENGTH_DIGITS])
         else:
             response.fault = f"Content-Length: {length[:40]}, which is no number"
     return response
@@ -85,6 +87,7 @@ class LenientReader(ResponseReader[Response]):
         super().__init__(parse_head)
 
     def head_end(self) -> int:
+        """Return the index after the head in `buffer`; -1 if its end has not arrived. Raises HTTPError(502)."""
         if end := HEAD_END.search(self.buffer):
             return end.end()
         if not b"HTTP/".startswith(self.buffer[:5]):
@@ -110,12 +113,13 @@ class ResponseSplitter:
     @property
     def buffer(self) -> bytes:
         """Return the bytes that have arrived and that no whole response has used."""
-        decoder = self.reader.decoder
+        decoder = self.reader.decoder  # of a chunked body, which takes its bytes as they arrive
         if decoder is not None:
             return decoder.rest if self.fault else b""
         return bytes(self.body) + self.reader.buffer
 
     def feed(self, data: bytes) -> None:
+        """Take bytes that have arrived. After a fault, the framing of further bytes is unknown: drop them."""
         self.taken += len(data)
         if self.taken > MAX_CONNECTION_BYTES:
             self.give_up(f"more than {MAX_CONNECTION_BYTES >> 20} MB on one connection")
@@ -123,7 +127,7 @@ class ResponseSplitter:
             return
         self.reader.buffer += data
         try:
-            while self.step():
+            while self.step():  # the bytes may hold several responses
                 pass
         except EndlessResponse as error:
             self.give_up(error.cause)
@@ -139,7 +143,7 @@ class ResponseSplitter:
         response = self.reader.read_head()
         if response is None:
             return False
-        if 100 <= response.status < 200:
+        if 100 <= response.status < 200:  # an interim response: the final one follows (RFC 9110 section 15.2)
             return True
         self.current = response
         self.responses.append(response)
@@ -172,6 +176,7 @@ class ResponseSplitter:
             self.current.fault = self.current.fault or fault
 
     def finish(self, response: Response) -> None:
+        """Complete a response with the body that has arrived; the next bytes begin another response."""
         response.body = bytes(self.body)
         response.whole = True
         self.body.clear()

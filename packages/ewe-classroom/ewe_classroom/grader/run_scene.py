@@ -92,7 +92,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value such that at least `share` of all values do not exceed it."""
+    """Return the smallest value such that at least `share` of all values do not exceed it; 0.0 without values."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
@@ -157,7 +157,7 @@ class RunScene(Scene):
         return table
 
     def runs(self, kind: str = "") -> list[LoadRun]:
-        """Return the runs of a kind, or all. Fail if one cannot be read."""
+        """Return the runs of a kind ("closed" or "open"), or all for "". Fail if one cannot be read."""
         found = []
         rows = self.table().get("runs")
         for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
@@ -165,11 +165,17 @@ class RunScene(Scene):
                 level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
                 found.append(
                     LoadRun(
-                        str(row["kind"]), float(level), int(row["repetition"]), float(row["began"]),
-                        float(row["seconds"]), float(row["rate"]), float(row["mean_ms"]), float(row["p99_ms"]),
-                        tuple(TimedRequest(*map(float, each)) for each in row["requests"]),
+                        kind=str(row["kind"]),
+                        level=float(level),
+                        repetition=int(row["repetition"]),
+                        began=float(row["began"]),
+                        seconds=float(row["seconds"]),
+                        rate=float(row["rate"]),
+                        mean_ms=float(row["mean_ms"]),
+                        p99_ms=float(row["p99_ms"]),
+                        requests=tuple(TimedRequest(*map(float, each)) for each in row["requests"]),
                     )
-                )  # fmt: skip
+                )
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.fail(
@@ -190,6 +196,7 @@ class RunScene(Scene):
     def served(self) -> list[Served]:
         """Return the server's log, sorted by end time. Fail without a log."""
         name = str(self.table().get("log", ""))
+        # The log lies beside the data. Without its directory, a name cannot lead to any other file.
         path = self.subject.path.parent / Path(name).name
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if name else []

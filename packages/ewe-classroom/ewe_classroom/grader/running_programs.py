@@ -15,6 +15,8 @@ from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.site_programs import open_gate
 
 LIMIT_S = 1
+MIN_LIMIT_SHARE = 0.9  # a server may count the time from a moment before the grader's clock
+MAX_ZOMBIES = 2
 
 
 @check(
@@ -29,14 +31,14 @@ LIMIT_S = 1
     hint="Wait for the program in the thread or process of its connection, and hold no lock while you wait.",
 )
 def cgi_progress(scene: Scene) -> None:
-    held = [ask(scene, f"/cgi-bin/gate-{n}", name=f"gate {n}") for n in range(1, 5)]
+    clients = [ask(scene, f"/cgi-bin/gate-{n}", name=f"gate {n}") for n in range(1, 5)]
     scene.settle()
     scene.expect_answer(
         after="4 waiting programs were started", because="the server waits for one program at a time"
     )
     response_of(scene, ask(scene, "/cgi-bin/hello", name="beside"), "the server runs one program at a time")
-    for number in range(4, 0, -1):
-        client = held[number - 1]
+    for number in range(4, 0, -1):  # the last gate first: a server that runs one program at a time fails
+        client = clients[number - 1]
         if not open_gate(scene.site.root, f"gate-{number}"):
             scene.fail(
                 f"{client.name}: the program was not started, or does not wait any more{scene.blocked()}",
@@ -79,7 +81,7 @@ def programs_of(scene: Scene, before: set[int]) -> list[int]:
 def cgi_timeout(scene: Scene) -> None:
     run(scene, "/cgi-bin/hello")
     scene.settle()
-    before, files = set(scene.subject.family()), len(open_descriptors(scene))
+    pids_before, descriptor_count = set(scene.subject.family()), len(open_descriptors(scene))
     began = time.monotonic()
     clients = [
         ask(scene, f"/cgi-bin/{name}", name=name) for name in ("waits", "ignores-term", "closes-output")
@@ -88,11 +90,11 @@ def cgi_timeout(scene: Scene) -> None:
     scene.until_due(
         lambda: all(client.answered_or_over() for client in clients), "the time limit ends all", 3 * LIMIT_S
     )
-    took = time.monotonic() - began
+    took_s = time.monotonic() - began
     for client in (first, second):
         if not client.answered():
             scene.fail(
-                f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took:.0f} s the client "
+                f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
                 f"{client.story()}{scene.blocked()}",
                 "kill the program and answer 504",
                 "there is no time limit; or the server sends only SIGTERM, which the program "
@@ -111,38 +113,39 @@ def cgi_timeout(scene: Scene) -> None:
             "end the program when its time is over",
             "after the end of the output the server waits for the program's end without a limit",
         )
-    if took < LIMIT_S * 0.9:
+    if took_s < LIMIT_S * MIN_LIMIT_SHARE:
         scene.fail(
-            f"504 came after {took:.2f} s",
+            f"504 came after {took_s:.2f} s",
             f"give the program its {LIMIT_S} s",
             "the limit is not read from CGI_TIMEOUT",
         )
-    scene.until(lambda: not programs_of(scene, before), "the programs have ended")
-    left = programs_of(scene, before)
-    dead = [pid for pid in left if processes.state(pid) == "Z"]
-    if len(left) > len(dead):
-        raise_left(scene, [pid for pid in left if pid not in dead])
-    if dead:
+    scene.until(lambda: not programs_of(scene, pids_before), "the programs have ended")
+    left = programs_of(scene, pids_before)
+    zombies = [pid for pid in left if processes.state(pid) == "Z"]
+    if len(left) > len(zombies):
+        raise_left(scene, [pid for pid in left if pid not in zombies])
+    if zombies:
         scene.fail(
-            f"{len(dead)} killed programs are zombies",
+            f"{len(zombies)} killed programs are zombies",
             "wait for each program after you have killed it",
             "kill() without wait()",
         )
-    scene.until(lambda: len(open_descriptors(scene)) <= files, "descriptors are closed")
-    if len(open_descriptors(scene)) > files:
+    scene.until(lambda: len(open_descriptors(scene)) <= descriptor_count, "descriptors are closed")
+    more = len(open_descriptors(scene)) - descriptor_count
+    if more > 0:
         scene.fail(
-            f"{len(open_descriptors(scene)) - files} descriptors stay open after three programs were killed",
+            f"{more} descriptors stay open after three programs were killed",
             "close the pipes of a killed program",
             "the code for the time limit does not call close()",
         )
     run(scene, "/cgi-bin/hello", because="earlier programs took too long")
     scene.confirm(
-        f"the server ended three programs after {took:.1f} s; no process and no descriptor remained"
+        f"the server ended three programs after {took_s:.1f} s; no process and no descriptor remained"
     )
 
 
 def raise_left(scene: Scene, left: list[int]) -> None:
-    """Fail, because processes of a program still live."""
+    """Fail, because processes of a program still live. left: their ids."""
     names = ", ".join(f"{pid} ({processes.name(pid)})" for pid in left)
     scene.fail(
         f"after the time limit {len(left)} processes of the programs live on: {names}",
@@ -166,11 +169,12 @@ def cgi_inherits(scene: Scene) -> None:
     scene.client("idle")
     waiting = ask(scene, "/cgi-bin/gate-5", name="gate 5")
     scene.settle()
+    # The program prints two lines for each descriptor: its number and its target.
     lines = run(scene, "/cgi-bin/descriptors").body.decode(errors="replace").splitlines()
-    found = dict(zip(lines[::2], lines[1::2], strict=False))
+    target_of = dict(zip(lines[::2], lines[1::2], strict=False))
     extra = {
         number: target
-        for number, target in found.items()
+        for number, target in target_of.items()
         if number not in ("0", "1", "2") and target.startswith(("socket:", "pipe:"))
     }
     open_gate(scene.site.root, "gate-5")
@@ -221,7 +225,7 @@ def cgi_leaks(scene: Scene) -> None:
         ),
         "disconnected before the program's end": leaves,
     }
-    for visit in kinds.values():
+    for visit in kinds.values():  # what a server opens for its first clients is no leak
         visit(0)
     for how, visit in kinds.items():
         scene.settle()
@@ -236,13 +240,13 @@ def cgi_leaks(scene: Scene) -> None:
             first="pipe:",
         )  # fmt: skip
 
-        def dead() -> list[int]:
+        def zombie_pids() -> list[int]:
             return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
 
-        scene.until(lambda: len(dead()) <= 2, "the server reaps the programs")
-        if len(dead()) > 2:
+        scene.until(lambda: len(zombie_pids()) <= MAX_ZOMBIES, "the server reaps the programs")
+        if len(zombie_pids()) > MAX_ZOMBIES:
             scene.fail(
-                f"{CLIENTS_OF_EACH_KIND} clients {how}, and {len(dead())} programs are zombies",
+                f"{CLIENTS_OF_EACH_KIND} clients {how}, and {len(zombie_pids())} programs are zombies",
                 "call waitpid() for each program when its output has ended",
                 "the server takes the end of the output for the end of the program, and does not "
                 "wait for the program",

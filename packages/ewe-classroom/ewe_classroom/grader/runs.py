@@ -32,6 +32,9 @@ USERS_TOLERANCE = 0.3  # the same for the figures of ewe-lab, which are rounded
 HIGH_RATE_SHARE = 0.6  # of the best rate: one open loop must be above it
 SATURATED_RATIO = 1.15  # of the two last rates: a server that gains more is not saturated
 TOLERANCE_SHARE = 0.05
+TINY_RATE = 1e-9  # in place of a rate of 0, by which no spread can be divided
+MIN_DUE_REQUESTS = 5  # fewer requests in the longest response prove nothing
+COUNT_TOLERANCE_SHARE, COUNT_TOLERANCE = 0.1, 2  # of the requests of an open run: a share, and requests
 
 
 @check(
@@ -48,17 +51,17 @@ TOLERANCE_SHARE = 0.05
     subject="data",
 )
 def complete(scene: RunScene) -> None:
-    closed, opened = scene.levels("closed"), scene.levels("open")
-    if len(closed) < MIN_LEVELS or min(closed) != 1:
+    closed_levels, open_levels = scene.levels("closed"), scene.levels("open")
+    if len(closed_levels) < MIN_LEVELS or min(closed_levels) != 1:
         scene.fail(
-            f"closed loops were measured with {', '.join(f'{level:g}' for level in closed)} clients",
+            f"closed loops were measured with {', '.join(f'{level:g}' for level in closed_levels)} clients",
             f"measure at least {MIN_LEVELS} numbers of clients; one of them must be 1",
         )
-    best = max(mean([run.rate for run in runs]) for runs in closed.values())
-    if len(opened) < 2 or max(opened) < HIGH_RATE_SHARE * best:
+    best_rate = max(mean([run.rate for run in runs]) for runs in closed_levels.values())
+    if len(open_levels) < 2 or max(open_levels) < HIGH_RATE_SHARE * best_rate:
         scene.fail(
-            f"open loops were measured at {', '.join(f'{level:.0f}' for level in opened)} requests a second; "
-            f"the best closed rate is {best:.0f}",
+            f"open loops were measured at {', '.join(f'{level:.0f}' for level in open_levels)} requests a second; "
+            f"the best closed rate is {best_rate:.0f}",
             "measure at least two rates, one of them above 60 % of the best closed rate",
         )
     for run in scene.runs():
@@ -67,6 +70,7 @@ def complete(scene: RunScene) -> None:
                 f"{run.name} has {len(run.requests)} requests", f"measure longer: {MIN_REQUESTS} at least"
             )
         for request in run.requests:
+            # In this order: begin of the run, due, sent, done; with slack before the first two.
             if not run.began - SLACK_S <= request.due <= request.sent + SLACK_S <= request.done + SLACK_S:
                 scene.fail(
                     f"{run.name} has a request that was due at {request.due:.3f}, sent at {request.sent:.3f} and "
@@ -75,7 +79,8 @@ def complete(scene: RunScene) -> None:
                     "the times are of two clocks, or were written by hand",
                 )
     scene.confirm(
-        f"{len(closed)} closed and {len(opened)} open loads, best rate {best:.0f} responses a second"
+        f"{len(closed_levels)} closed and {len(open_levels)} open loads, "
+        f"best rate {best_rate:.0f} responses a second"
     )
 
 
@@ -109,7 +114,7 @@ def repetitions(scene: RunScene) -> None:
                     "a run was copied",
                 )
             rates = [run.rate for run in runs]
-            spreads.append((max(rates) - min(rates)) / max(mean(rates), 1e-9))
+            spreads.append((max(rates) - min(rates)) / max(mean(rates), TINY_RATE))
     scene.confirm(f"the rates of repetitions differ by at most {max(spreads):.0%}")
 
 
@@ -125,10 +130,11 @@ def repetitions(scene: RunScene) -> None:
 def server_log(scene: RunScene) -> None:
     served = scene.served()
     runs = sorted(scene.runs(), key=lambda run: run.began)
-    firsts = [min(request.sent for request in run.requests) for run in runs]
-    for run, first, last in zip(runs, firsts, [*firsts[1:], math.inf], strict=True):
+    # The lines of a run in the log: from its first request to the first request of the next run.
+    first_sent = [min(request.sent for request in run.requests) for run in runs]
+    for run, begin, end in zip(runs, first_sent, [*first_sent[1:], math.inf], strict=True):
         lines = [
-            line for line in served if first - CLOCK_TOLERANCE_S <= line.arrival < last - CLOCK_TOLERANCE_S
+            line for line in served if begin - CLOCK_TOLERANCE_S <= line.arrival < end - CLOCK_TOLERANCE_S
         ]
         strange, missing = matched(run, lines)
         if missing:
@@ -158,19 +164,21 @@ def matched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list
     line may choose among all requests that the earlier lines left. It takes the fitting request with the earliest
     `done`, because this choice leaves the most for the later lines.
     """
-    waiting = sorted(run.requests, key=lambda request: request.sent, reverse=True)
+    # Requests that were sent after the present line, the earliest at the end, where pop() takes it.
+    later = sorted(run.requests, key=lambda request: request.sent, reverse=True)
+    # Requests that were sent before the present line and have no line, with their `done`, by which they are sorted.
     free: list[tuple[float, TimedRequest]] = []
     missing = []
     for line in sorted(lines, key=lambda line: line.arrival):
-        while waiting and waiting[-1].sent <= line.arrival + CLOCK_TOLERANCE_S:
-            request = waiting.pop()
+        while later and later[-1].sent <= line.arrival + CLOCK_TOLERANCE_S:
+            request = later.pop()
             bisect.insort(free, (request.done, request), key=lambda entry: entry[0])
-        at = bisect.bisect_left(free, line.end - CLOCK_TOLERANCE_S, key=lambda entry: entry[0])
-        if at < len(free):
-            del free[at]
+        index = bisect.bisect_left(free, line.end - CLOCK_TOLERANCE_S, key=lambda entry: entry[0])
+        if index < len(free):
+            del free[index]
         else:
             missing.append(line)
-    return [*(request for _, request in free), *waiting], missing
+    return [*(request for _, request in free), *later], missing
 
 
 @check(
@@ -193,8 +201,13 @@ def little(scene: RunScene) -> None:
     for run in scene.runs("closed"):
         rate = run.completed / run.seconds
         time_s = mean([request.done - request.sent for request in run.requests])
-        for name, given, found in (("rate", run.rate, rate), ("mean_ms", run.mean_ms, time_s * 1000)):
-            if abs(given - found) > TOLERANCE_SHARE * found + 0.5 / run.seconds * (name == "rate"):
+        # A rate may also be rounded by half a response in the whole run.
+        half_response = 0.5 / run.seconds
+        for name, given, found, rounding in (
+            ("rate", run.rate, rate, half_response),
+            ("mean_ms", run.mean_ms, time_s * 1000, 0.0),
+        ):
+            if abs(given - found) > TOLERANCE_SHARE * found + rounding:
                 scene.fail(
                     f"{run.name} says {name} {given:.4g}; its requests say {found:.4g}. By Little's law "
                     f"{run.rate:.4g} a second times {run.mean_ms:.4g} ms are {run.rate * run.mean_ms / 1000:.2f} "
@@ -202,16 +215,17 @@ def little(scene: RunScene) -> None:
                     "compute the figures from the requests",
                     "the figure is of another run, or counts sent requests in place of responses",
                 )
+        # Count the requests under way. At equal times, -1 comes first: a client sends when its response has come.
         events = sorted(
             [(each.sent, 1) for each in run.requests] + [(each.done, -1) for each in run.requests]
         )
-        under_way = most = 0
+        under_way = max_under_way = 0
         for _, change in events:
             under_way += change
-            most = max(most, under_way)
-        if most > run.level:
+            max_under_way = max(max_under_way, under_way)
+        if max_under_way > run.level:
             scene.fail(
-                f"in {run.name}, {most} requests were under way at once",
+                f"in {run.name}, {max_under_way} requests were under way at once",
                 f"{run.level:g} clients that each wait for their response have at most {run.level:g}",
                 "a client sends before its response has come: this is not a closed loop",
             )
@@ -246,19 +260,23 @@ def saturation(scene: RunScene) -> None:
         scene.fail(
             "closed loops were measured with one number of clients", "measure several numbers of clients"
         )
-    (before, low), (after, high) = list(levels.items())[-2:]
+    # The two largest numbers of clients.
+    (fewer, runs_of_fewer), (more, runs_of_more) = list(levels.items())[-2:]
     # Take the best repetition: other programs of the machine can only lower a rate.
-    rates = [max(run.completed / run.seconds for run in runs) for runs in (low, high)]
+    rates = [max(run.completed / run.seconds for run in runs) for runs in (runs_of_fewer, runs_of_more)]
     if rates[1] > SATURATED_RATIO * rates[0]:
         scene.fail(
-            f"{before:g} clients got {rates[0]:.0f} responses a second at best, {after:g} got {rates[1]:.0f}",
+            f"{fewer:g} clients got {rates[0]:.0f} responses a second at best, {more:g} got {rates[1]:.0f}",
             "go on with more clients until the rate stays constant",
             "the measurement ends before saturation",
         )
-    times = [mean([each.done - each.sent for run in runs for each in run.requests]) for runs in (low, high)]
+    times_s = [
+        mean([each.done - each.sent for run in runs for each in run.requests])
+        for runs in (runs_of_fewer, runs_of_more)
+    ]
     scene.confirm(
-        f"past the knee: {before:g} and {after:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a second "
-        f"at best, each after {times[0] * 1000:.1f} and {times[1] * 1000:.1f} ms"
+        f"past the knee: {fewer:g} and {more:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a second "
+        f"at best, each after {times_s[0] * 1000:.1f} and {times_s[1] * 1000:.1f} ms"
     )
 
 
@@ -280,22 +298,23 @@ def saturation(scene: RunScene) -> None:
 def open_loop(scene: RunScene) -> None:
     for run in scene.runs("open"):
         longest = max(run.requests, key=lambda request: request.done - request.sent)
-        length = min(longest.done, run.began + run.seconds) - longest.sent
-        meanwhile = sum(longest.sent < request.due < longest.sent + length for request in run.requests)
-        wanted = run.level * length
-        if wanted >= 5 and meanwhile < wanted / 2:
+        length_s = min(longest.done, run.began + run.seconds) - longest.sent  # within the run
+        meanwhile = sum(longest.sent < request.due < longest.sent + length_s for request in run.requests)
+        planned = run.level * length_s
+        if planned >= MIN_DUE_REQUESTS and meanwhile < planned / 2:
             scene.fail(
-                f"in {run.name}, one response took {length * 1000:.0f} ms; {wanted:.0f} more requests should "
+                f"in {run.name}, one response took {length_s * 1000:.0f} ms; {planned:.0f} more requests should "
                 "have been "
                 f"due meanwhile, and {meanwhile} were",
                 "let requests be due by the clock, also while the server stalls",
                 "the load waits for the response before it sends again: that is a closed loop (coordinated "
                 "omission)",
             )
-        if abs(len(run.requests) - run.level * run.seconds) > 0.1 * run.level * run.seconds + 2:
+        planned = run.level * run.seconds
+        if abs(len(run.requests) - planned) > COUNT_TOLERANCE_SHARE * planned + COUNT_TOLERANCE:
             scene.fail(
                 f"{run.name} has {len(run.requests)} requests in {run.seconds:g} s",
-                f"send {run.level * run.seconds:.0f}: the rate times the duration",
+                f"send {planned:.0f}: the rate times the duration",
                 "the load fell behind its schedule, and left out due requests",
             )
     scene.confirm("requests were due on time, also while the server stalled")
@@ -315,14 +334,14 @@ def latency(scene: RunScene) -> None:
     for run in scene.runs("open"):
         from_due = [(request.done - request.due) * 1000 for request in run.requests]
         from_sent = [(request.done - request.sent) * 1000 for request in run.requests]
-        for name, given, right, other in (
+        for name, given, right, service_time in (
             ("mean_ms", run.mean_ms, mean(from_due), mean(from_sent)),
             ("p99_ms", run.p99_ms, percentile(from_due, 0.99), percentile(from_sent, 0.99)),
         ):
             if abs(given - right) <= TOLERANCE_SHARE * right:
                 continue
             because = "the figure is of another run, or of only a part of the requests"
-            if abs(given - other) <= TOLERANCE_SHARE * other:
+            if abs(given - service_time) <= TOLERANCE_SHARE * service_time:
                 because = "the time was counted from the sending of the request, not from its due time"
             scene.fail(f"{run.name} says {name} {given:.4g}; counted from the due times it is {right:.4g}",
                        "count from the due time of each request", because)  # fmt: skip
@@ -344,14 +363,14 @@ def report(scene: RunScene) -> None:
     path = scene.subject.path.parent / name
     if not path.exists():
         path = scene.subject.path.parent / Path(name).name  # some platforms take files without directories
-    make = "make one with: ewe-lab compare -t -p --users 8 --think 0 --time 2s --repeats 3 --out lab"
+    how = "make one with: ewe-lab compare -t -p --users 8 --think 0 --time 2s --repeats 3 --out lab"
     try:
         tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
         cells = [cell for table in tables for cell in table["cells"] if cell["samples"]]
         loads = [(cell, re.match(r"(\d+) users, no think time", cell["load"])) for cell in cells]
         closed = [(cell, int(match[1])) for cell, match in loads if match]
         if not closed:
-            scene.fail(f"{name} has no closed users without think time", make)
+            scene.fail(f"{name} has no closed users without think time", how)
         for cell, users in closed:
             if len(cell["samples"]) < MIN_REPETITIONS:
                 scene.fail(
@@ -359,14 +378,15 @@ def report(scene: RunScene) -> None:
                     f"measure {MIN_REPETITIONS} times: --repeats {MIN_REPETITIONS}",
                 )
             for sample in cell["samples"]:
-                found = sample["service"]["count"] / sample["seconds"] * sample["service"]["mean"]
-                if not (1 - USERS_TOLERANCE) * users <= found <= (1 + USERS_TOLERANCE) * users:
+                # Little's law again: the mean number of users in the server.
+                busy_users = sample["service"]["count"] / sample["seconds"] * sample["service"]["mean"]
+                if not (1 - USERS_TOLERANCE) * users <= busy_users <= (1 + USERS_TOLERANCE) * users:
                     scene.fail(
-                        f"{name}: {cell['server']} had {users} users; rate times mean time are {found:.1f}",
+                        f"{name}: {cell['server']} had {users} users; rate times mean time are {busy_users:.1f}",
                         "measure again on a quiet machine: the load generator got too little processor time",
                     )
     except OSError:
-        scene.fail(f"there is no {name} beside runs.json", make)
+        scene.fail(f"there is no {name} beside runs.json", how)
     except (ValueError, TypeError, KeyError, ZeroDivisionError):
-        scene.fail(f"{name} is not a report of ewe-lab", make)
+        scene.fail(f"{name} is not a report of ewe-lab", how)
     scene.confirm(f"ewe-lab measured {len(closed)} servers, each at least {MIN_REPETITIONS} times")

@@ -82,9 +82,9 @@ def own_account() -> SubjectAccount:
             taken.add(os.stat(f"/proc/{pid}").st_uid)
         except OSError:
             pass  # the process has ended
-    begin = os.getpid() % len(OWN_UIDS)
-    numbers = (*OWN_UIDS[begin:], *OWN_UIDS[:begin])
-    uid = next((number for number in numbers if number not in taken), OWN_UIDS[begin])
+    first_index = os.getpid() % len(OWN_UIDS)
+    candidates = (*OWN_UIDS[first_index:], *OWN_UIDS[:first_index])
+    uid = next((number for number in candidates if number not in taken), OWN_UIDS[first_index])
     return SubjectAccount(f"number {uid}", uid, uid, is_own=True)
 
 
@@ -94,10 +94,11 @@ def closed_to_others(directory: Path, account: SubjectAccount | None) -> None:
     If `account` is None, any account may enter: the server runs as the grader's account and, if this is root, may
     drop root itself, as nginx and Apache do.
     """
+    # Execute permission without read permission: an account that may enter cannot list the directory.
     if account is None:
         directory.chmod(0o711)
     else:
-        os.chown(directory, -1, account.gid)
+        os.chown(directory, -1, account.gid)  # -1: the owner stays
         directory.chmod(0o710)
 
 
@@ -161,22 +162,25 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
 def disk_bytes_of(account: SubjectAccount, directory: Path) -> int:
     """Return the space that the files of an account take in a directory and in the shared ones."""
     paths = [each.path for each in files_of(account)]
-    below = (
+    paths_below = (
         os.path.join(top, name)
         for path in (*paths, str(directory))
         for top, _, names in os.walk(path)
         for name in names
     )
-    count = 0
-    for path in (*paths, *below):
+    used_bytes = 0
+    for path in (*paths, *paths_below):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             about = os.lstat(path)
-            count += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
-    return count
+            used_bytes += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
+    return used_bytes
 
 
 def become(account: SubjectAccount) -> None:
-    """Drop root permanently: take the user id and the group of an account."""
+    """Drop root permanently: take the user id and the group of an account.
+
+    The user id comes last: without root's, the process could not change its groups.
+    """
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
@@ -191,6 +195,8 @@ def private_network() -> bool:
     try:
         if not new_namespaces(CLONE_NEWNET):
             return False
+        # The loopback interface of a new namespace is down. The argument is a struct ifreq: a name of 16 bytes, and
+        # the flags (netdevice(7)).
         with socket.socket() as sock:
             fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
     except OSError:
@@ -208,7 +214,8 @@ def new_namespaces(flags: int) -> bool:
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 or libc.unshare(CLONE_NEWUSER | flags) != 0:
         return False
-    # Map the user id to itself, so that files keep their owners inside the namespace.
+    # Map the user id to itself, so that files keep their owners inside the namespace. Without "deny", the kernel
+    # refuses the map of groups (user_namespaces(7)).
     for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{file}", "w") as out:
             out.write(text)
@@ -225,6 +232,7 @@ def hide(paths: Sequence[str]) -> bool:
         refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
     except OSError:
         return False
+    # MS_PRIVATE: otherwise the mounts below would also reach the rest of the system.
     if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
     return all(map(cover, paths))
@@ -239,7 +247,10 @@ def cover(path: str) -> bool:
 
 
 def hideable(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths if the system lets this process hide all of them, else none. A forked child tries it."""
+    """Return the paths if the system lets this process hide all of them, else none.
+
+    A forked child tries it, so that the paths stay visible for this process.
+    """
     child = os.fork()
     if child == 0:
         os._exit(0 if hide(paths) else 1)
@@ -278,14 +289,15 @@ class SandboxLimits:
     also_hidden: tuple[str, ...] = ()  # more of them, but not for the grader's own programs
 
     def __call__(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for kind, most in (
+        """Set the limits and the account of this process, between fork and exec. What needs root comes first."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
+        for kind, maximum in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_CPU, self.cpu_s),
             (resource.RLIMIT_FSIZE, self.file_bytes),
             (resource.RLIMIT_NOFILE, self.descriptors),
         ):
-            lower(kind, most)
+            lower(kind, maximum)
         if self.data_bytes:
             lower(resource.RLIMIT_DATA, self.data_bytes)
         if self.hidden:

@@ -70,6 +70,7 @@ CALLS_DETECTOR = re.compile(
     r"|\bAnnotate[A-Z]\w+|\b__sanitizer_\w+"
 )
 MAX_TEXT_BYTES = 64 << 20  # of a text that the compiler keeps
+MAX_LINE_CHARS = 80  # of a source line in a message
 DETECTOR = {"c": b"__tsan_init", "go": b"runtime.racefini"}
 NEEDS = {
     "c": "a C compiler with ThreadSanitizer (of gcc: the package libtsan)",
@@ -93,6 +94,7 @@ FUNCTION_GO = re.compile(r"^  (\S.*)\(.*\)$")
 POSITION_GO = re.compile(r"^      (\S+):(\d+) ")
 KIND_C = re.compile(r"^WARNING: ThreadSanitizer: (.+?) \(pid=", re.MULTILINE)
 LOCATION_C = re.compile(r"^  Location is global '(\w+)'", re.MULTILINE)
+REPORT_BORDER = "=================="  # both detectors write this line before and after a report
 SECTIONS = re.compile(r"\n\s*\n")
 IN_HANDLER = "CallUserSignalHandler"
 DATA_RACE = "data race"
@@ -107,12 +109,13 @@ class Access:
 
     what: str
     thread: str
-    position: str  # "server.c:49"
+    position: str
     function: str
-    line: str  # the source line
+    line: str
     locks: str | None
 
     def __str__(self) -> str:
+        """Return the access as a part of a sentence: "thread T2 writes at server.c:49 in put(): `count++;`"."""
         what = {"write": "writes", "read": "reads"}.get(self.what.lower(), "is")
         thread = f"the {self.thread}" if self.thread.startswith("main") else self.thread
         return f"{thread} {what} at {self.position} in {self.function}: `{self.line}`"
@@ -120,13 +123,14 @@ class Access:
 
 @dataclass(frozen=True)
 class RaceReport:
-    """One report of a detector with its places in the student's files."""
+    """One report of a detector with its places in the student's files. variable: the global one, "" if unknown."""
 
     kind: str
     accesses: tuple[Access, ...]
     variable: str = ""
 
     def did(self) -> str:
+        """Return what the threads did, in one sentence."""
         if self.kind != DATA_RACE or len(self.accesses) < 2:
             return f"{self.kind}: {'; '.join(map(str, self.accesses))}"
         what = f"`{self.variable}`" if self.variable else "the same memory"
@@ -146,8 +150,8 @@ class RaceReport:
             return "neither of the two places holds a lock"
         if first.locks and second.locks:
             return "the two places hold different locks"
-        held, free = (first, second) if first.locks else (second, first)
-        holds = f"{held.position} holds a lock and {free.position} holds none"
+        locked, unlocked = (first, second) if first.locks else (second, first)
+        holds = f"{locked.position} holds a lock and {unlocked.position} holds none"
         return f"{holds}: a lock protects only if both places take it"
 
     def change(self) -> str:
@@ -187,19 +191,22 @@ class Sanitized:
             raise
 
     def build_c(self) -> None:
-        """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none."""
+        """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none.
+
+        Raises BadSubject, MissingProgram.
+        """
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
             copy(SHARED / "Makefile", self.directory / "Makefile")
         name = self.sources.program.name
-        (self.directory / name).unlink(missing_ok=True)
+        (self.directory / name).unlink(missing_ok=True)  # make would take an existing program for finished
         self.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
         self.take_program(self.directory / name)
 
     def build_go(self) -> None:
         """Build with eweCond, a condition with bad luck, in place of sync.Cond.
 
-        If the program does not build with eweCond, build it as it is.
+        If the program does not build with eweCond, build it as it is. Raises BadSubject, MissingProgram.
         """
         cache = shlex.quote(go_cache(self.submission))
         command = f"env GOTOOLCHAIN=local GOPROXY=off GOCACHE={cache} go build -race -o sanitized ."
@@ -213,7 +220,7 @@ class Sanitized:
         copy(UNLUCKY / "ewe_unlucky.go", self.directory / "ewe_unlucky.go")
         try:
             self.build(command)
-        except BadSubject:
+        except BadSubject:  # the fault may be that of the replacement, and not the student's
             (self.directory / "ewe_unlucky.go").unlink()
             for file, text in original_texts.items():
                 file.write_text(text, errors="surrogateescape")
@@ -221,7 +228,7 @@ class Sanitized:
         self.take_program(self.program)
 
     def build(self, command: str) -> None:
-        """Run a build command. A failure without a detector on this machine raises MissingProgram."""
+        """Run a build command. Raises BadSubject; MissingProgram if this machine has no detector at all."""
         try:
             self.submission.build(command)
         except (ConfigError, BadSubject) as problem:
@@ -240,14 +247,15 @@ class Sanitized:
 
     def detector_named(self) -> str:
         """Return the first line of the texts kept by the compiler that names the detector; "" if none does."""
+        # server.i is the text after the preprocessor, server.s the assembler's text.
         for file in sorted(self.directory.glob("*.[is]")):
-            named = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR
-            with file.open("rb") as kept:
-                text = kept.read(MAX_TEXT_BYTES).decode(errors="replace")
-            if found := named.search(text):
+            pattern = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR
+            with file.open("rb") as compiler_output:
+                text = compiler_output.read(MAX_TEXT_BYTES).decode(errors="replace")
+            if found := pattern.search(text):
                 line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
                 by = "the preprocessor" if file.suffix == ".i" else "the compiler"
-                return f"after {by}, `{line.strip()[:80]}`"
+                return f"after {by}, `{line.strip()[:MAX_LINE_CHARS]}`"
         return ""
 
     def close(self) -> None:
@@ -255,7 +263,8 @@ class Sanitized:
 
     def reports(self, text: str) -> list[RaceReport]:
         """Return the reports of the detector in the output of the program, each only once."""
-        found = [parse(block, self.directory) for block in text.split("==================")]
+        # dict.fromkeys() drops repeated reports, and keeps the order.
+        found = [parse(block, self.directory) for block in text.split(REPORT_BORDER)]
         return list(dict.fromkeys(report for report in found if report is not None))
 
 
@@ -269,10 +278,10 @@ def go_cache(submission: Submission) -> str:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if account is None:
         return os.environ.get("GOCACHE") or os.path.join(home, "go-build")
-    kept, own = Path(home, "ewe-classroom", "go-race"), submission.temporary / "go-build"
+    shared, own = Path(home, "ewe-classroom", "go-race"), submission.temporary / "go-build"
     try:
-        warm_up(kept)
-        shutil.copytree(kept, own, copy_function=link_or_copy)
+        warm_up(shared)
+        shutil.copytree(shared, own, copy_function=link_or_copy)
         for directory in (own, *(path for path in own.rglob("*") if path.is_dir())):
             os.chown(directory, account.uid, account.gid)
     except (OSError, subprocess.SubprocessError):
@@ -281,22 +290,26 @@ def go_cache(submission: Submission) -> str:
 
 
 def warm_up(cache: Path) -> None:
-    """Build the lab's own conversation.go once, so that the cache has Go's library with the race detector."""
+    """Build the lab's own conversation.go once, so that the cache has Go's library with the race detector.
+
+    The new cache gets its name only when it is complete, because other graders may look for it. Raises OSError,
+    SubprocessError.
+    """
     if cache.is_dir():
         return
     cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as position:
+    with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
         for name in ("conversation.go", "go.mod"):
-            copy(SHARED / name, Path(position) / name)
-        (Path(position) / "main.go").write_text("package main\n\nfunc main() { Run(nil) }\n")
-        made = Path(position) / "cache"
-        variables = {**os.environ, "GOCACHE": str(made), "GOTOOLCHAIN": "local", "GOPROXY": "off"}
+            copy(SHARED / name, Path(scratch) / name)
+        (Path(scratch) / "main.go").write_text("package main\n\nfunc main() { Run(nil) }\n")
+        new_cache = Path(scratch) / "cache"
+        variables = {**os.environ, "GOCACHE": str(new_cache), "GOTOOLCHAIN": "local", "GOPROXY": "off"}
         build = ["go", "build", "-race", "-o", "main", "."]
         subprocess.run(
-            build, cwd=position, env=variables, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S
+            build, cwd=scratch, env=variables, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S
         )
         with suppress(OSError):  # another grader was faster
-            made.rename(cache)
+            new_cache.rename(cache)
 
 
 def link_or_copy(source: str, target: str) -> None:
@@ -309,26 +322,30 @@ def link_or_copy(source: str, target: str) -> None:
 
 def has_detector(language: str) -> bool:
     """Return whether this machine can build and run an empty program with a race detector."""
-    with tempfile.TemporaryDirectory() as position:
+    with tempfile.TemporaryDirectory() as scratch:
         if language == "c":
-            (Path(position) / "empty.c").write_text("int main(void) { return 0; }\n")
+            (Path(scratch) / "empty.c").write_text("int main(void) { return 0; }\n")
             build = ["cc", "-fsanitize=thread", "-o", "empty", "empty.c"]
         else:
-            (Path(position) / "empty.go").write_text("package main\n\nfunc main() {}\n")
+            (Path(scratch) / "empty.go").write_text("package main\n\nfunc main() {}\n")
             build = ["go", "build", "-race", "-o", "empty", "empty.go"]
+        # Go builds the detector with a C compiler.
         if shutil.which(build[0]) is None or shutil.which("make" if language == "c" else "cc") is None:
             return False
         try:
             for command in (build, ["./empty"]):
-                subprocess.run(command, cwd=position, capture_output=True, check=True, timeout=120)
+                subprocess.run(command, cwd=scratch, capture_output=True, check=True, timeout=BUILD_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError):
             return False
     return True
 
 
 def parse(block: str, directory: Path) -> RaceReport | None:
-    """Return the report of a block of output; None if there is none, or not about files of a directory."""
-    kind = KIND_C.search(block)
+    """Return the report of a block of output; None if there is none, or not about files of a directory.
+
+    block: the text between two lines REPORT_BORDER. A data race counts if both of its places are in the directory.
+    """
+    kind = KIND_C.search(block)  # None for a report of Go, which is always a data race
     if IN_HANDLER in block or (kind is None and "WARNING: DATA RACE" not in block):
         return None
     found = tuple(accesses(block, directory))
@@ -337,6 +354,7 @@ def parse(block: str, directory: Path) -> RaceReport | None:
     if kind[1].startswith(DATA_RACE):
         variable = LOCATION_C.search(block)
         return RaceReport(DATA_RACE, found, variable[1] if variable else "") if len(found) == 2 else None
+    # Another fault, such as two locks in two orders: the first place of each stack, but where a thread was created.
     positions = [
         next(positions_c(section, directory), None)
         for section in SECTIONS.split(block)
@@ -350,46 +368,56 @@ def accesses(block: str, directory: Path) -> Iterator[Access]:
     """Yield the accesses of a data race, each with its first place in the directory."""
     for section in SECTIONS.split(block):
         lines = section.strip("\n").splitlines()
-        for number, line in enumerate(lines):
+        for index, line in enumerate(lines):  # the stack of an access follows its head
             if head := ACCESS_C.match(line):
-                yield from first(positions_c("\n".join(lines[number + 1 :]), directory), head, head[3] or "")
+                yield from first(positions_c("\n".join(lines[index + 1 :]), directory), head, head[3] or "")
             elif head := ACCESS_GO.match(line):
-                yield from first(positions_go(lines[number + 1 :], directory), head, None)
+                yield from first(positions_go(lines[index + 1 :], directory), head, None)
 
 
 def first(positions: Iterator[Access], head: re.Match[str], locks: str | None) -> Iterator[Access]:
-    """Yield the first place as the access that a head describes."""
+    """Yield the first place, if there is one, as the access that a head describes (ACCESS_C, ACCESS_GO)."""
     for position in islice(positions, 1):
         yield replace(position, what=head[1].lower(), thread=head[2], locks=locks)
 
 
 def positions_c(text: str, directory: Path) -> Iterator[Access]:
-    """Yield the stack's places in the directory."""
+    """Yield the places of a stack of ThreadSanitizer that are in the directory; each is one line."""
     for line in text.splitlines():
-        frame = FRAME_C.match(line)
-        if frame is not None and (
-            position := position_in(directory, frame[2], int(frame[3]), f"{frame[1]}()")
-        ):
-            yield position
+        if frame := FRAME_C.match(line):
+            function, file, number = frame.groups()
+            if position := position_in(directory, file, int(number), f"{function}()"):
+                yield position
 
 
 def positions_go(lines: list[str], directory: Path) -> Iterator[Access]:
+    """Yield the places of a stack of Go that are in the directory; each is two lines, function and position."""
     function = ""
     for line in lines:
         if name := FUNCTION_GO.match(line):
             function = f"{name[1].removeprefix('main.')}()"
-        elif (at := POSITION_GO.match(line)) and (
-            position := position_in(directory, at[1], int(at[2]), function)
-        ):
-            yield position
+        elif found := POSITION_GO.match(line):
+            file, number = found.groups()
+            if position := position_in(directory, file, int(number), function):
+                yield position
 
 
 def position_in(directory: Path, file: str, number: int, function: str) -> Access | None:
-    """Return a place in a source file of the directory, with its line; None for any other file."""
+    """Return a place in a source file of the directory, with its line; None for any other file.
+
+    accesses() adds what the thread does there.
+    """
     path = directory / file
     if path.parent != directory or path.name.startswith("ewe_unlucky"):
         return None
-    return Access("", "a thread", f"{path.name}:{number}", function, source_line(path, number), None)
+    return Access(
+        what="",
+        thread="a thread",
+        position=f"{path.name}:{number}",
+        function=function,
+        line=source_line(path, number),
+        locks=None,
+    )
 
 
 def source_line(path: Path, number: int) -> str:
@@ -398,14 +426,14 @@ def source_line(path: Path, number: int) -> str:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
+    return lines[number - 1].strip()[:MAX_LINE_CHARS] if 0 < number <= len(lines) else ""
 
 
 @contextmanager
 def sanitized(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[Sanitized]:
     """Yield a program that is built with a race detector; remove it at the end. Raises as Sanitized does."""
-    made = Sanitized(sources, limits, parent)
+    program = Sanitized(sources, limits, parent)
     try:
-        yield made
+        yield program
     finally:
-        made.close()
+        program.close()

@@ -69,6 +69,10 @@ SERVER_STEPS = {"answered", "closed-by-server", "reset-by-server"}  # steps by t
 NO_LIMIT = 1 << 30
 STAYS_OPEN = "stays open"  # a fault: the server does not close connections
 MAX_SHOWN_BYTES = 300  # bytes of received data that a step records as text
+# The receive buffers of a client that does not read, and of one that has begun to read.
+SMALL_BUFFER_BYTES, LARGE_BUFFER_BYTES = 4096, 1 << 20
+RECEIVE_BYTES = 1 << 18  # the most bytes of one recv()
+PEEK_BYTES = 64  # enough for a status line
 
 MEMORY_FAULT = (
     "the program uses memory that does not belong to it: it writes past the end of a buffer, or a pointer is "
@@ -127,7 +131,7 @@ class OutOfTime(Exception):
     """The run has reached its limit (`ewe-grade --limit`) within a scene."""
 
 
-MAX_LOOK_PAUSE_S = 0.05
+MAX_LOOK_PAUSE_S = 0.05  # between two looks at the server's threads
 
 
 class SceneClient:
@@ -148,10 +152,11 @@ class SceneClient:
         self.closed = False  # this client has closed it
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not reads:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if not reads:  # a small receive buffer, so that the server's send() soon blocks
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
         self.sock.setblocking(False)
         self.note("connect", reads=reads)
+        # The socket is non-blocking: EINPROGRESS means that handle() will see the outcome.
         error = self.sock.connect_ex(("127.0.0.1", scene.subject.port))
         if error not in (0, errno.EINPROGRESS):
             self.broken = True
@@ -195,7 +200,9 @@ class SceneClient:
         """Begin to read. This opens the gate of a client that does not read."""
         self.note("read")
         self.reads = True
-        self.mark_broken_on_error(lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20))
+        self.mark_broken_on_error(
+            lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGE_BUFFER_BYTES)
+        )
         return self
 
     def half_close(self) -> SceneClient:
@@ -216,6 +223,7 @@ class SceneClient:
         """Close the connection with a reset, so that the server's next send or receive fails."""
         if not self.closed:
             self.note("reset")
+            # A lingering close with a timeout of 0 sends RST in place of FIN (socket(7), SO_LINGER).
             self.mark_broken_on_error(
                 lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             )
@@ -250,22 +258,23 @@ class SceneClient:
     def peek(self) -> bytes:
         """Return the first bytes in the receive buffer without taking them, for a client that does not read."""
         try:
-            return self.sock.recv(64, socket.MSG_PEEK)
+            return self.sock.recv(PEEK_BYTES, socket.MSG_PEEK)
         except OSError:
             return b""
 
     def unsent(self) -> int:
-        """Return the number of bytes that the server's kernel has not acknowledged yet."""
+        """Return the number of bytes that the server's kernel has not acknowledged yet; 0 without a connection."""
         if self.closed or self.over() or not self.connected:
             return 0
         try:
+            # TIOCOUTQ has the same number as SIOCOUTQ (tcp(7)); the kernel fills in an int.
             size = fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0\0\0\0")
         except OSError:
             return 0
         return int.from_bytes(size, "little") + len(self.outbox)
 
     def story(self) -> str:
-        """Describe the client's result in words, for a verdict."""
+        """Describe in words what the client has got, as the end of a sentence of a verdict: "got no response"."""
         if self.reader.fault:
             return f"got {self.reader.fault}"
         for response in self.reader.responses:
@@ -289,14 +298,14 @@ class SceneClient:
         """Call a function of the socket; an error means that the server has reset the connection."""
         try:
             action()
-        except OSError:
+        except OSError:  # after a regular end of the connection, an error says nothing new
             self.broken = self.broken or not self.ended
 
     def flush(self) -> bool:
         """Send bytes of the outbox; return whether any were sent."""
         if not self.connected or self.closed or self.broken:
             return False
-        if self.finishing and not self.outbox:
+        if self.finishing and not self.outbox:  # FIN follows the last byte
             self.finishing = False
             self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
@@ -317,11 +326,15 @@ class SceneClient:
         """Return the events for poll(2)."""
         if self.closed or self.over():
             return 0
-        wanted = select.POLLOUT if self.outbox or self.finishing or not self.connected else 0
-        return wanted | (select.POLLIN if self.reads and self.connected else 0)
+        # A connection attempt ends with POLLOUT, whether it succeeds or fails.
+        events = select.POLLOUT if self.outbox or self.finishing or not self.connected else 0
+        return events | (select.POLLIN if self.reads and self.connected else 0)
 
     def handle(self, happened: int) -> bool:
-        """Handle the events that poll(2) reported; return whether bytes moved or the state changed."""
+        """Handle the events that poll(2) reported; return whether bytes moved or the state changed.
+
+        poll(2) also reports POLLERR and POLLHUP, which events() does not name.
+        """
         if not self.connected:
             if self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self.broken = True
@@ -341,9 +354,9 @@ class SceneClient:
         return moved
 
     def receive(self) -> bool:
-        """Receive bytes, the end or a reset; return whether something has come."""
+        """Receive bytes, the end or a reset; return whether any of them has come."""
         try:
-            data = self.sock.recv(1 << 18)
+            data = self.sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -359,15 +372,15 @@ class SceneClient:
             # worker.
             self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
-        if self.received == 0 or data[:5] == b"HTTP/":
+        if self.received == 0 or data[:5] == b"HTTP/":  # the beginning of a response is enough for the record
             self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
         self.received += len(data)
-        before = len(self.answers)
+        answers_before = len(self.answers)
         self.reader.feed(data)
-        if self.reader.too_much:
+        if self.reader.too_much:  # the client reads no further, as if the connection had ended
             self.ended = True
             self.note("too-much", total=self.received)
-        if len(self.answers) > before:
+        if len(self.answers) > answers_before:
             self.note("answered", status=self.answers[-1].status, total=self.received)
         return True
 
@@ -391,6 +404,7 @@ class Scene:
         self.findings = Findings()  # of the run so far
 
     def note(self, **what: Any) -> None:
+        """Add a step to the record, with the time in seconds since the scene began."""
         self.steps.append({"t": round(time.monotonic() - self.began, 4), **what})
 
     def client(self, name: str = "", *, reads: bool = True) -> SceneClient:
@@ -418,9 +432,9 @@ class Scene:
         This is so if half a request or an unread response had waited for MIN_SERVER_TIMEOUT_S on a connection
         that it ended.
         """
-        half: dict[str, float] = {}  # lane -> time when its request began
+        half: dict[str, float] = {}  # lane -> time when its request began, while the request is not complete
         unread: dict[str, float] = {}  # lane -> time of its request, while it has not read
-        silent: set[str] = set()
+        silent: set[str] = set()  # lanes that do not read
         late: set[str] = set()  # lanes that read only after MIN_SERVER_TIMEOUT_S
         for step in self.steps:
             lane, do, at = step.get("lane", ""), step["do"], step["t"]
@@ -456,15 +470,15 @@ class Scene:
         if time.monotonic() > self.deadline:
             raise OutOfTime
         poller = select.poll()
-        by_number = {}
+        client_of_descriptor = {}
         for client in self.clients:
-            wanted = client.events()
-            if wanted:
-                by_number[client.sock.fileno()] = client
-                poller.register(client.sock, wanted)
+            events = client.events()
+            if events:
+                client_of_descriptor[client.sock.fileno()] = client
+                poller.register(client.sock, events)
         moved = False
-        for number, happened in poller.poll(wait_s * 1000):
-            moved = by_number[number].handle(happened) or moved
+        for descriptor, happened in poller.poll(wait_s * 1000):  # in milliseconds
+            moved = client_of_descriptor[descriptor].handle(happened) or moved
         return moved
 
     def activity(self, tasks: dict[int, processes.ThreadSample]) -> tuple[object, ...] | None:
@@ -485,13 +499,14 @@ class Scene:
     ) -> bool:
         """Wait until a condition is true; return False once the server is quiescent or has ended (see module text).
 
-        quiescent_s: the time of quiescence in place of QUIESCENT_S or SURE_S, for steps at which a correct server
-        may pause. calm_s: its former name, which checks of others may use.
+        what: the condition in words, for the record. sure: the time of quiescence is SURE_S, before a verdict, and
+        not QUIESCENT_S. quiescent_s: the time of quiescence in place of both, for steps at which a correct server
+        may pause. calm_s: its former name, which checks of others may use. Raises OutOfTime, FailedExpectation.
         """
         start = moved_at = looked_at = time.monotonic()
-        previous: tuple[object, ...] | None = None
+        previous: tuple[object, ...] | None = None  # the activity at the last look
         quiescent_from = start
-        baseline: dict[int, processes.ThreadSample] = {}
+        baseline: dict[int, processes.ThreadSample] = {}  # the threads at the first look since a byte moved
         checked_at = 0.0
         while not condition():
             if self.pump(POLL_EVERY_S):
@@ -501,7 +516,7 @@ class Scene:
                     break
                 continue
             now = time.monotonic()
-            # To look at the server costs processor time: the longer it is quiescent, the less often
+            # To look at the server costs processor time: the longer it is quiescent, the less often.
             if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, MAX_LOOK_PAUSE_S):
                 continue
             looked_at = now
@@ -510,11 +525,13 @@ class Scene:
             if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
                 break
             connecting = any(not client.connected and not client.over() for client in self.clients)
-            window = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
+            window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
+            if connecting:  # the kernel may send the next SYN only after seconds, while the server sleeps
+                window_s = max(window_s, CONNECT_S)
             seen = self.activity(tasks)
             if seen is None or seen != previous:
                 previous, quiescent_from = seen, now
-            elif now - quiescent_from >= (max(window, CONNECT_S) if connecting else window):
+            elif now - quiescent_from >= window_s:
                 break
             baseline = baseline or tasks
             stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
@@ -534,9 +551,9 @@ class Scene:
                     )
             if now - start > WAIT_LIMIT_S:
                 break
-        done = condition()
-        self.note(do="wait", what=what, happened=done)
-        return done
+        happened = condition()
+        self.note(do="wait", what=what, happened=happened)
+        return happened
 
     def had_processor_time(
         self,
@@ -544,10 +561,13 @@ class Scene:
         after: dict[int, processes.ThreadSample],
         stall_timeout_s: float,
     ) -> bool:
-        """Return whether the server got enough processor time between two looks to make progress."""
-        ran = sum(task.ran_s for task in after.values()) - sum(task.ran_s for task in before.values())
+        """Return whether the server got enough processor time between two looks to make progress.
+
+        stall_timeout_s: the time between the looks. ENOUGH_CPU_S is for STALL_TIMEOUT_S.
+        """
+        ran_s = sum(task.ran_s for task in after.values()) - sum(task.ran_s for task in before.values())
         turns = sum(task.turns for task in after.values()) - sum(task.turns for task in before.values())
-        return ran > ENOUGH_CPU_S * stall_timeout_s / STALL_TIMEOUT_S or turns > ENOUGH_TURNS
+        return ran_s > ENOUGH_CPU_S * stall_timeout_s / STALL_TIMEOUT_S or turns > ENOUGH_TURNS
 
     def until_due(self, condition: Condition, what: str, due_s: float) -> bool:
         """Wait for an action that the server's own clock triggers, `due_s` seconds from now.
@@ -562,9 +582,9 @@ class Scene:
 
     def settle(self, *, sure: bool = False) -> None:
         """Wait until the server is quiescent. sure: wait longer, for a pause on which more depends."""
-        unproved = len(self.unproved)
+        unproved_before = len(self.unproved)
         self.until(lambda: False, "the server is quiescent", sure=sure and not self.never_sleeps)
-        del self.unproved[unproved:]  # no verdict rests on a pause
+        del self.unproved[unproved_before:]  # no verdict rests on a pause
 
     def start_again(self) -> str:
         """Kill the server and start it again on the same port; return a description of a problem, or ""."""
@@ -577,8 +597,8 @@ class Scene:
             )
             self.subject.wait_until_ready()
         except NotStarted as error:
-            last = error.output.strip().rpartition("\n")[2]
-            return f"{error}" + (f" (its last words: {last})" if last else "")
+            last_line = error.output.strip().rpartition("\n")[2]
+            return f"{error}" + (f" (its last words: {last_line})" if last_line else "")
         return ""
 
     def is_unread(self, client: SceneClient) -> bool:
@@ -601,27 +621,30 @@ class Scene:
 
     def fault(self, name: str, did: str, should: str, because: str = "") -> None:
         """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it."""
-        by = self.findings.faults.get(name, self.check)
-        if by == self.check:
+        blamed_check = self.findings.faults.get(name, self.check)
+        if blamed_check == self.check:
             raise FailedExpectation("", did, should, because, name)
-        self.confirm(f"apart from this: {did} (see {by})")
+        self.confirm(f"apart from this: {did} (see {blamed_check})")
 
     def nobody_receives(self) -> bool:
         """Return whether all threads of the server sleep in calls that concern no connection."""
         return set(self.calls()) <= {"accept()", "a lock or a condition", "wait()"}
 
     def rest_on(self, name: str) -> None:
-        """Raise NotJudged if an earlier check has failed, or found a fault that hides the result of this one."""
-        by = self.findings.faults.get(name, self.check)
-        if by != self.check:
-            raise NotJudged(f"it rests on {by}, which has failed. Mend that first.")
+        """Raise NotJudged if an earlier check has failed, or found a fault that hides the result of this one.
+
+        name: of the check, or of the fault.
+        """
+        blamed_check = self.findings.faults.get(name, self.check)
+        if blamed_check != self.check:
+            raise NotJudged(f"it rests on {blamed_check}, which has failed. Mend that first.")
 
     def at_once(self) -> int:
         """Return how many clients the server serves at a time: the workers asked for, or the number found.
 
         Raises NotJudged if there is no such number, or if it is 1: then the server is no pool.
         """
-        found = self.findings.at_once
+        found = self.findings.at_once  # None: `progress` has found no other number, or has not run
         if found is not None and self.workers > 1 and (found == 1 or found == NO_LIMIT):
             number = "one client at a time" if found == 1 else "any number of clients at a time"
             raise NotJudged(f"it rests on progress: the server serves {number}. Mend that first.")
@@ -635,7 +658,7 @@ class Scene:
                 return
         except ProcessLookupError:
             pass
-        self.expect_alive("the last client")
+        self.expect_alive("the last client")  # says why, if the whole server has ended
         self.fail(
             "the server's first process has ended, and other processes of the server go on",
             "keep the first process alive: it gets the signals",
@@ -653,10 +676,10 @@ class Scene:
         words = self.subject.log(1).partition(":")[0].strip()
         # A status without any words could have another cause in each check
         failure = f"{ending} {words}" if words or ending.startswith("was ended") else ""
-        by = self.findings.faults.get(failure, self.check)
-        if by != self.check:
+        blamed_check = self.findings.faults.get(failure, self.check)
+        if blamed_check != self.check:
             raise NotJudged(
-                f"it rests on {by}: the server {ending} here, too, after {after}. Mend that first."
+                f"it rests on {blamed_check}: the server {ending} here, too, after {after}. Mend that first."
             )
         raise FailedExpectation(
             "",
@@ -668,14 +691,15 @@ class Scene:
 
     def last_output(self) -> str:
         """Return a likely reason for the server's end: the meaning of a signal, or the last line of output."""
-        number = -(self.subject.process.poll() or 0)
+        # Popen shows the end by a signal as a negative status.
+        signal_number = -(self.subject.process.poll() or 0)
         if any(words in self.subject.log() for words in OUT_OF_DESCRIPTORS):
             return (
                 "no descriptor was free: accept() and open() then fail with EMFILE; catch OSError, and close every "
                 "connection and file that is no longer needed"
             )
-        if number in SIGNAL_MEANINGS:
-            return SIGNAL_MEANINGS[number]
+        if signal_number in SIGNAL_MEANINGS:
+            return SIGNAL_MEANINGS[signal_number]
         text = self.subject.log(1).strip()
         return f"its last words: {text}" if text else ""
 
@@ -692,7 +716,10 @@ class Scene:
         return response
 
     def expect_file(self, client: SceneClient, path: str, after: str = "", because: str = "") -> Response:
-        """Fail unless the client's last response is the file of this path."""
+        """Fail unless the client's last response is the file of this path; return the response.
+
+        after, because: parts of the message: what had happened before, and the likely cause.
+        """
         later = f" after {after}" if after else ""
         if not client.answered():
             self.fail(
@@ -715,6 +742,7 @@ class Scene:
         expected = self.site.files[path]
         if response.body == expected:
             return
+        # Whose bytes are they? Another file points to a mix-up, and a difference within the file to other causes.
         for other, content in self.site.files.items():
             if content and response.body == content:
                 self.fail(

@@ -23,6 +23,7 @@ from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import Scene, SceneClient
 
 STALLED_PATH = "/sizes/held"
+STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 # Files by size (subject.SIZES): SIZE_1 is the smallest, SIZE_6 the largest
 SIZE_1, SIZE_2, SIZE_3, SIZE_4, SIZE_6 = (
     "/sizes/a-long-name-and-a-short-file",
@@ -66,6 +67,7 @@ def smallest(waiting: list[WaitingRequest]) -> WaitingRequest:
 
 
 def largest(waiting: list[WaitingRequest]) -> WaitingRequest:
+    """Return the largest request; of equal ones the last, since max() takes the first."""
     return max(reversed(waiting), key=lambda each: each.size)
 
 
@@ -99,7 +101,7 @@ GUESSES: list[tuple[Rule, str]] = [
 
 
 def guess(choices: list[Choice]) -> str:
-    """Return the likely cause of a wrong choice: the last element of `choices`."""
+    """Return the likely cause of a wrong choice, which is the last element of `choices`; "" if none is known."""
     for rule, words in GUESSES:
         if all(rule(waiting) is chosen for waiting, chosen in choices):
             return words
@@ -138,6 +140,7 @@ class Play:
             self.compare()
 
     def send(self, name: str, path: str) -> SceneClient:
+        """Return a new client that has sent a request and does not read; wait until the server is quiescent."""
         client = self.scene.client(name, reads=False).ask(path, Connection="close")
         self.scene.settle()
         self.names[client.port] = name
@@ -152,15 +155,19 @@ class Play:
 
     def status(self, client: SceneClient) -> int:
         """Return the status of a response that has begun; 0 before its first bytes."""
-        data = client.peek()
-        return int(data[9:12]) if data.startswith(b"HTTP/1.") and data[9:12].isdigit() else 0
+        data = client.peek()  # without taking the bytes: the client does not read yet
+        digits = data[STATUS_DIGITS]
+        return int(digits) if data.startswith(b"HTTP/1.") and digits.isdigit() else 0
 
     def outcome(self, client: SceneClient) -> str:
         status = self.status(client)
         return f"got status {status}" if status else "got no response"
 
     def add(self, name: str, path: str, victim: Rule | None = None) -> None:
-        """Send one more request while all workers are occupied. victim: the drop rule, if the queue is full."""
+        """Send one more request while all workers are occupied; fail unless it waits, or the right one is dropped.
+
+        victim: chooses the request to drop, if the queue is full; None if the queue has room.
+        """
         scene = self.scene
         client = self.send(name, path)
         self.waiting.append(WaitingRequest(client, scene.site.sized[path]))
@@ -182,7 +189,7 @@ class Play:
         scene = self.scene
         wanted = victim(self.waiting)
         scene.until(lambda: any(self.status(each.client) for each in self.waiting), "one gets status 503")
-        scene.settle()
+        scene.settle()  # a server that drops several requests drops the others now
         answered = [each for each in self.waiting if self.status(each.client)]
         count = len(self.waiting)
         if not answered:
@@ -216,11 +223,11 @@ class Play:
     def serve_next(self) -> None:
         """Free one worker; fail unless it takes the request that the rule names."""
         scene = self.scene
-        free = self.serving.pop(0)
-        port = free.port
-        free.read_on()
-        scene.until(free.answered_or_over, f"{free.name} has its response")
-        self.expect_whole(free)
+        finished = self.serving.pop(0)
+        port = finished.port  # expect_whole() closes the socket, which then has no port
+        finished.read_on()
+        scene.until(finished.answered_or_over, f"{finished.name} has its response")
+        self.expect_whole(finished)
         self.observed_order.completion.append(port)
         if not self.waiting:
             scene.settle()
@@ -239,7 +246,7 @@ class Play:
             )
         self.served.append((list(self.waiting), begun[0]))
         if begun != [wanted]:
-            for each in begun:
+            for each in begun:  # for the timeline of the verdict
                 each.client.note("served")
             scene.fail(
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
@@ -281,12 +288,12 @@ class Play:
     def claimed(self) -> str:
         """Return a part of a verdict: the next request by the trace; "" if the trace has no such line."""
         try:
-            story = trace.read(self.scene.subject.trace)
+            traced_order = trace.read(self.scene.subject.trace)
         except trace.BadTrace:
             return ""
         names = [
             self.names.get(port, f"port {port}")
-            for port in story.dispatch[len(self.observed_order.dispatch) :]
+            for port in traced_order.dispatch[len(self.observed_order.dispatch) :]
         ]
         return f"; its trace says that it took {', '.join(names)}" if names else ""
 
@@ -302,7 +309,7 @@ class Play:
             except trace.BadTrace as error:
                 return str(error)
 
-        scene.until(lambda: not problem(), "the trace agrees")
+        scene.until(lambda: not problem(), "the trace agrees")  # a line may come a moment after its event
         if wrong := problem():
             scene.fail(
                 wrong,
@@ -312,6 +319,7 @@ class Play:
 
 
 def variables(policy: str, queue: int, drop: str = "newest", overtaken: int = 100) -> dict[str, str]:
+    """Return the environment variables that configure the server's scheduling (labs/scheduling)."""
     return {"POLICY": policy, "QUEUE": str(queue), "DROP": drop, "PATIENCE": str(overtaken)}
 
 
@@ -335,7 +343,7 @@ def order_fifo(scene: Scene) -> None:
         play.add(name, path)
     play.serve_next()
     play.serve_next()
-    play.add("6th", SIZE_1)
+    play.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
     play.finish()
     scene.confirm("the server served six requests for files of different sizes in the order of their arrival")
 

@@ -114,6 +114,7 @@ def load(name: str) -> Scheme:
     rows = table.get("check")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
+    # The name of the lab: a lab's own file is always called grading.toml, so its folder has the name.
     stem = path.parent.name if path.name == "grading.toml" else path.stem
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
     names = [item.check.name for item in items]
@@ -151,7 +152,10 @@ def check_needs(items: tuple[Item, ...], path: Path) -> None:
 
 
 def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
-    """Return the plan of a table [speed]. Raises ConfigError."""
+    """Return the plan of a table [speed]. Raises ConfigError.
+
+    lab: if it has the name of a reference, that one is the default. where: the place, for messages.
+    """
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: not a table")
     unknown = sorted(row.keys() - KNOWN_OF_SPEED)
@@ -164,7 +168,7 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
     if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MAX_CLIENTS:
         raise ConfigError(f"{where}: clients = {clients!r}: expected a number from 1 to {MAX_CLIENTS}")
     marks = row.get("marks", [])
-    wanted = isinstance(marks, list) and all(
+    is_valid = isinstance(marks, list) and all(
         isinstance(pair, list)
         and len(pair) == 2
         and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
@@ -172,15 +176,15 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
         and min(pair) >= 0
         for pair in marks
     )
-    if not wanted:
+    if not is_valid:
         raise ConfigError(
             f"{where}: marks = {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
         )
-    return SpeedPlan(reference, clients, tuple((float(least), points) for least, points in marks))
+    return SpeedPlan(reference, clients, tuple((float(ratio), points) for ratio, points in marks))
 
 
 def read_item(row: object, where: str) -> Item:
-    """Return the item of one table [[check]]. Raises ConfigError."""
+    """Return the item of one table [[check]]. where: the place, for messages. Raises ConfigError."""
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: not a table")
     unknown = sorted(row.keys() - KNOWN_OF_CHECK)
@@ -200,6 +204,7 @@ def read_item(row: object, where: str) -> Item:
     for key in options:
         if key not in checks[name].options:
             raise ConfigError(f"{where} ({name}): unknown option {key}; see ewe-grade --explain {name}")
+        # The meaning of an option lists its values: "request: the next ...; second: a request ...".
         values = [part.partition(":")[0].strip() for part in checks[name].options[key].split(";")]
         if options[key] not in values:
             raise ConfigError(

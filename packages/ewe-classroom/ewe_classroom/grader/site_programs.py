@@ -48,7 +48,7 @@ PROGRAMS = {
 
 
 def gate_of(root: Path, name: str) -> Path:
-    """Return the FIFO of a gate."""
+    """Return the FIFO of a gate. root: the document root; the FIFOs lie outside of it, so no server sends them."""
     return root.parent / "gates" / name
 
 
@@ -58,21 +58,21 @@ def waiting(root: Path) -> dict[str, str]:
     def wait(name: str) -> str:
         return f"read line < '{gate_of(root, name)}'\n"
 
-    found = {
+    programs = {
         f"gate-{n}": f"{wait(f'gate-{n}')}{HEAD}echo 'gate {n} was opened'\n"
         for n in range(1, GATE_COUNT + 1)
     }
-    # Programs that do not end in time. The first two have a child that waits, too.
+    # Programs that do not end in time: the grader never opens these gates. The first two have a child that waits.
     child = f"( {wait('child').strip()} ) &\n"
-    found["waits"] = f"{child}{wait('never')}"
-    found["ignores-term"] = f"trap '' TERM\n{child}{wait('never')}"
+    programs["waits"] = f"{child}{wait('never')}"
+    programs["ignores-term"] = f"trap '' TERM\n{child}{wait('never')}"
     # This program closes its output, and then does not end.
-    found["closes-output"] = f"{HEAD}echo done\nexec 1>&- 2>&-\n{wait('never')}"
-    return found
+    programs["closes-output"] = f"{HEAD}echo done\nexec 1>&- 2>&-\n{wait('never')}"
+    return programs
 
 
 def write(root: Path) -> None:
-    """Write the programs and the gates of a site."""
+    """Write the programs and the gates of a site. The modes let the server's account run and open them."""
     gates = root.parent / "gates"
     programs = root / "cgi-bin"
     for directory in (gates, programs):
@@ -87,6 +87,7 @@ def write(root: Path) -> None:
         (programs / name).chmod(0o755)
     (programs / "not-executable").write_bytes(b"#!/bin/sh\n# " + PROGRAM_SOURCE_TEXT)
     (programs / "not-executable").chmod(0o644)
+    # A program that no URL may reach: it lies beside the document root.
     outside = root.parent / "outside"
     outside.write_text("#!/bin/sh\n" + HEAD + "echo outside\n")
     outside.chmod(0o755)

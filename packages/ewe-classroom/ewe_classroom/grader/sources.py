@@ -24,7 +24,7 @@ BUILD_FILE_PATTERNS = {"c": ("*.c", "*.h", "Makefile"), "go": ("*.go", "go.mod",
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The sources of a program. word: the place of the program in its command."""
+    """The sources of a program. word: the index of the program among the words of its command."""
 
     language: str
     program: Path
@@ -32,7 +32,7 @@ class SourceFiles:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the files that a build needs."""
+        """Return the names of the files beside the program that a build needs, sorted."""
         found = {
             file.name
             for name in BUILD_FILE_PATTERNS[self.language]
@@ -44,9 +44,10 @@ class SourceFiles:
 def is_go_program(path: str | Path) -> bool:
     """Return whether Go built a program."""
     try:
+        # mmap(): a Go program has many megabytes, and only those before the mark are read.
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
             return program.find(BUILD_INFO) >= 0
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # ValueError: an empty file
         return False
 
 
@@ -55,17 +56,18 @@ def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:
 
     directory: the current directory of the command.
     """
-    for number, word in enumerate(command):
+    for index, word in enumerate(command):  # the first word may be an interpreter or a wrapper such as `env`
         program = directory / (shutil.which(word) or word) if word else directory
         if not is_machine_code(program):
             continue
         if is_go_program(program):
-            return SourceFiles("go", program, number) if any(program.parent.glob("*.go")) else None
-        return SourceFiles("c", program, number) if program.with_suffix(".c").is_file() else None
+            return SourceFiles("go", program, index) if any(program.parent.glob("*.go")) else None
+        return SourceFiles("c", program, index) if program.with_suffix(".c").is_file() else None
     return None
 
 
 def is_machine_code(path: Path) -> bool:
+    """Return whether a file is a program of machine code; False if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(len(ELF_MAGIC)) == ELF_MAGIC

@@ -32,6 +32,7 @@ Read next: leaderboard.py in ewe_classroom/course.
 
 from __future__ import annotations
 
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 SLICE_S = 0.2
+WARM_UP_S = 0.05
 MIN_PAIRS = 5
 MAX_PAIRS = 15  # at the claimed load, while the spread is wide
 NARROW_SPREAD = 0.1  # as a share of the ratio: below this spread, no more pairs are needed
@@ -58,7 +60,7 @@ NOISY_SPREAD = 0.3  # as a share of the ratio: above this spread, the result is 
 CLIENT_BUSY_SHARE = 0.85  # share of a processor above which the client may limit the rate
 KEPT_CONNECTIONS = 32  # connections whose memory is counted
 PATH = "/bytes.bin"
-SIG_CHLD_BIT = 1 << 16
+SIG_CHLD_BIT = 1 << signal.SIGCHLD - 1  # of SigIgn in /proc/PID/status: signal n is bit n - 1 (proc(5))
 
 SPEED = Check(
     "speed",
@@ -121,23 +123,27 @@ class Speed:
         return {**asdict(self), "noisy": self.noisy}
 
     def earned(self, marks: tuple[tuple[float, int], ...]) -> int:
-        """Return the points of the highest threshold that the upper end of the spread reaches."""
+        """Return the points of the highest threshold that the upper end of the spread reaches.
+
+        marks: pairs of a threshold, which is a ratio, and its points.
+        """
         if self.rate is None:
             return 0
-        return max((points for least, points in marks if self.rate.high >= least), default=0)
+        return max((points for threshold, points in marks if self.rate.high >= threshold), default=0)
 
 
 def ratio(pairs: list[tuple[float, float]]) -> Ratio:
     """Return the ratio for pairs of rates (student, reference)."""
-    found = sorted(mine / theirs for mine, theirs in pairs)
-    low, median, high = statistics.quantiles(found, n=4, method="inclusive") if found[1:] else found * 3
-    return Ratio(round(median, 4), round(low, 4), round(high, 4), len(found))
+    ratios = sorted(student / reference for student, reference in pairs)
+    # quantiles() needs two values; a single one is its own median and quartiles.
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if ratios[1:] else ratios * 3
+    return Ratio(round(median, 4), low=round(low, 4), high=round(high, 4), pairs=len(ratios))
 
 
 def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
     """Return the start command of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
-        # imported here, because the course imports the grader
+        # Imported here, because the course imports the grader.
         from ewe_classroom.course import labs
 
         solution = labs.lab(lab)
@@ -151,16 +157,21 @@ def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand
 
 
 class Side:
-    """One of the two servers, with the results of its slices."""
+    """One of the two servers, with the results of its slices. pids: returns the ids of its processes.
 
-    def __init__(self, subject: Subject, pids: Callable[[], list[int]], number: int) -> None:
+    network: its clients have addresses in 127.NETWORK.0.0/16, each slice another one.
+    """
+
+    def __init__(self, subject: Subject, pids: Callable[[], list[int]], network: int) -> None:
         self.subject = subject
         self.pids = pids
-        self.network = number  # its clients have addresses in 127.NUMBER.0.0/16, each slice another one
+        self.network = network
         self.slices: list[Slice] = []
-        self.addresses = (f"127.{number}.{n // 250 % 250}.{n % 250 + 1}" for n in count())
+        # 250 addresses in each of 250 networks; the last number is never 0 or 255.
+        self.addresses = (f"127.{network}.{n // 250 % 250}.{n % 250 + 1}" for n in count())
 
     def slice(self, clients: int, seconds: float) -> Slice:
+        """Measure one slice, and add it to the results."""
         body = self.subject.site.files[PATH]
         found = closed_loop(self.subject.port, clients, seconds, PATH, body, next(self.addresses))
         self.slices.append(found)
@@ -168,10 +179,9 @@ class Side:
 
     def cpu_s(self) -> float:
         """Return the CPU time of all processes and of their ended children, in seconds."""
-        ticks = 0
+        ticks = 0  # added before the division: equal numbers then give a difference of exactly 0
         for pid in self.pids():
-            fields = processes.stat_fields(f"/proc/{pid}/stat")
-            ticks += sum(map(int, fields[11:15]))
+            ticks += sum(map(int, processes.stat_fields(f"/proc/{pid}/stat")[processes.CPU_TIME_FIELDS]))
         return ticks / processes.TICKS_PER_S
 
     def forgets_children(self) -> bool:
@@ -198,7 +208,8 @@ def reference_server(
         reference.wait_until_ready()
         yield reference
     finally:
-        # reference.close() would also end the student's server, because both are children of the grader.
+        # reference.close() would also end the student's server, because both are children of the grader. Children
+        # come before their parents, which might start new ones.
         for pid in processes.family([reference.pid])[::-1]:
             if pid != reference.pid and processes.runs(pid):
                 processes.kill(pid)
@@ -208,47 +219,53 @@ def reference_server(
 
 
 def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) -> Speed:
-    """Compare two running servers. name: the name of the reference, for messages."""
+    """Compare two running servers. name: the name of the reference, for messages.
+
+    If a request fails, the result has this failure, and the measurement ends.
+    """
     speed = Speed(name, plan.clients)
-    mine = Side(student, student.running, 1)
-    other = Side(reference, lambda: processes.family([reference.pid]), 2)
+    mine = Side(student, student.running, network=1)
+    other = Side(reference, lambda: processes.family([reference.pid]), network=2)
     both = (mine, other)
     for side in both:  # warm up: a server may load modules and files at its first requests
-        side.slice(1, SLICE_S / 4)
+        side.slice(1, WARM_UP_S)
     mine.slices.clear()
     other.slices.clear()
-    began = [side.cpu_s() for side in both]
-    ordered = sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients})
-    for clients in ordered:
-        pairs: list[tuple[float, float]] = []
+    cpu_s_before = [side.cpu_s() for side in both]
+    client_counts = sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients})
+    for clients in client_counts:
+        pairs: list[tuple[float, float]] = []  # the rates of the student's server and of the reference
         while len(pairs) < MIN_PAIRS or (
             clients == plan.clients and len(pairs) < MAX_PAIRS and ratio(pairs).spread > NARROW_SPREAD
         ):
-            found = {}
-            for side in both if len(pairs) % 2 else both[::-1]:
-                found[side] = side.slice(clients, SLICE_S)
-                if found[side].failure:
+            slices = {}
+            for side in both if len(pairs) % 2 else both[::-1]:  # the order in a pair alternates
+                slices[side] = side.slice(clients, SLICE_S)
+                if slices[side].failure:
                     who = "" if side is mine else f"the reference, {name}: "
-                    speed.failure = f"{who}{at_load(clients, plan.clients)}: {found[side].failure}"
+                    speed.failure = f"{who}{at_load(clients, plan.clients)}: {slices[side].failure}"
                     return speed
-            pairs.append((found[mine].rate, found[other].rate))
+            pairs.append((slices[mine].rate, slices[other].rate))
         speed.rates[clients] = ratio(pairs)
-    used = [side.cpu_s() - start for side, start in zip(both, began, strict=True)]
+    used_s = [side.cpu_s() - before for side, before in zip(both, cpu_s_before, strict=True)]
     answers = [sum(len(each.times_s) for each in side.slices) for side in both]
     if mine.forgets_children():
         speed.cpu_unknown = (
             "the server ignores SIGCHLD, so the kernel does not add up the CPU time of its children"
         )
-    elif min(used) > 0:
-        speed.cpu = round(used[0] / answers[0] * answers[1] / used[1], 3)
+    elif min(used_s) > 0:  # 0: less than a tick of the kernel's clock
+        mine_s, other_s = (used / count for used, count in zip(used_s, answers, strict=True))
+        speed.cpu = round(mine_s / other_s, 3)
     half = max(1, plan.clients // 2)
     # Take the median of the pairs: one bad slice would decide the percentile of all times together.
-    slices = ([each for each in side.slices if each.clients == half] for side in both)
+    at_half = ([each for each in side.slices if each.clients == half] for side in both)
     speed.p99 = round(
-        statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*slices, strict=True)), 3
+        statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*at_half, strict=True)), 3
     )
-    own = [each for each in mine.slices if each.clients == plan.clients]
-    speed.client_busy = round(sum(each.own_cpu_s for each in own) / sum(each.seconds for each in own), 3)
+    at_claim = [each for each in mine.slices if each.clients == plan.clients]
+    client_cpu_s = sum(each.own_cpu_s for each in at_claim)
+    measured_s = sum(each.seconds for each in at_claim)
+    speed.client_busy = round(client_cpu_s / measured_s, 3)
     speed.memory_kib = memory_of_connection(student)
     return speed
 
@@ -262,8 +279,8 @@ def at_load(clients: int, claim: int) -> str:
 
 def p99(part: Slice) -> float:
     """Return the 99th percentile of a slice's response times, in seconds."""
-    times = sorted(part.times_s)
-    return times[len(times) * 99 // 100 if len(times) > 1 else 0]
+    times_s = sorted(part.times_s)
+    return times_s[len(times_s) * 99 // 100 if len(times_s) > 1 else 0]
 
 
 def memory_of_connection(student: Subject) -> float:
@@ -282,15 +299,16 @@ def memory_of_connection(student: Subject) -> float:
 
 
 def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
-    """Fill in the verdict from the results of a measurement."""
+    """Fill in the verdict from the results of a measurement: points, status and texts."""
     verdict.earned = speed.earned(plan.marks)
     if speed.failure:
-        mine = not speed.failure.startswith("the reference")
-        verdict.status = FAILED if mine else ERROR
-        verdict.did = f"{speed.failure}; so the server has no speed" if mine else speed.failure
+        # A failure of the reference begins with these words (measure, run_speed), and is not the student's.
+        is_students = not speed.failure.startswith("the reference")
+        verdict.status = FAILED if is_students else ERROR
+        verdict.did = f"{speed.failure}; so the server has no speed" if is_students else speed.failure
         verdict.should = (
             f"answer every request of {2 * speed.claim} clients; clients may have to wait"
-            if mine
+            if is_students
             else "measure again; report it if it happens again"
         )
         verdict.because = (
@@ -321,13 +339,14 @@ def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
 
 def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port: int) -> Speed:
     """Start the reference beside the running server of the student; measure both; end the reference."""
-    where = directory / "reference"
-    where.mkdir(mode=0o755, exist_ok=True)
-    where.chmod(0o755)
-    start_command = reference_recipe(plan, lab, where)
+    reference_directory = directory / "reference"
+    reference_directory.mkdir(mode=0o755, exist_ok=True)
+    # mkdir() applies the umask, and the reference may run as another account.
+    reference_directory.chmod(0o755)
+    start_command = reference_recipe(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
-        with reference_server(start_command, student, port, where / "output") as reference:
+        with reference_server(start_command, student, port, reference_directory / "output") as reference:
             return measure(student, reference, plan, name)
     except NotStarted as problem:
         return Speed(name, plan.clients, f"the reference, {name}, did not start: {problem}")

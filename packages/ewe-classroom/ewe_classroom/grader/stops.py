@@ -12,6 +12,7 @@ MAX_END_S = 4.0  # time of quiescence after which a server counts as not ending:
 
 
 def has_ended(scene: Scene) -> bool:
+    """Return whether the first process and all others of the server have ended."""
     return scene.subject.process.poll() is not None and not scene.subject.running()
 
 
@@ -36,11 +37,11 @@ def stop(scene: Scene) -> None:
     scene.expect_answer()
     stalled = scene.hold("half", "/1.txt")
     scene.settle()
-    before = scene.subject.running()
+    pids_before = scene.subject.running()
     scene.note(do="signal", signal="SIGTERM")
     scene.signal(signal.SIGTERM)
     scene.until(lambda: has_stopped_listening(scene), "the server stops listening", sure=False)
-    stalled.close()
+    stalled.close()  # a server may finish the conversations in progress before it ends (see `drain`)
     scene.until(lambda: has_ended(scene), "the server and its processes end", quiescent_s=MAX_END_S)
     if scene.subject.process.poll() is None:
         scene.fail(
@@ -53,7 +54,7 @@ def stop(scene: Scene) -> None:
     if left:
         names = ", ".join(f"{pid} ({processes.name(pid)})" for pid in left)
         scene.fail(
-            f"the server has ended, and {len(left)} of its {len(before)} processes live on: {names}",
+            f"the server has ended, and {len(left)} of its {len(pids_before)} processes live on: {names}",
             "end the children first, or with the parent",
             "children do not get the parent's signal, and the parent does not end them",
         )
@@ -81,6 +82,7 @@ def drain(scene: Scene) -> None:
     scene.settle()
     scene.note(do="signal", signal="SIGTERM")
     scene.signal(signal.SIGTERM)
+    # Only then does the client read: until now, its response kept the server from ending.
     scene.until(lambda: has_stopped_listening(scene), "the server stops listening", sure=False)
     client.read_on()
     scene.until(client.answered_or_over, f"{client.name} gets a response")
@@ -115,11 +117,12 @@ def drain(scene: Scene) -> None:
     fresh=True,
 )
 def restart(scene: Scene) -> None:
+    # After a response by HTTP/1.0 the server closes first, so its side of the connection stays in TIME_WAIT.
     client = scene.client().ask("/hello.txt", "1.0")
     scene.until(client.over, "the server closes")
     client.close()
     scene.settle()
-    waits = any(
+    in_time_wait = any(
         entry.port == scene.subject.port and entry.state == "TIME_WAIT"
         for entry in processes.sockets().values()
     )
@@ -128,9 +131,10 @@ def restart(scene: Scene) -> None:
         scene.fail(
             f"the server was started again on the same port, and {problem}",
             "listen immediately after a restart",
-            "SO_REUSEADDR is not set" if waits else "",
+            "SO_REUSEADDR is not set" if in_time_wait else "",
         )
     scene.expect_answer(after="a second start on the same port")
     scene.confirm(
-        "a second start on the same port worked" + (", beside a connection in TIME_WAIT" if waits else "")
+        "a second start on the same port worked"
+        + (", beside a connection in TIME_WAIT" if in_time_wait else "")
     )

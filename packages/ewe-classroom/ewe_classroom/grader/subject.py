@@ -41,6 +41,9 @@ from ewe_classroom.seeds import Seed
 T = TypeVar("T")
 START_TIMEOUT_S = 60.0  # some servers compile themselves at the start
 QUIESCENT_START_S = 2.0  # a server that is quiescent for so long before it listens will never listen
+MIN_START_PAUSE_S, MAX_START_PAUSE_S = 0.002, 0.05  # between two looks at a server that starts
+KILL_PAUSE_S = 0.002  # in which the killed processes end
+LOG_END_BYTES = 8192  # enough for the last lines of an output
 FIRST_PORT = 8080
 MAX_MEMORY_BYTES = 1 << 30
 MAX_TASKS = 1500
@@ -85,9 +88,8 @@ def large_file(seed: int) -> bytes:
     """Return the bytes of a large file. Its lines differ from each other, and from those of other seeds."""
     # The first % inserts the seed and leaves %08d, a place for the number of the line.
     line = b"%d %%08d the quick brown sheep jumps over the lazy wolf" % seed + b"." * 950 + b"\n"
-    return b"".join(line % number for number in range(LARGE_FILE_BYTES // len(line % 0) + 1))[
-        :LARGE_FILE_BYTES
-    ]
+    count = LARGE_FILE_BYTES // len(line % 0) + 1  # enough lines; the last one is cut
+    return b"".join(line % number for number in range(count))[:LARGE_FILE_BYTES]
 
 
 class ServedFiles:
@@ -104,11 +106,12 @@ class ServedFiles:
             "/hello.txt": b"Hello, world.\n",
             "/empty.txt": b"",
             "/index.html": b"<!doctype html><title>A site</title><p>A page.\n",
-            "/bytes.bin": bytes(range(256)) * 257,
+            "/bytes.bin": bytes(range(256)) * 257,  # 65,792 bytes: every value of a byte, and more than 64 KB
             "/large.bin": large_file(1),
             "/other.bin": large_file(2),
             "/folder/deep.txt": b"deep\n",
         }
+        # 40 files of different lengths: a client that gets the file of another one is noticed.
         self.files |= {f"/{number}.txt": b"file %d\n" % number * (number + 1) for number in range(40)}
         self.own = seed.files() if seed is not None else {}  # the files of this student
         self.files |= self.own
@@ -176,7 +179,7 @@ def from_command(text: str) -> StartCommand:
         )
     if shutil.which(words[0]) is None:
         raise BadSubject(f"--command: {words[0]} is not an executable program; build it, or run chmod +x")
-    if os.sep in words[0]:
+    if os.sep in words[0]:  # a path, and no name for the search path
         words[0] = os.path.abspath(words[0])
     return start_command(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
 
@@ -220,7 +223,10 @@ def from_path(text: str) -> StartCommand:
 
 
 def model_class(path: Path) -> str:
-    """Return the name of the model in a file: its last class that derives from a processor; "" if there is none."""
+    """Return the name of the model in a file: its last class that derives from a processor; "" if there is none.
+
+    The file is not executed. Raises BadSubject.
+    """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: too deep nesting
@@ -231,14 +237,15 @@ def model_class(path: Path) -> str:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ewe.processors")
         for alias in node.names
     }
-    found = ""
+    last_model = ""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             bases = {base.id if isinstance(base, ast.Name) else ast.unparse(base) for base in node.bases}
+            # An imported name, or one with its module: ewe.processors.base.Processor.
             if bases & imported or any("processors" in base for base in bases):
-                imported.add(node.name)
-                found = node.name
-    return found
+                imported.add(node.name)  # a later class may derive from this one
+                last_model = node.name
+    return last_model
 
 
 class Subject:
@@ -260,7 +267,7 @@ class Subject:
         self.port = port
         self.limits = limits
         self.output = output
-        self.own_children = set(processes.children_of_grader())
+        self.own_children = set(processes.children_of_grader())  # started before, so not the server's
         self.next_disk_check = 0.0
         self.environment = dict(environment or {})
         self.trace = output.with_suffix(".trace")
@@ -296,9 +303,9 @@ class Subject:
 
     def wait_until_ready(self) -> None:
         """Wait until the server listens, without opening a connection. Raises NotStarted."""
-        give_up = time.monotonic() + START_TIMEOUT_S
-        pause = 0.002
-        before, still_since = processes.tasks(self.family()), time.monotonic()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pause = MIN_START_PAUSE_S  # it grows: most servers listen at once, and each look costs processor time
+        previous, still_since = processes.tasks(self.family()), time.monotonic()
         checked_at = time.monotonic()
         while not processes.listens(self.port):
             if time.monotonic() - checked_at > EXCESS_CHECK_EVERY_S:
@@ -311,19 +318,19 @@ class Subject:
                 raise NotStarted(
                     f"the server ended with {how} before it listened on port {self.port}", self.log()
                 )
-            now = processes.tasks(self.family())
-            if now != before or not all(task.asleep for task in now.values()):
-                before, still_since = now, time.monotonic()
-            still = time.monotonic() - still_since > QUIESCENT_START_S
-            if still or time.monotonic() > give_up:
-                waited = "the server sleeps, and" if still else f"after {START_TIMEOUT_S:.0f} s"
+            tasks = processes.tasks(self.family())
+            if tasks != previous or not all(task.asleep for task in tasks.values()):
+                previous, still_since = tasks, time.monotonic()
+            is_quiescent = time.monotonic() - still_since > QUIESCENT_START_S
+            if is_quiescent or time.monotonic() > deadline:
+                waited = "the server sleeps, and" if is_quiescent else f"after {START_TIMEOUT_S:.0f} s"
                 raise NotStarted(
                     f"{waited} nothing listens on port {self.port}; does the server use "
                     f"the port of its command line?",
                     self.log(),
                 )
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+            pause = min(pause * 1.5, MAX_START_PAUSE_S)
 
     def family(self) -> list[int]:
         """Return the processes of the server, including zombies and adopted orphans."""
@@ -331,12 +338,12 @@ class Subject:
         for pid in processes.children_of_grader():
             if pid in self.own_children:
                 continue
-            if pid != self.pid and processes.state(pid) == "Z":
+            if pid != self.pid and processes.state(pid) == "Z":  # Popen itself reaps the first process
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)  # its parent has ended, so the grader has to reap it
                 continue
             roots.append(pid)
-        self.process.poll()
+        self.process.poll()  # reaps the first process if it has ended
         return processes.family(roots)
 
     def running(self) -> list[int]:
@@ -363,7 +370,7 @@ class Subject:
         """Describe the limit of memory, tasks or files that the server's processes exceed together; "" if none."""
         pids = self.running()
         used = sum(processes.memory(pid) for pid in pids)
-        if used > MAX_MEMORY_BYTES:
+        if used > MAX_MEMORY_BYTES:  # this counted shared pages several times; the exact measure is slower
             used = sum(processes.memory_share(pid) for pid in pids)
         if used > MAX_MEMORY_BYTES:
             return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
@@ -383,23 +390,23 @@ class Subject:
         """Return the last lines of the server's output."""
         with open(self.output, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 8192))
+            file.seek(max(0, file.tell() - LOG_END_BYTES))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def close(self) -> None:
         """Kill and reap every process of the server. The next round finds processes that were forked meanwhile."""
         seen: set[int] = set()
-        for number in range(MAX_KILL_ROUNDS):
+        for round_number in range(MAX_KILL_ROUNDS):
             pids = self.family()
             if not pids:
                 break
-            if number >= MAX_FORK_ROUNDS and not seen.issuperset(pids):
-                end_account(self.limits.account)
+            if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(pids):
+                end_account(self.limits.account)  # the processes fork as fast as this loop kills them
             seen.update(pids)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.002)
+            time.sleep(KILL_PAUSE_S)
         self.process.wait()
 
     def __enter__(self) -> Subject:

@@ -78,9 +78,10 @@ class Submission:
 
         Raises BadSubject, ConfigError.
         """
-        there = [name for name in names if os.path.lexists(self.source / name)]
-        self.take(there)
-        return there
+        # lexists() is true for a symbolic link to nothing, too: take() then says why it refuses the link.
+        handed_in = [name for name in names if os.path.lexists(self.source / name)]
+        self.take(handed_in)
+        return handed_in
 
     def add_given(self, directory: Path, own: Sequence[str] = ()) -> None:
         """Copy the lab's own files. They replace files of the submission, except those in `own`.
@@ -95,7 +96,7 @@ class Submission:
             raise ConfigError(f"--given: {reason}") from None
 
     def left_out(self) -> list[str]:
-        """Return the names of the student's files that are not graded."""
+        """Return the names of the student's files that are not graded, sorted."""
         try:
             return sorted({each.name for each in self.source.iterdir()} - set(os.listdir(self.path)))
         except OSError:
@@ -144,7 +145,11 @@ class Submission:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a regular file and its execute bit. Raises BadSubject for a symbolic link, a device or a FIFO."""
+    """Copy a regular file and its execute bit. Raises BadSubject for a symbolic link, a device or a FIFO.
+
+    The file is opened before it is examined, so that no other process can replace it in between. O_NONBLOCK: the
+    opening of a FIFO would wait for a writer.
+    """
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as reason:
@@ -156,29 +161,33 @@ def copy(source: Path, target: Path) -> None:
     if not stat.S_ISREG(about.st_mode):
         os.close(descriptor)
         raise BadSubject(f"{source.name}: not a file; hand in a file of this name")
-    most = MAX_PYTHON_BYTES if source.suffix == ".py" else MAX_SOURCE_BYTES
+    max_bytes = MAX_PYTHON_BYTES if source.suffix == ".py" else MAX_SOURCE_BYTES
     with open(descriptor, "rb") as file:
-        text = file.read(most + 1)
-    if len(text) > most:
-        raise BadSubject(f"{source.name}: larger than {most >> 20} MB, which is the limit")
+        text = file.read(max_bytes + 1)  # one byte more, to see that the file is too large
+    if len(text) > max_bytes:
+        raise BadSubject(f"{source.name}: larger than {max_bytes >> 20} MB, which is the limit")
     target.unlink(missing_ok=True)
     target.write_bytes(text)
     target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
 
 
 def end_all(process: subprocess.Popen[bytes], before: set[int], account: SubjectAccount | None) -> None:
-    """Kill and reap the build and its leftover processes, which the grader has adopted (sandbox.py)."""
+    """Kill and reap the build and its leftover processes, which the grader has adopted (sandbox.py).
+
+    before: the grader's children that are not the build's. A process may fork before it is killed, so the search is
+    repeated until it finds none.
+    """
     seen: set[int] = set()
-    for number in range(MAX_KILL_ROUNDS):
+    for round_number in range(MAX_KILL_ROUNDS):
         found = [pid for pid in processes.children_of_grader() if pid not in before]
-        if number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
-            # Its processes fork as fast as this loop kills them
+        if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
+            # The build's processes fork as fast as this loop kills them.
             end_account(account)
         seen.update(found)
         for pid in processes.family(found):
             processes.kill(pid)
         for pid in found:
-            if pid != process.pid:
+            if pid != process.pid:  # Popen itself has to reap this one, below
                 try:
                     os.waitpid(pid, 0)
                 except ChildProcessError:

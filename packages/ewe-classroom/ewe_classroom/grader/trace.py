@@ -43,26 +43,28 @@ class TraceOrder:
 
 def read(path: Path) -> TraceOrder:
     """Return the events of a trace. Ignore an incomplete last line. Raises BadTrace."""
+    # What follows the last line feed is "", or a line that is not complete yet.
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    if lines and lines[0].split(" ")[1:2] == ["model"]:
+    if lines and lines[0].split(" ")[1:2] == ["model"]:  # the first event of ewe's own models names the model
         try:
             return read_of_ewe(lines)
         except ValueError:
             raise BadTrace("a line of the trace has not the form of ewe's own events (ewe.trace)") from None
     order = TraceOrder()
     for number, line in enumerate(lines, 1):
-        words = line.split(" ", 4)
+        words = line.split(" ", 4)  # the target may contain spaces
         if len(words) != 5 or words[1] not in EVENTS or not words[2].isdigit():
             raise BadTrace(
                 f"line {number} of the trace is {line[:80]!r}; the form of a line is {LINE_FORMAT}"
             )
-        port = int(words[2])
-        getattr(order, words[1]).append(port)
-        if words[1] == "dispatch":
-            order.workers[port] = words[3]
-        elif words[1] == "completion" and order.workers.get(port, words[3]) != words[3]:
+        _, event, client, worker, _ = words
+        port = int(client)
+        getattr(order, event).append(port)  # the lists of TraceOrder have the names of the events
+        if event == "dispatch":
+            order.workers[port] = worker
+        elif event == "completion" and order.workers.get(port, worker) != worker:
             raise BadTrace(
-                f"line {number} of the trace: worker {words[3]} completes a request of worker {order.workers[port]}"
+                f"line {number} of the trace: worker {worker} completes a request of worker {order.workers[port]}"
             )
     return order
 
@@ -73,8 +75,8 @@ def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
     A line may come after later lines of other workers, so the time decides.
     """
     order = TraceOrder()
-    ports: dict[str, int] = {}
-    queued: set[int] = set()
+    ports: dict[str, int] = {}  # ewe's name of a connection -> the client's port
+    queued: set[int] = set()  # the ports of the connections whose request has come
     for line in sorted(lines, key=lambda line: float(line.partition(" ")[0])):
         _, event, connection, worker, text = line.split(" ", 4)
         if event == "accepted":
@@ -82,6 +84,7 @@ def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
         port = ports.get(connection, 0)
         if event == "ready" and port not in queued:
             queued.add(port)
+            # A `runs` before the request was not the dispatch yet.
             if order.workers.pop(port, None) is not None:
                 order.dispatch.remove(port)
         if event == "runs" and port in order.workers:
@@ -96,7 +99,10 @@ def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
 
 
 def mismatch(traced_order: TraceOrder, observed_order: TraceOrder, names: dict[int, str]) -> str:
-    """Describe how a trace contradicts the clients' observations; "" if it agrees. names: client names by port."""
+    """Describe how a trace contradicts the clients' observations; "" if it agrees. names: client names by port.
+
+    observed_order.workers: port of a client -> port of the client whose worker became free, and then served it.
+    """
 
     def shown(ports: list[int]) -> str:
         return ", ".join(names.get(port, f"port {port}") for port in ports) or "no client"
@@ -114,11 +120,12 @@ def mismatch(traced_order: TraceOrder, observed_order: TraceOrder, names: dict[i
             f"the responses to {shown(observed_order.completion)} have been read to their ends, and the trace has "
             f"the completion of {shown(traced_order.completion)}"
         )
-    for port, worker in observed_order.workers.items():
-        server, freed = traced_order.workers.get(port), traced_order.workers.get(int(worker), "")
-        if server is not None and server != freed:
+    for port, predecessor in observed_order.workers.items():
+        traced_worker = traced_order.workers.get(port)
+        freed_worker = traced_order.workers.get(int(predecessor), "")
+        if traced_worker is not None and traced_worker != freed_worker:
             return (
-                f"{names[port]} was served when the worker of {names[int(worker)]} became free, and the trace says "
-                f"that worker {server} served it, and not worker {freed}"
+                f"{names[port]} was served when the worker of {names[int(predecessor)]} became free, and the trace "
+                f"says that worker {traced_worker} served it, and not worker {freed_worker}"
             )
     return ""

@@ -12,6 +12,7 @@ NOT_JUDGED = "not judged"  # what the check would have seen rests on something t
 NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 MAX_TEXT_CHARS = 10_000  # characters of one text of a verdict
 MAX_STEP_CHARS = 1000  # characters of the bytes of one step; a replay file contains all of them
+GAP_NOTE_CHARS = 40  # room for the note that stands in place of the middle of a text
 
 
 def printable(text: str) -> str:
@@ -23,7 +24,7 @@ def clip(text: str, maximum: int) -> str:
     """Shorten a text to about `maximum` characters: a longer text loses its middle."""
     if len(text) <= maximum:
         return text
-    kept = max(maximum - 40, 2) // 2
+    kept = max(maximum - GAP_NOTE_CHARS, 2) // 2  # characters of the beginning, and as many of the end
     return f"{text[:kept]} [… {len(text) - 2 * kept} characters …] {text[-kept:]}"
 
 
@@ -139,6 +140,7 @@ class Report:
     @property
     def all_passed(self) -> bool:
         """Return whether every check has passed, apart from those whose points do not count on this machine."""
+        # Where the machine lacks a program that a check needs, the check is not judged and has 0 points.
         left_out = (NOT_JUDGED, 0)
         return all(
             verdict.status == PASSED or (verdict.status, verdict.points) == left_out

@@ -8,6 +8,7 @@ from ewe_classroom.grader.pictures import HELD_WORKER
 from ewe_classroom.grader.scene import Scene
 
 STALLED_CLIENTS = 12
+SPARE_WORKERS = 2  # a server may keep so many more threads or processes than before the first client
 KIND = (
     "thread: one more thread for each stalled client, in one process; process: one more process for each; "
     "fixed: the same number with and without clients; one: fixed, and each process has one thread"
@@ -37,42 +38,42 @@ def who_works(scene: Scene) -> None:
     kind = scene.options.get("kind", "fixed")
     scene.expect_answer()
     scene.settle()
-    go = goroutines.runs_go(scene)
-    if go and kind != "process":
+    is_go = goroutines.runs_go(scene)
+    if is_go and kind != "process":
         goroutines.judge(scene, kind, STALLED_CLIENTS)
         return
-    before = count_workers(scene)
+    processes_before, threads_before = count_workers(scene)
     stalled = [
         scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(STALLED_CLIENTS)
     ]
     scene.settle(sure=True)
-    during = count_workers(scene)
-    grown = (during[0] - before[0], during[1] - before[1])
-    what = f"{STALLED_CLIENTS} stalled clients brought {grown[0]} processes and {grown[1]} threads more"
+    processes_during, threads_during = count_workers(scene)
+    more_processes, more_threads = processes_during - processes_before, threads_during - threads_before
+    what = f"{STALLED_CLIENTS} stalled clients brought {more_processes} processes and {more_threads} threads more"
     scene.note(do="note", text=what)
-    if kind == "thread" and not (grown[0] == 0 and grown[1] == STALLED_CLIENTS):
+    if kind == "thread" and not (more_processes == 0 and more_threads == STALLED_CLIENTS):
         scene.fail(
             what,
             f"one process, and {STALLED_CLIENTS} threads more",
             "connections are not served by a thread each",
         )
-    if kind == "process" and grown[0] != STALLED_CLIENTS:
+    if kind == "process" and more_processes != STALLED_CLIENTS:
         scene.fail(what, f"{STALLED_CLIENTS} processes more", "connections are not served by a process each")
-    if kind == "fixed" and before[1] < scene.workers:
+    if kind == "fixed" and threads_before < scene.workers:
         scene.fail(
-            f"{before[0]} processes have {before[1]} threads before the first client connects",
+            f"{processes_before} processes have {threads_before} threads before the first client connects",
             f"at least {scene.workers}: the workers start before the first client comes",
             "the main thread serves the clients, or the workers are started only when they are needed",
         )
-    if kind in ("fixed", "one") and (grown[0] > 0 or grown[1] > 0):
+    if kind in ("fixed", "one") and (more_processes > 0 or more_threads > 0):
         scene.fail(
             what,
             "the same number as without clients",
             "a thread or process is started for each connection",
         )
-    if kind == "one" and during[0] != during[1]:
+    if kind == "one" and processes_during != threads_during:
         scene.fail(
-            f"{during[0]} processes have {during[1]} threads",
+            f"{processes_during} processes have {threads_during} threads",
             "one thread in each process: the event loop",
             "helper threads do the work that the loop should do without blocking",
         )
@@ -81,13 +82,16 @@ def who_works(scene: Scene) -> None:
     for client in stalled:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
-    # Go's runtime keeps its threads until the program ends.
-    unit = 0 if go else 1
-    scene.until(lambda: count_workers(scene)[unit] <= before[unit] + 2, "threads and processes have ended")
-    after = count_workers(scene)
-    if after[unit] > before[unit] + 2:
+    # Go's runtime keeps its threads until the program ends, so only the processes count.
+    unit = 0 if is_go else 1  # the index in the result of count_workers()
+    before = processes_before if is_go else threads_before
+    scene.until(
+        lambda: count_workers(scene)[unit] <= before + SPARE_WORKERS, "threads and processes have ended"
+    )
+    after = count_workers(scene)[unit]
+    if after > before + SPARE_WORKERS:
         scene.fail(
-            f"{after[unit] - before[unit]} threads or processes remain after their {STALLED_CLIENTS} clients "
+            f"{after - before} threads or processes remain after their {STALLED_CLIENTS} clients "
             f"have disconnected",
             "end the thread or process of a connection with the connection",
             "a thread waits for an event that will not come, or a child does not call exit",
@@ -111,7 +115,7 @@ def exactly_n(scene: Scene) -> None:
     clients = []
     for number in range(3 * n):
         clients.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
-        if number < n:
+        if number < n:  # so that exactly these clients get the workers
             scene.settle()
     scene.settle()
     for client in clients[n:]:
@@ -136,7 +140,7 @@ def exactly_n(scene: Scene) -> None:
                 f"only {number} of {n} workers work",
             )
         client.note(HELD_WORKER)
-        if number == 0:
+        if number == 0:  # the worker of this client is the only free one
             scene.until(
                 lambda: all(each.answered() for each in clients[n:]), "the free worker serves all others"
             )
@@ -174,30 +178,30 @@ def parent_lets_go(scene: Scene) -> None:
     listening = processes.listens(scene.subject.port)
     known = processes.sockets()
     pids = scene.subject.running()
-    ports = {client.port: client for client in stalled}
-    holding: dict[int, list[int]] = {port: [] for port in ports}
-    heirs = []
+    client_of_port = {client.port: client for client in stalled}
+    pids_of_port: dict[int, list[int]] = {port: [] for port in client_of_port}
+    children_that_listen = []
     for pid in pids:
         for target in processes.descriptors(pid).values():
-            number = processes.inode(target)
-            if number and number == listening and pid != scene.subject.pid:
-                heirs.append(pid)
-            peer = known[number].peer if number in known else 0
-            if peer in holding:
-                holding[peer].append(pid)
-    for port, owners in holding.items():
+            inode = processes.inode(target)
+            if inode and inode == listening and pid != scene.subject.pid:
+                children_that_listen.append(pid)
+            client_port = known[inode].peer if inode in known else 0
+            if client_port in pids_of_port:
+                pids_of_port[client_port].append(pid)
+    for port, owners in pids_of_port.items():
         if len(set(owners)) > 1:
             names = ", ".join(
                 f"{pid} ({'the parent' if pid == scene.subject.pid else 'a child'})" for pid in owners
             )
             scene.fail(
-                f"the connection of '{ports[port].name}' is open in {len(owners)} processes: {names}",
+                f"the connection of '{client_of_port[port].name}' is open in {len(owners)} processes: {names}",
                 "keep the connection open only in the child that serves it",
                 "the parent does not close the connection after fork()",
             )
-    if heirs:
+    if children_that_listen:
         scene.fail(
-            f"{len(heirs)} children hold the listening socket",
+            f"{len(children_that_listen)} children hold the listening socket",
             "close the listening socket in the child",
             "after the parent's end the port stays occupied while a child lives",
         )

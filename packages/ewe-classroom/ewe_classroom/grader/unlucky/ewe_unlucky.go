@@ -30,6 +30,7 @@ type eweCond struct {
 
 func eweNewCond(lock sync.Locker) *eweCond { return &eweCond{L: lock} }
 
+// real returns the condition of the library, made at its first use: a literal eweCond{L: ...} calls no constructor.
 func (cond *eweCond) real() *sync.Cond {
 	cond.once.Do(func() { cond.inside = sync.NewCond(cond.L) })
 	return cond.inside
@@ -61,6 +62,7 @@ func (cond *eweCond) Wait() {
 
 var eweTrace = eweOpen()
 
+// eweOpen opens the trace; it returns -1 if there is none, and eweNote then has no effect.
 func eweOpen() int {
 	file, err := syscall.Open(os.Getenv("EWE_TRACE"), syscall.O_WRONLY|syscall.O_APPEND|syscall.O_CLOEXEC, 0)
 	if err != nil {

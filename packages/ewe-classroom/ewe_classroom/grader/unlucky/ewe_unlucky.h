@@ -34,6 +34,7 @@ static inline void ewe_note(char sign, const char *place)
     }
 }
 
+/* Wait for a condition, with bad luck. At the place of EWE_SPURIOUS, every other call returns without a wait. */
 static inline int ewe_unlucky_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, const char *file, int line)
 {
     static __thread unsigned turn;

@@ -53,7 +53,7 @@ def load(path: str) -> File:
 
 
 class Files:
-    """The cache. Any thread may call get()."""
+    """The cache. Any thread may call get(). room: the most bytes of all stored files. size: their bytes now."""
 
     def __init__(self, room: int = ROOM) -> None:
         self.room = room
@@ -85,8 +85,8 @@ class Files:
         # --- solution
         is_young = time.time_ns() - file.version[0] < YOUNG_NS
         with self.lock:
-            before = self.held.pop(path, None)
-            self.size -= len(before.body) if before else 0
+            old_version = self.held.pop(path, None)
+            self.size -= len(old_version.body) if old_version else 0
             if is_young or len(file.body) > LARGEST:
                 return
             self.held[path] = file

@@ -72,7 +72,7 @@ def response_to(head: bytes, root: str, files: Files) -> tuple[bytes, bool]:
 
 
 def converse(connection: socket.socket, root: str, files: Files) -> None:
-    """Answer the requests of one connection until it ends."""
+    """Answer the requests of one connection until it ends; close it."""
     connection.settimeout(SILENCE_S)
     buffer = b""
     with connection:

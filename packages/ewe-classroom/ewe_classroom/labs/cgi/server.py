@@ -97,7 +97,10 @@ def variables(request: Request, script: str, info: str) -> dict[str, str]:
 
 
 def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
-    """Run a program; return its output. Raises Refused: 504 after LIMIT seconds, 502 if it cannot be started."""
+    """Run a program; return its output.
+
+    Raises Refused: 504 after LIMIT seconds, 502 if the program cannot be started or writes too much.
+    """
     # --- solution
     deadline = time.monotonic() + LIMIT
     try:

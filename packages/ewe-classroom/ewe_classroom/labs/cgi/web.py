@@ -30,7 +30,10 @@ PROGRAMS = "/cgi-bin/"
 
 @dataclass(frozen=True)
 class Request:
-    """One request. path: still percent-encoded. fields: names in lower case. port: the port of the server."""
+    """One request. path: still percent-encoded. fields: names in lower case. client: its address.
+
+    port: the port of the server. hops: the local redirects so far.
+    """
 
     method: str
     path: str
@@ -107,7 +110,7 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
 
 
 def hold(connection: socket.socket, root: str, respond: Respond, threads: set[threading.Thread]) -> None:
-    """Run one conversation, in a thread."""
+    """Run one conversation, in a thread. Remove the thread from `threads`, for which serve() waits at the end."""
     try:
         with connection:
             converse(connection, root, respond)
@@ -152,7 +155,7 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
     length = int(text)
     if length > MAX_BODY:
         raise Refused(413)
-    parts = [buffer]
+    parts = [buffer]  # the first bytes of the body may have come with the head
     missing = length - len(buffer)
     while missing > 0:
         data = connection.recv(min(missing, 65536))
@@ -161,8 +164,9 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
         parts.append(data)
         missing -= len(data)
     buffer = b"".join(parts)
-    client, port = connection.getpeername()[0], connection.getsockname()[1]
-    return Request(method, path, query, version, fields, buffer[:length], client, port), buffer[length:]
+    address, _ = connection.getpeername()
+    _, port = connection.getsockname()
+    return Request(method, path, query, version, fields, buffer[:length], address, port), buffer[length:]
 
 
 def answer(request: Request, root: str, respond: Respond) -> Response:
@@ -181,7 +185,10 @@ def answer(request: Request, root: str, respond: Respond) -> Response:
 
 
 def again(request: Request, root: str, location: str, respond: Respond) -> Response:
-    """Answer a local redirect as if the client had requested its path. Raises Refused after MAX_HOPS redirects."""
+    """Answer a local redirect as if the client had requested its path. Raises Refused after MAX_HOPS redirects.
+
+    Without a limit, two programs that redirect to each other would never end.
+    """
     if request.hops >= MAX_HOPS:
         raise Refused(502)
     path, _, query = location.partition("?")

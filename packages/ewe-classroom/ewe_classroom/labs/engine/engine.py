@@ -25,7 +25,8 @@ import traceback
 import types
 
 CONTROL = 3
-HIGH = 100  # the lowest number for the engine's copy of the data socket
+HIGH = 100  # the lowest number for the engine's copy of the data socket: far from those that a script gets
+END_MARK = b"\x04%d\n"  # EOT, the exit status and LF
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
@@ -84,12 +85,13 @@ class Engine:
         """Answer one request after the other."""
         while command := self.control.readline():
             file, *arguments = words(command)
+            # partition() returns name, "=" and value; [::2] takes the first and the third.
             environment = dict(word.partition(b"=")[::2] for word in words(self.control.readline()))
             body = read_body(self.data, int(environment.get(b"CONTENT_LENGTH") or 0))
             self.prepare(file, arguments, environment, body)
             status = self.run(os.fsdecode(file))
             self.clean_up(status)
-            os.write(CONTROL, b"\x04%d\n" % status)
+            os.write(CONTROL, END_MARK % status)
 
     def prepare(
         self, file: bytes, arguments: list[bytes], environment: dict[bytes, bytes], body: bytes
@@ -106,6 +108,7 @@ class Engine:
         # Restore 0 and 1 first: an earlier script may have closed them, and a new file would then get the number.
         os.dup2(self.data, 0)
         os.dup2(self.data, 1)
+        # A file in memory, which has an end, becomes the standard input.
         standard_input = os.memfd_create("body")
         with open(standard_input, "wb", closefd=False) as writer:
             writer.write(body)
@@ -179,6 +182,7 @@ class Engine:
         for number, handler in self.signals.items():
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
+        # Forget the modules beside the script, and those without a file; keep those of Python's library.
         beside = sys.path[0] + os.sep
         for name, module in list(sys.modules.items()):
             if name not in self.modules and (getattr(module, "__file__", None) or beside).startswith(beside):
@@ -208,8 +212,9 @@ class Engine:
         if len(os.listdir("/proc/self/task")) > 1:
             return True
         try:
+            # None: there are children, and none of them has ended.
             return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:
+        except ChildProcessError:  # there are no children
             return False
 
     # --- end

@@ -19,7 +19,8 @@
 
 #define EVENTS 64 /* at once */
 
-/* One connection: the received bytes, the bytes to send, and the time of the last activity. */
+/* One connection, in a list of all. buffer: the received bytes that are not used yet; used: their number. response: to
+   send; sent: its bytes that the kernel has taken. last: the time of the last activity. */
 struct client {
     int connection;
     size_t used;
@@ -55,6 +56,7 @@ static void watch(struct client *client, int operation)
     epoll_ctl(loop, operation, client->connection, &event);
 }
 
+/* Begin or stop to watch the listening socket. */
 static void watch_listener(bool wanted)
 {
     if (wanted == listening)
@@ -110,7 +112,7 @@ static void accept_one(void)
     /* --- end */
 }
 
-/* Prepare the response to the client's next request if its head is complete. */
+/* Prepare the response to the client's next request if its head is complete; then wait for the next event. */
 static void answer(struct client *client)
 {
     /* --- solution */
@@ -204,6 +206,7 @@ int main(int argc, char **argv)
     time_t deadline = 0, next_look = time(NULL) + 1;
     while (!stopping || (clients && time(NULL) < deadline)) {
         struct epoll_event events[EVENTS];
+        /* wake up after a pause in accepting, or to look for silent clients; -1: only for an event */
         int timeout_ms = !listening && !stopping ? PAUSE_US / 1000 : clients ? 1000 : -1;
         int count = epoll_pwait(loop, events, EVENTS, timeout_ms, &none);
         bool was_listening = listening;

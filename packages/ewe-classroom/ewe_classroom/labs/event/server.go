@@ -20,11 +20,11 @@ import (
 
 const (
 	events  = 64          // that epoll reports at once
-	look    = time.Second // between two looks for silent clients
+	look    = time.Second // between two searches for silent clients
 	waiting = 511         // connections that may wait in the kernel
 )
 
-// Client is one connection: what has come, what is to be sent, and when the client was last heard.
+// Client is one connection: the received bytes, the bytes to send, and the time of the last activity.
 type Client struct {
 	connection int
 	buffer     []byte
@@ -81,7 +81,7 @@ func (loop *Loop) accept() {
 	loop.watch(connection, syscall.EPOLL_CTL_ADD, false)
 }
 
-// serve reads from a client, or writes to it, as much as there is; it never waits.
+// serve reads from a client, or writes to it, as much as possible without blocking.
 func (loop *Loop) serve(client *Client, received []byte) {
 	// --- solution
 	var count int
@@ -117,13 +117,13 @@ func (loop *Loop) serve(client *Client, received []byte) {
 	}
 	loop.answer(client)
 	// --- starter
-	// // The connection does not block: Read and SendmsgN return at once, with what is possible. What is left must be
-	// // remembered in the client, until epoll says that more is possible.
+	// // The connection does not block: Read and SendmsgN return immediately, and do as much as is possible. Store the
+	// // rest in the client until epoll reports that more is possible.
 	// loop.drop(client)
 	// --- end
 }
 
-// answer prepares the response to the client's next request, if its head is whole.
+// answer prepares the response to the client's next request if its head is complete; then the loop waits for an event.
 func (loop *Loop) answer(client *Client) {
 	// --- solution
 	head, rest := SplitHead(client.buffer)
@@ -133,10 +133,10 @@ func (loop *Loop) answer(client *Client) {
 	} else if len(client.buffer) > maxHead {
 		client.outgoing, client.keepsOpen = Refusal(431), false
 	}
-	// While a response is not sent yet, it is the writing that is waited for.
+	// While a part of a response is not sent yet, wait until the socket can be written.
 	loop.watch(client.connection, syscall.EPOLL_CTL_MOD, len(client.outgoing) > 0)
 	// --- starter
-	// // SplitHead and ResponseTo are the same as in the other labs. What does epoll wait for next: reading, writing?
+	// // SplitHead and ResponseTo are the same as in the other labs. For which event does epoll wait next?
 	// --- end
 }
 
@@ -146,7 +146,7 @@ func (loop *Loop) drop(client *Client) {
 	syscall.Close(client.connection)
 }
 
-// lookAround drops clients that are silent; once the server is to end, all for whom no response is in progress.
+// lookAround drops silent clients; after SIGTERM, it drops all clients without a response in progress.
 func (loop *Loop) lookAround() {
 	// --- solution
 	for _, client := range loop.clients {
@@ -155,11 +155,11 @@ func (loop *Loop) lookAround() {
 		}
 	}
 	// --- starter
-	// // No deadline of a connection ends the wait for a silent client here. Who does?
+	// // No deadline of a connection ends the wait for a silent client here. Find and drop the silent clients.
 	// --- end
 }
 
-// timeout returns how many milliseconds epoll_wait() may wait; -1: until something happens.
+// timeout returns the milliseconds that epoll_wait() may wait; -1: wait for an event without a limit.
 func (loop *Loop) timeout() int {
 	if !loop.listening && !loop.stopping {
 		return int(pause.Milliseconds())
@@ -169,7 +169,7 @@ func (loop *Loop) timeout() int {
 		return int(look.Milliseconds())
 	}
 	// --- starter
-	// // Without clients the loop must not wake up at all. When must it?
+	// // A loop without clients must not wake up at all. When must a loop with clients wake up?
 	// --- end
 	return -1
 }

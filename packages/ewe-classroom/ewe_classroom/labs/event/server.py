@@ -21,7 +21,11 @@ SILENCE_CHECK_S = 1.0  # seconds between two searches for silent clients
 
 
 class Client:
-    """One connection: the received bytes, the bytes to send, and the time of the last activity."""
+    """One connection.
+
+    buffer: the bytes that were received, and not used yet. outgoing: the rest of a response that is not sent yet.
+    keeps_open: whether another request may follow. last: the time of the last activity (time.monotonic()).
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -30,8 +34,8 @@ class Client:
         self.keeps_open = True
         self.last = time.monotonic()
 
-    def wanted(self) -> int:
-        """Return the event to wait for."""
+    def wanted_event(self) -> int:
+        """Return the event for which select() has to wait."""
         # --- solution
         return selectors.EVENT_WRITE if self.outgoing else selectors.EVENT_READ
         # --- starter
@@ -55,8 +59,8 @@ class Loop:
 
     def run(self) -> None:
         """Serve clients until stop() is called and the responses in progress are sent."""
-        deadline = float("inf")
-        next_look = time.monotonic() + SILENCE_CHECK_S
+        deadline = float("inf")  # for the responses in progress; it begins with stop()
+        next_check = time.monotonic() + SILENCE_CHECK_S
         while not self.stopping or (self.clients and time.monotonic() < deadline):
             for key, events in self.selector.select(self.wait_limit()):
                 if key.fileobj is self.listener:
@@ -69,9 +73,9 @@ class Loop:
             if self.stopping and deadline == float("inf"):
                 deadline = now + GRACE_S
                 self.refuse_new()
-            if now >= next_look or self.accept_from:
-                next_look = now + SILENCE_CHECK_S
-                self.look(now)
+            if now >= next_check or self.accept_from:
+                next_check = now + SILENCE_CHECK_S
+                self.check_times(now)
 
     def wait_limit(self) -> float | None:
         """Return the timeout of select() in seconds; None: wait for an event without a limit."""
@@ -98,7 +102,7 @@ class Loop:
         connection.setblocking(False)
         client = Client(connection)
         self.clients.add(client)
-        self.selector.register(connection, client.wanted(), client)
+        self.selector.register(connection, client.wanted_event(), client)
         # --- starter
         # # This blocks the loop until the client has sent its request: all others wait.
         # from conversation import converse
@@ -133,9 +137,12 @@ class Loop:
         # --- end
 
     def answer(self, client: Client) -> None:
-        """Prepare the response to the client's next request if its head is complete; close finished connections."""
+        """Prepare the response to the client's next request if its head is complete; close finished connections.
+
+        The caller has received bytes, or has sent the last byte of a response.
+        """
         # --- solution
-        if not client.keeps_open or self.stopping:
+        if not client.keeps_open or self.stopping:  # the last response has been sent
             return self.drop(client)
         try:
             head, client.buffer = split_head(client.buffer)
@@ -145,19 +152,19 @@ class Loop:
             if head is not None:
                 response, client.keeps_open = response_to(head, self.root)
                 client.outgoing = memoryview(response)
-        self.selector.modify(client.connection, client.wanted(), client)
+        self.selector.modify(client.connection, client.wanted_event(), client)
         # --- starter
         # # split_head() and response_to() are the same as in the other labs.
         # raise NotImplementedError("prepare the response")
         # --- end
 
     def drop(self, client: Client) -> None:
-        """Close a connection."""
+        """Close a connection, and stop watching it."""
         self.clients.discard(client)
         self.selector.unregister(client.connection)
         client.connection.close()
 
-    def look(self, now: float) -> None:
+    def check_times(self, now: float) -> None:
         """Drop silent clients, and accept again after a pause."""
         # --- solution
         for client in [each for each in self.clients if now - each.last > SILENCE_S]:
@@ -172,7 +179,7 @@ class Loop:
 
     def refuse_new(self) -> None:
         """Stop listening, and drop the clients for whom no response is in progress."""
-        if not self.accept_from:
+        if not self.accept_from:  # during a pause, the selector does not watch the listening socket
             self.selector.unregister(self.listener)
         self.listener.close()
         for client in [each for each in self.clients if not each.outgoing]:

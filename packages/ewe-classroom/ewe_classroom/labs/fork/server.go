@@ -66,7 +66,7 @@ func (children *Children) Reap() {
 	// --- solution
 	children.lock.Lock()
 	defer children.lock.Unlock()
-	for { // one SIGCHLD may stand for ten
+	for { // one SIGCHLD may stand for several children
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if err == syscall.EINTR {
 			continue
@@ -87,14 +87,14 @@ func (children *Children) Reap() {
 // Drain waits until no child is left, and kills the children that still run after the time of grace.
 func (children *Children) Drain() {
 	// --- solution
-	late := time.AfterFunc(grace, func() {
+	timer := time.AfterFunc(grace, func() {
 		children.lock.Lock()
 		defer children.lock.Unlock()
 		for pid := range children.pids {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	defer late.Stop()
+	defer timer.Stop()
 	children.lock.Lock()
 	defer children.lock.Unlock()
 	for len(children.pids) > 0 {

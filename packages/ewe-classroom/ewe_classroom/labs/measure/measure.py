@@ -45,7 +45,10 @@ def exchange(port: int) -> None:
 
 
 def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, Requests]:
-    """Let clients send requests for some seconds; return the time of the start, and all requests."""
+    """Let clients send requests for some seconds; return the time of the start, and all requests.
+
+    In a closed loop a request is due when it is sent.
+    """
     began = time.monotonic()
     requests: Requests = []
 
@@ -103,7 +106,10 @@ def open_loop(port: int, rate: float, seconds: float) -> tuple[float, Requests]:
 
 
 def summary(requests: Requests, began: float, seconds: float) -> dict[str, float]:
-    """Return rate, mean and 99th percentile of a run. Times count from the due time of a request."""
+    """Return rate, mean and 99th percentile of a run. Times count from the due time of a request.
+
+    began: the start of the run (time.monotonic()). seconds: its duration.
+    """
     # --- solution
     times = sorted(done - due for due, _, done in requests)
     completed = sum(done <= began + seconds for _, _, done in requests)
@@ -120,18 +126,21 @@ def summary(requests: Requests, began: float, seconds: float) -> dict[str, float
 
 
 def measure(port: int, seconds: float) -> list[dict[str, object]]:
-    """Run all loads, in turns; return the runs."""
+    """Run all loads, in turns; return the runs.
+
+    The closed loops come first, because the rates of the open loops are shares of the best rate.
+    """
     runs: list[dict[str, object]] = []
-    best = 0.0
+    best_rate = 0.0
     for repetition in range(1, REPETITIONS + 1):
         for clients in CLIENTS:
             began, requests = closed_loop(port, clients, seconds)
             figures = summary(requests, began, seconds)
-            best = max(best, figures["rate"])
+            best_rate = max(best_rate, figures["rate"])
             note(runs, "closed", {"clients": clients}, repetition, began, seconds, requests, figures)
     for repetition in range(1, REPETITIONS + 1):
         for share in RATES:
-            rate = round(share * best)
+            rate = round(share * best_rate)
             began, requests = open_loop(port, rate, seconds)
             figures = summary(requests, began, seconds)
             note(runs, "open", {"rate_wanted": rate}, repetition, began, seconds, requests, figures)
@@ -148,7 +157,7 @@ def note(
     requests: Requests,
     figures: dict[str, float],
 ) -> None:
-    """Add a run to the list, and print its figures."""
+    """Add a run to the list, and print its figures. load: the number of clients, or the planned rate."""
     identity = {"kind": kind, **load, "repetition": repetition}
     runs.append({**identity, "began": began, "seconds": seconds, **figures, "requests": requests})
     shown = ", ".join(f"{name} {value:.1f}" for name, value in figures.items())
@@ -158,6 +167,7 @@ def note(
 def main() -> None:
     """Start the server, measure it, end it, and write the results."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    # Bind to port 0 to get a free port, and leave it to the server.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

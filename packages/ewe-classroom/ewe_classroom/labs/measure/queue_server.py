@@ -17,17 +17,22 @@ import threading
 import time
 
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ndone\n"
+DEFAULTS_S = [0.004, 0.25, 1.0]  # SERVICE_MS, STALL_MS and EVERY_MS, in seconds
 
 
 class Clerk:
-    """The clerk serves one request at a time, in the order of arrival."""
+    """The clerk serves one request at a time, in the order of arrival.
+
+    service, stall, every: in seconds. next: the number of the next request that arrives. serving: the number of the
+    request that is served now.
+    """
 
     def __init__(self, service: float, stall: float, every: float, log: str) -> None:
         self.service, self.stall, self.every = service, stall, every
         self.began = time.monotonic()
         self.free = threading.Condition()
         self.next = self.serving = 0
-        self.log = open(log, "w", buffering=1)
+        self.log = open(log, "w", buffering=1)  # line-buffered: each line is in the file at once
 
     def serve(self, connection: socket.socket, arrival: float, number: int) -> None:
         """Wait until this request is next, serve it, and send the response."""
@@ -51,8 +56,8 @@ class Clerk:
         """Return the rest of a stall in seconds, 0.0 outside a stall. Each period ends with a stall."""
         if not self.stall:
             return 0.0
-        within = (now - self.began) % self.every
-        return max(0.0, self.every - within) if within > self.every - self.stall else 0.0
+        in_period = (now - self.began) % self.every
+        return max(0.0, self.every - in_period) if in_period > self.every - self.stall else 0.0
 
 
 def main() -> None:
@@ -60,7 +65,7 @@ def main() -> None:
     if len(sys.argv) not in (3, 4, 6):
         sys.exit(f"usage: {sys.argv[0]} PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]")
     given = [float(word) / 1000 for word in sys.argv[3:]]
-    service, stall, every = given + [0.004, 0.25, 1.0][len(given) :]
+    service, stall, every = given + DEFAULTS_S[len(given) :]  # the defaults of those that are not given
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     clerk = Clerk(service, stall, every, sys.argv[2])
     with socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=256) as listener:

@@ -34,12 +34,12 @@ def stop(number: int, frame: object) -> None:
 
 
 class Arriving:
-    """A connection with an incomplete request."""
+    """A connection with an incomplete request. deadline: when it is closed (time.monotonic())."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.buffer = b""
-        self.until = time.monotonic() + SILENCE_S
+        self.deadline = time.monotonic() + SILENCE_S
 
 
 def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes], None]) -> None:
@@ -50,15 +50,16 @@ def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes],
         selector.register(listener, selectors.EVENT_READ, None)
         try:
             while True:
+                # The listener has no data. With each connection, its Arriving is registered.
                 begun = [key.data for key in selector.get_map().values() if key.data is not None]
-                first = min((each.until for each in begun), default=None)
+                first = min((each.deadline for each in begun), default=None)
                 for key, _ in selector.select(None if first is None else max(0.0, first - time.monotonic())):
                     if key.data is None:
                         accept(listener, selector)
                     else:
                         read_on(key.data, selector, root, arrive)
-                for each in begun:
-                    if each.until < time.monotonic() and each.connection.fileno() >= 0:
+                for each in begun:  # a closed connection has the descriptor -1
+                    if each.deadline < time.monotonic() and each.connection.fileno() >= 0:
                         forget(each, selector)
         except Stop:
             listener.close()
@@ -70,7 +71,7 @@ def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
         connection, _ = listener.accept()
     except BlockingIOError:
         return
-    except OSError:
+    except OSError:  # no descriptor is free: select() would return again immediately
         time.sleep(ACCEPT_PAUSE_S)
         return
     connection.setblocking(False)
@@ -95,12 +96,12 @@ def read_on(
         return
     arriving.buffer += data
     if head is not None:
-        arriving.until = float("inf")
+        arriving.deadline = float("inf")  # the connection now belongs to the schedule
         selector.unregister(arriving.connection)
         arriving.connection.settimeout(READ_TIMEOUT_S)
-        client = arriving.connection.getpeername()[1]
-        target = [*head.split(b" ", 2), b"", b""][1].decode("latin-1")
-        arrive(Request(client, target, size_of(root, target), arriving.connection), head)
+        _, port = arriving.connection.getpeername()
+        target = target_of(head)
+        arrive(Request(port, target, size_of(root, target), arriving.connection), head)
     elif not data:
         forget(arriving, selector)
 
@@ -123,6 +124,12 @@ def refuse(connection: socket.socket) -> None:
     """Answer a dropped request with 503, and close its connection."""
     answer(connection, BUSY)
     connection.close()
+
+
+def target_of(head: bytes) -> str:
+    """Return the target of a request: the second word of its head; "" if there is none."""
+    words = head.split(b" ", 2)
+    return words[1].decode("latin-1") if len(words) > 1 else ""
 
 
 def size_of(root: str, target: str) -> int:

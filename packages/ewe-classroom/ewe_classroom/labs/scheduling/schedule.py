@@ -38,7 +38,7 @@ class Request:
 
 
 class Schedule:
-    """A bounded queue with a policy. Any thread may call any method."""
+    """A bounded queue with a policy. Any thread may call put(), get(), done() and close()."""
 
     def __init__(self) -> None:
         self.waiting: list[Request] = []  # in the order of arrival

@@ -31,6 +31,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
         thread.start()
 
     def arrive(request: Request, head: bytes) -> None:
+        """Queue a request; refuse the one that the schedule drops, which may be another one."""
         heads[request] = head
         dropped = schedule.put(request)
         if dropped is not None:

@@ -28,7 +28,7 @@ def scenario_drop():
         schedule.POLICY, schedule.QUEUE, schedule.DROP = "fifo", 2, rule
         waiting = Schedule()
         found = [waiting.put(request(name, size)) for name, size in (("a", 10), ("b", 30), ("c", 20))]
-        names = [each and each.target for each in found]
+        names = [each and each.target for each in found]  # None where nothing is dropped
         assert names == [None, None, dropped], f"{rule} drops {names}, and not only {dropped} at the end"
 
 

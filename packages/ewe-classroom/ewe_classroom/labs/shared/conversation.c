@@ -34,7 +34,7 @@ size_t head_length(const char *data, size_t size)
     /* --- end */
 }
 
-/* Return the status with which a head is refused; 0 if it is a request. */
+/* Return the status with which a head is refused; 0 if it is a request, whose parts are then in *request. */
 static int parse(const char *head, size_t size, struct request *request)
 {
     /* --- solution */
@@ -48,7 +48,7 @@ static int parse(const char *head, size_t size, struct request *request)
     char *line_end = strstr(text, "\r\n");
     *line_end = '\0';
     char version[16];
-    int used = -1;
+    int used = -1; /* characters that sscanf() has used: %n */
     if (sscanf(text, "%7s %16383s %15s%n", request->method, request->path, version, &used) != 3 || text[used] != '\0')
         return 400;
     if (request->path[0] != '/' || (strcmp(version, "HTTP/1.1") != 0 && strcmp(version, "HTTP/1.0") != 0))
@@ -136,7 +136,8 @@ static const char *reason(int status)
     }
 }
 
-/* Return a response with room for `size` bytes of a body; where: to write them. */
+/* Return a response with room for `size` bytes of a body. *where is set to the place of the body, which the caller
+   writes. Without has_body (HEAD), the response has the length of the body, but not the body. */
 static struct response encode(int status, size_t size, bool keeps_open, bool has_body, char **where)
 {
     struct response made = {malloc(256 + size), 0, keeps_open};

@@ -129,6 +129,7 @@ func Refusal(status int) []byte {
 	return encode(status, []byte(fmt.Sprintf("%d %s\n", status, reasons[status])), false, false)
 }
 
+// encode returns a response as bytes. isHead: leave out the body, because the method was HEAD.
 func encode(status int, body []byte, keepsOpen, isHead bool) []byte {
 	connection := "close"
 	if keepsOpen {

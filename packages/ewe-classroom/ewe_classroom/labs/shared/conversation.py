@@ -111,7 +111,7 @@ def encode(status: int, body: bytes, keeps_open: bool, is_head: bool) -> bytes:
 
 
 def refusal(status: int) -> bytes:
-    """Return the response that refuses a request."""
+    """Return the response that refuses a request, as bytes. It announces the close of the connection."""
     return encode(status, f"{status} {REASONS[status]}\n".encode(), False, False)
 
 

@@ -10,8 +10,12 @@ from server import Queue
 
 
 def scenario_one_each():
-    """A client may keep its worker for an hour. Two items, two workers: each worker gets one."""
-    queue, taken = Queue(4), []
+    """Two items, two workers: each worker gets one.
+
+    A worker takes only one item here, as if its client kept it for an hour. The second put() therefore has to wake
+    the other worker.
+    """
+    queue, taken = Queue(4), []  # room for more items than are put
     workers = [Worker(queue, taken, number, items=1) for number in (1, 2)]
     start(workers)
     queue.put("a")
@@ -22,7 +26,7 @@ def scenario_one_each():
 
 def scenario_all_items():
     """Two workers go on until close(). Each item is taken once, and no worker ends earlier."""
-    queue, taken = Queue(4), []
+    queue, taken = Queue(4), []  # room for more items than are put
     workers = [Worker(queue, taken, number) for number in (1, 2)]
     start(workers)
     for item in ("a", "b", "c"):
@@ -53,16 +57,16 @@ def scenario_close():
     end(workers)
 
 
-closed = []
+closed = []  # not empty as soon as a scenario calls close()
 
 
 class Worker(threading.Thread):
-    """A thread that takes items: so many, or all until close()."""
+    """A thread that takes items, and adds them to the list `taken`. items: how many; None: all until close()."""
 
     def __init__(self, queue, taken, number, items=None):
         super().__init__(name=f"worker {number}")
         self.queue, self.taken, self.items = queue, taken, items
-        self.asked = []
+        self.asked = []  # an entry for each call of get()
 
     def run(self):
         while self.items is None or len(self.asked) < self.items:
@@ -75,7 +79,10 @@ class Worker(threading.Thread):
 
 
 class Giver(threading.Thread):
-    """A thread that puts one item."""
+    """A thread that puts one item into a queue with room for one, and then counts the items in the queue.
+
+    workers: the threads that take items. put: the items that all givers have put.
+    """
 
     def __init__(self, queue, workers, put, item):
         super().__init__(name=f"giver {item}")
@@ -84,6 +91,7 @@ class Giver(threading.Thread):
     def run(self):
         self.queue.put(self.item)
         self.put.append(self.item)
+        # A worker that has asked may take an item at any moment, so only the others are certainly in the queue.
         inside = len(self.put) - sum(len(worker.asked) for worker in self.workers)
         assert inside <= 1, f"room for 1, and {inside} items that no get() has asked for: put() did not wait"
 

@@ -62,7 +62,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 # --- solution
 def hold(connection: socket.socket, root: str, threads: set[threading.Thread]) -> None:
-    """Run one conversation, in a thread."""
+    """Run one conversation, in a thread. Remove the thread from `threads`, for which serve() waits at the end."""
     try:
         with connection:
             converse(connection, root)
