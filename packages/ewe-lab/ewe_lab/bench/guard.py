@@ -18,50 +18,65 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
-TYPE_CHECKING = False  # each run starts a guard, so it imports as little as it can
+TYPE_CHECKING = False  # most runs start a guard, so it imports as little as it can
 if TYPE_CHECKING:
     from pathlib import Path
+    from subprocess import Popen
 
-pipes: list[int] = []  # the lab's ends of the pipes of its guards: a run may start another one
+guards: list[Guard] = []  # those of the blocks that run; a block may have another one inside
 
 
 class Guard:
-    """The guard of a `with` block: it acts if the lab is killed in the block."""
+    """The guard of a `with` block: it acts if the lab is killed after a session has started in the block."""
 
     def __init__(self, directory: Path) -> None:
         """directory: removed if the lab is killed."""
         self.directory = directory
+        self.process: Popen[bytes] | None = None
+        self.lock = threading.Lock()  # threads may start sessions
 
     def __enter__(self) -> Guard:
-        """Start the process. Raises OSError."""
-        import subprocess
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(self.directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for the lab
-        )
-        assert self.process.stdin is not None
-        pipes.append(self.process.stdin.fileno())
+        guards.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self.process.stdin is not None
-        pipes.remove(self.process.stdin.fileno())
-        self.process.stdin.close()
-        self.process.wait()
+        guards.remove(self)
+        if self.process is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self.process.wait()
+
+    def tell(self, words: str) -> None:
+        """Send a line to the process; start it for the first one. Raises OSError."""
+        with self.lock:
+            if self.process is None:
+                self.process = start_process(self.directory)
+            assert self.process.stdin is not None
+            os.write(self.process.stdin.fileno(), f"{words}\n".encode())
+
+
+def start_process(directory: Path) -> Popen[bytes]:
+    """Start the process of a guard. Raises OSError."""
+    import subprocess
+
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in the terminal is for the lab
+    )
 
 
 def tell_guards(sign: str, session: int) -> None:
     """Tell the guards of a session that has started ("+") or ended ("-")."""
-    for pipe in pipes:
+    for guard in guards:
         try:
-            os.write(pipe, f"{sign} {session}\n".encode())  # short, so never mixed with another one: pipe(7)
+            guard.tell(f"{sign} {session}")
         except OSError:
-            pass  # the guard has been killed: the lab goes on without it
+            pass  # the guard has been killed, or cannot start: the lab goes on without it
 
 
 def wait_for_end(directory: str) -> None:
