@@ -1,4 +1,4 @@
-"""A lab that is killed leaves no process and no directory: its guard ends them (bench/guard.py)."""
+"""A lab that is killed leaves no process and no directory: its guard ends them (ewe_lab/bench/guard.py)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ end only the lab holds:
 
     lab ──"+ 4711", "- 4711", ...──▶ pipe ──▶ guard
 
-"+ 4711" names a session of processes that has started (running() starts each command in a session of its own),
+"+ 4711" names a session of processes that has started (running() starts each command in its own session),
 "- 4711" one that has ended. When the lab ends, however it ends, the kernel closes its end of the pipe. The guard
 then kills the sessions that are left, and removes the lab's directory. After a run that ended in order nothing is
 left.
@@ -80,9 +80,9 @@ def tell_guards(sign: str, session: int) -> None:
 
 
 def wait_for_end(directory: str) -> None:
-    """Read the pipe to its end. If sessions or the directory are left then, become a process that removes them.
+    """Read the pipe to its end. If sessions or the directory are left then, run after_kill.py, which removes them.
 
-    Only that process imports the lab.
+    Only that program imports the lab.
     """
     left: set[str] = set()
     for line in sys.stdin:
@@ -92,19 +92,8 @@ def wait_for_end(directory: str) -> None:
         else:
             left.discard(session)
     if left or os.path.exists(directory):
-        os.execv(sys.executable, [sys.executable, "-m", "ewe_lab.bench.guard", directory, *left])
-
-
-def clean_up(directory: str, *sessions: str) -> None:
-    """Kill the sessions and remove the directory."""
-    import shutil
-
-    from ewe_lab.bench.processes import end_session
-
-    for session in sessions:
-        end_session(int(session))
-    shutil.rmtree(directory, ignore_errors=True)
+        os.execv(sys.executable, [sys.executable, "-m", "ewe_lab.bench.after_kill", directory, *left])
 
 
 if __name__ == "__main__":
-    (wait_for_end if sys.flags.isolated else clean_up)(*sys.argv[1:])
+    wait_for_end(*sys.argv[1:])

@@ -53,7 +53,7 @@ WORKER = "ewe_lab.load.worker"
 TRAVELS = (  # the files that a worker imports
     (ewe, ("__init__.py", "closed_loop.py", "bounded.py", "http/*.py")),
     (ewe_lab, ("__init__.py", "load/*.py", "bench/__init__.py", "bench/results.py", "bench/experiment.py",
-               "bench/processes.py")),
+               "bench/guard.py", "bench/processes.py")),
 )  # fmt: skip
 
 
