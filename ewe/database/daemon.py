@@ -53,7 +53,7 @@ from ewe.registry import load
 DEADLINE_CHECK_S = 0.1  # between two checks of the deadlines
 MIN_LIFE_S = 1.0  # a daemon process that ends younger than this is started again only after so long
 WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals
-GRACE_S = 10.0  # in which the daemon finishes running requests when it is asked to stop
+GRACE_S = 10.0  # the time that running requests have when the daemon is asked to stop
 
 
 class QueuedJob:

@@ -16,9 +16,8 @@ FIELD_LINE = re.compile(rf"({TOKEN}+):[\t ]*+([\t\x20-\x7e\x80-\xff]*)")
 # browser. A line that was parsed before costs a lookup.
 MAX_CACHED_LINES = 1024
 MAX_CACHED_LINE_CHARS = 256
-VARYING = frozenset(
-    {"authorization", "content-length", "cookie", "referer"}
-)  # not cached: they seldom come again
+# Lines of these fields are not cached: they differ between clients and requests.
+VARYING = frozenset({"authorization", "content-length", "cookie", "referer"})
 parsed_lines: BoundedDict[str, tuple[str, str]] = BoundedDict(MAX_CACHED_LINES)
 
 

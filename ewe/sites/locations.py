@@ -218,8 +218,7 @@ class LocationBuilder:
         """Return the step of the key `try`. paths: the last may be a status instead. Raises ConfigError."""
         label = self.table.at("try")
         templates = [Template(each, label, self.match.pattern) for each in paths if isinstance(each, str)]
-        *_, last = paths
-        status = last if isinstance(last, int) else 0
+        status = paths[-1] if isinstance(paths[-1], int) else 0
         if not templates:
             raise ConfigError(f"{label} {status}: write status = {status}")
         return Try(self.match, templates, status, self.static_for)

@@ -11,7 +11,8 @@ end only the lab holds:
 then kills the sessions that are left, and removes the lab's directory. After a run that ended in order nothing is
 left.
 
-Network namespaces and temporary accounts stay: links.py and accounts.py give them names that one can find.
+The private networks of links.py and the accounts of accounts.py need no other care: the kernel removes a namespace
+with the last process in it.
 """
 
 from __future__ import annotations
