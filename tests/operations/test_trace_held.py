@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.server import Server, Start, wait_until
+from support.wire import read_all
 from test_trace import GET, LAST, Event, by_connection, check_order, events
 
 from ewe.config.settings import Config
@@ -106,14 +107,15 @@ def test_a_client_that_does_not_read_is_seen(start: Start, variant: str, tmp_pat
 
 
 def test_the_events_of_a_worker_are_in_order(start: Start, variant: str, tmp_path: Path) -> None:
+    """Serial and prefork may end a connection before its last request, since the other clients wait."""
     path = tmp_path / "trace"
     server = start(variant, "--trace", str(path))
     sockets = [server.connect() for _ in range(4)]
     for sock in sockets:
         sock.sendall(GET * 5 + LAST)
+    answers = []
     for sock in sockets:
-        while sock.recv(65536):
-            pass
+        answers.append(read_all(sock).count(b"HTTP/1.1 "))
         sock.close()
     server.stop()
     workers: dict[tuple[int, int], list[float]] = {}
@@ -121,10 +123,11 @@ def test_the_events_of_a_worker_are_in_order(start: Start, variant: str, tmp_pat
         workers.setdefault((event.process, event.thread), []).append(event.seconds)
     for seconds in workers.values():
         assert all(before <= after for before, after in pairwise(seconds))
-    assert len(by_connection(path)) == 4
+    requests = []
     for connection in by_connection(path).values():
         check_order(connection)
-        assert [event.name for event in connection].count("request") == 6
+        requests.append([event.name for event in connection].count("request"))
+    assert sorted(requests) == sorted(answers) and min(answers) > 0
 
 
 class ScriptedStream(Stream):
