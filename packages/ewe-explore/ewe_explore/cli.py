@@ -160,10 +160,7 @@ def run(options: argparse.Namespace) -> int:
 def search(program: ExploredProgram, options: argparse.Namespace) -> Exploration:
     """Search for a failure, or replay one schedule; return the result. A terminal shows how many runs were made."""
     if options.schedule is not None:
-        result = replay(program, options.schedule)
-        if result.failure is None:
-            result.seed = options.seed
-        return result
+        return replay(program, options.schedule)
     shows_progress = sys.stderr.isatty()
 
     def progress(runs: int) -> None:

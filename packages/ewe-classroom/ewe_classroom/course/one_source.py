@@ -28,13 +28,13 @@ class SourceError(ValueError):
 
 def solution(text: str) -> str:
     """Return the solution in a source. Raises SourceError."""
-    return "".join(line for part, line in parts(text) if part != "starter")
+    return "".join(line for _, part, line in parts(text) if part != "starter")
 
 
 def starter(text: str) -> str:
     """Return the starter in a source, with its own parts no longer comments. Raises SourceError."""
     lines = []
-    for number, (part, line) in enumerate(parts(text), 1):
+    for number, part, line in parts(text):
         if part == "starter" and line.strip():  # an empty line has no comment mark
             comment = COMMENT.fullmatch(line.rstrip("\n"))
             if comment is None:
@@ -48,8 +48,8 @@ def starter(text: str) -> str:
     return "".join(lines)
 
 
-def parts(text: str) -> list[tuple[str, str]]:
-    """Return (part, line) for each line but the markers. The part is "solution", "starter", or "" for both.
+def parts(text: str) -> list[tuple[int, str, str]]:
+    """Return (number, part, line) for each line but the markers. The part is "solution", "starter", or "" for both.
 
     Raises SourceError.
     """
@@ -58,7 +58,7 @@ def parts(text: str) -> list[tuple[str, str]]:
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         mark = MARK.fullmatch(line.rstrip("\n"))
         if mark is None:
-            found.append((part, line))
+            found.append((number, part, line))
             continue
         # The parts in which each marker may stand. A block has no block inside; its starter part may be missing.
         allowed_in = {"solution": ("",), "starter": ("solution",), "end": ("solution", "starter")}[mark[1]]
