@@ -61,7 +61,10 @@ def test_one_source_makes_two_files() -> None:
         ("# --- starter\n", "line 1: --- starter"),
         ("# --- end\n", "line 1: --- end"),
         ("x\n# --- solution\n# --- solution\n", "line 3: --- solution"),
-        ("# --- solution\n# --- starter\nx = 1\n# --- end\n", "line 3: a line of the starter must be a comment"),
+        (
+            "# --- solution\n# --- starter\nx = 1\n# --- end\n",
+            "line 3: a line of the starter must be a comment",
+        ),
     ],
 )
 def test_markers_that_make_no_sense(source: str, words: str) -> None:
