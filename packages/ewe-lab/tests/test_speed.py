@@ -577,7 +577,7 @@ def test_an_interrupt_leaves_nothing_behind_and_shows_what_there_is(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: int
 ) -> None:
     started = subprocess.Popen(
-        command("--models", "fork", "--sizes", "64", "--seconds", "0.3"),
+        command("--models", "fork", "--sizes", "64", "--seconds", "1", "--connections", "2"),
         env=environment(tmp_path),
         cwd=tmp_path_factory.mktemp("directory"),
         stdout=subprocess.PIPE,
