@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST_ARGS ?= -n 7 --dist worksteal
+# A complete run (.ci/run) repeats the few tests that failed, alone.
+PYTEST = $(VENV)/bin/$(if $(EWE_TEST_COMPLETE),python tests/support/repeat_failed.py,pytest)
 WHICH ?= pytest
 ARGS ?=
 PART ?=
@@ -67,12 +69,12 @@ format: $(VENV)/.test ## put the source into the style that lint expects
 	$(VENV)/bin/ruff format .
 
 pytest: $(VENV)/.test $(HELLO_C) ## the tests alone
-	$(VENV)/bin/pytest $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) $(PYTEST_ARGS) $(TESTS)
 
 # The tests whose outcome depends on Python's version.
 pytest-versions: $(VENV)/.test $(HELLO_C)
-	$(VENV)/bin/pytest $(PYTEST_ARGS) -m "not starts_processes"
-	$(VENV)/bin/pytest $(PYTEST_ARGS) -m starts_processes $(VERSIONS_DIFFER)
+	$(PYTEST) $(PYTEST_ARGS) -m "not starts_processes"
+	$(PYTEST) $(PYTEST_ARGS) -m starts_processes $(VERSIONS_DIFFER)
 
 # A name on PATH may be a shim without an interpreter (pyenv), so the rule asks each interpreter for its version.
 # An interpreter that PYTHONS=... names must exist. WHICH=pytest-versions leaves out most tests.
