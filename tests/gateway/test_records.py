@@ -251,14 +251,14 @@ def test_bad_bytes_are_never_anything_but_the_typed_error() -> None:
     for _ in range(20_000):
         data = mutated(chance, [asked, said, values + asked, asked + asked])
         cut = chance.randrange(len(data) + 1)
-        began = time.perf_counter()
+        began = time.process_time()
         for make in (Responder, running_requester):
             whole, error = read_all(make(), [data])
             halves, same_error = read_all(make(), [data[:cut], data[cut:]])
             assert bool(same_error) == bool(error), data
             assert joined(halves)[: len(joined(whole))] == joined(whole), data
             failed += bool(error)
-        assert time.perf_counter() - began < 1
+        assert time.process_time() - began < 1
     assert failed > 1000
 
 
