@@ -14,8 +14,9 @@ an `if` for `while` into a certainty. The last bursts are played once for each p
 the wait also returns without a reason, as POSIX allows.
 
 A hang is a fact, and not a time: all threads have slept for MIN_HANG_S (or 50 times the slowest normal answer),
-used no processor time, and no byte has moved, while a client waits for its response. On a busy machine a thread
-that could run is not asleep.
+used no processor time, no byte has moved, and no thread has begun or ended, while a client waits for its response.
+On a busy machine a thread that could run is not asleep. The grader may have had no turn there either, so it must
+have looked MIN_LOOKS times.
 
 Read next: sanitizers.py, which builds the server and reads the reports of the detector.
 """
@@ -27,7 +28,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,9 +51,10 @@ from ewe_classroom.grader.subject import BadSubject, Subject
 MIN_HANG_S = 2.0
 ANSWERS_IN_HANG = 50  # normal answers in the time of a hang
 IDLE_SHARE = 0.02  # of a processor: ThreadSanitizer's own thread uses less
-MAX_BURST_S = 30.0  # of one burst
+MAX_BURST_S = 30.0  # of one burst, once no byte has moved for the time of a hang
 ASLEEP_SHARE = 0.9  # of the looks at a server that hangs
 POLL_EVERY_S = 0.05
+MIN_LOOKS = 20  # at a server that hangs: half of those in MIN_HANG_S
 PUMP_S, WAIT_PUMP_S = 0.01, 0.005  # the most time of one turn of sending and receiving
 LAST_BYTES_S = 0.05  # in which the last bytes of a server that has ended arrive
 SETTLED_S = 0.1
@@ -113,6 +115,11 @@ def silenced(pid: int, program: Path) -> str:
         if name in LOADER_VARIABLES or value != ENVIRONMENT.get(name, value):
             return f"the server has started itself again with {name}={value[:60]}"
     return ""
+
+
+def processor_s(tasks: Mapping[int, processes.ThreadSample]) -> float:
+    """Return the processor time of all threads together so far, in seconds."""
+    return sum(task.ran_s for task in tasks.values())
 
 
 class Bursts:
@@ -283,10 +290,10 @@ class Bursts:
         ran_s = -1.0
         while (now := time.monotonic()) - busy_at < SETTLED_S and now - start < self.hang_s:
             self.scene.pump(PUMP_S)
-            tasks = self.scene.subject.tasks().values()
-            total_s = sum(task.ran_s for task in tasks)
+            tasks = self.scene.subject.tasks()
+            total_s = processor_s(tasks)
             # The thread of a race detector always runs a little, so the server never has no turns at all.
-            if total_s - ran_s > SETTLED_RUN_S or not all(task.asleep for task in tasks):
+            if total_s - ran_s > SETTLED_RUN_S or not all(task.asleep for task in tasks.values()):
                 busy_at, ran_s = now, total_s
 
     def release(self, clients: list[SceneClient]) -> None:
@@ -297,32 +304,33 @@ class Bursts:
 
     def wait(self, condition: Condition, what: str) -> bool:
         """Wait until a condition is true; return False once the server has ended or hangs."""
-        start = moved_at = looked_at = time.monotonic()
-        looks: list[bool] = []  # since the last byte moved: did all threads sleep?
-        ran_s = self.ran_s()
+        start = changed_at = moved_at = looked_at = time.monotonic()
+        looks: list[bool] = []  # since the last change: did all threads sleep?
+        tasks = self.scene.subject.tasks()
+        ran_s = processor_s(tasks)
         while not condition():
-            moved = self.scene.pump(WAIT_PUMP_S)
+            changed = moved = bool(self.scene.pump(WAIT_PUMP_S))
             now = time.monotonic()
-            if moved:
-                moved_at, looks, ran_s = now, [], self.ran_s()
             if not self.scene.subject.running() and not self.scene.pump(LAST_BYTES_S):
                 break
             if now - looked_at >= POLL_EVERY_S:
                 looked_at = now
-                looks.append(all(task.asleep for task in self.scene.subject.tasks().values()))
-            if now - moved_at > self.hang_s:
-                idle = self.ran_s() - ran_s < IDLE_SHARE * (now - moved_at)
+                before, tasks = tasks.keys(), self.scene.subject.tasks()
+                changed = moved or tasks.keys() != before  # a server that ends does so thread by thread
+                looks.append(all(task.asleep for task in tasks.values()))
+            if moved:
+                moved_at = now
+            if changed:
+                changed_at, looks, ran_s = now, [], processor_s(tasks)
+            elif now - changed_at > self.hang_s and len(looks) >= MIN_LOOKS:
+                idle = processor_s(tasks) - ran_s < IDLE_SHARE * (now - changed_at)
                 if idle and sum(looks) >= ASLEEP_SHARE * len(looks):
                     break
-                if now - start > MAX_BURST_S:
-                    break
+            if now - moved_at > self.hang_s and now - start > MAX_BURST_S:
+                break
         happened = condition()
         self.scene.note(do="wait", what=what, happened=happened)
         return happened
-
-    def ran_s(self) -> float:
-        """Return the processor time of the server's threads so far, in seconds."""
-        return sum(task.ran_s for task in self.scene.subject.tasks().values())
 
     def expect(self, clients: list[SceneClient], what: str) -> None:
         """Fail unless each client gets its own file."""
