@@ -17,7 +17,10 @@ FIELD_LINE = re.compile(rf"({TOKEN}+):[\t ]*+([\t\x20-\x7e\x80-\xff]*)")
 MAX_CACHED_LINES = 1024
 MAX_CACHED_LINE_CHARS = 256
 # Lines of these fields are not cached: they differ between clients and requests.
-VARYING = frozenset({"authorization", "content-length", "cookie", "referer"})
+VARYING = frozenset({
+    "authorization", "content-length", "cookie", "proxy-authorization", "referer", "x-api-key", "x-auth-token",
+    "x-csrf-token",
+})  # fmt: skip
 parsed_lines: BoundedDict[str, tuple[str, str]] = BoundedDict(MAX_CACHED_LINES)
 
 
@@ -28,11 +31,12 @@ def parse_fields(block: str, limits: RequestLimits) -> tuple[tuple[str, str], ..
     """
     lines = block.split("\r\n")
     lines.pop()
-    fields = tuple([parsed_lines.get(line) or parse_field_line(line) for line in lines])
+    # Before the lines are parsed: 9,000 of them take 25 ms, and would replace the whole cache.
     if len(lines) > limits.max_fields:
         raise HTTPError(
             431, f"there are {len(lines)} field lines; the limit is {limits.max_fields} (max-fields)"
         )
+    fields = tuple([parsed_lines.get(line) or parse_field_line(line) for line in lines])
     if len(block) > limits.max_field and len(longest := max(lines, key=len)) > limits.max_field:
         raise HTTPError(431, f"field {longest[:40]!r} has more than {limits.max_field} bytes (max-field)")
     return fields

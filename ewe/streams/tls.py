@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -131,6 +132,8 @@ class SecureStream(StreamOver):
         connected = below if below.connected is None else below.connected  # not what a proxy's headers say
         self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
+        self.decrypted = b""  # by either(), for the next receive()
+        self.fault: str | None = None  # of a record behind data that was returned; "": OpenSSL gave no reason
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
@@ -171,8 +174,12 @@ class SecureStream(StreamOver):
         """Return the data of the records that have arrived.
 
         Raises Disconnected for bytes that are not TLS, and for more than MAX_SILENT bytes of records without data.
+        Data before such bytes is returned first, and the next call raises.
         """
-        pieces: list[bytes] = []
+        if self.fault is not None:
+            raise Disconnected(self.fault)
+        pieces = [self.decrypted] if self.decrypted else []
+        self.decrypted = b""
         while True:
             count = len(pieces)
             self.silent_bytes += self.feed()
@@ -189,8 +196,9 @@ class SecureStream(StreamOver):
             except ssl.SSLZeroReturnError:
                 self.client_ended = True
             except ssl.SSLError as reason:
+                self.fault = reason.reason or ""
                 if not pieces:
-                    raise Disconnected(reason.reason or "") from None
+                    raise Disconnected(self.fault) from None
                 break
             if len(pieces) > count:
                 self.silent_bytes = 0
@@ -302,11 +310,18 @@ class SecureStream(StreamOver):
         self.below.reset_at_close()
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        """Return True if decrypted or encrypted bytes of the client are at hand; else wait below for the client or
-        the upstream.
+        """Wait until data of the client has been decrypted, or the client or the upstream is ready; see Stream.
 
-        Return True for the client, False for the upstream. Raises Timeout after `seconds`, Disconnected.
+        A part of a record, and a record without data, do not end the wait: a receive() would wait for the rest of
+        it, and meanwhile nothing would read from the upstream. Raises Timeout after `seconds`, Disconnected.
         """
-        if self.tls.pending() or self.encrypted or self.client_ended:
-            return True
-        return await self.below.either(descriptor, seconds)
+        ends = time.monotonic() + seconds
+        self.decrypted = self.decrypt()
+        while not self.decrypted and not self.client_ended:
+            await self.flush()
+            if not await self.below.either(descriptor, max(ends - time.monotonic(), 0)):
+                return False
+            self.below.set_deadline(seconds)  # no wait: the bytes have arrived
+            self.keep_encrypted(await self.below.receive())
+            self.decrypted = self.decrypt()
+        return True

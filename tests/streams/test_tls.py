@@ -422,3 +422,50 @@ def test_a_bad_certificate_is_one_line(tmp_path: Path, authority: Authority, wha
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and "tls-cert" in done.stderr and done.stderr.count("\n") == 1
     assert said in done.stderr
+
+
+def stream_and_client(authority: Authority) -> tuple[SecureStream, InMemory]:
+    """Return a stream after its handshake, and its client."""
+    below = InMemory(authority.client())
+    stream = SecureStream(below, server_context(str(authority.certificate), str(authority.key)))  # type: ignore[arg-type]
+    assert run(stream.handshake(10))
+    return stream, below
+
+
+def spoiled(record: bytes) -> bytes:
+    """Return a record whose authentication tag is wrong."""
+    return record[:-1] + bytes([record[-1] ^ 1])
+
+
+def test_a_fault_behind_data_is_not_forgotten(authority: Authority) -> None:
+    """Half a head and a bad record, in one segment: the worker must not wait for the rest of the head."""
+    stream, below = stream_and_client(authority)
+    below.client_side.write(b"GET / HT")
+    first = below.outgoing.read()
+    below.client_side.write(b"TP/1.1")
+    stream.keep_encrypted(first + spoiled(below.outgoing.read()))
+    assert run(stream.receive()) == b"GET / HT"
+    for _ in range(2):
+        with pytest.raises(Disconnected):
+            run(stream.receive())
+
+
+def test_a_wait_for_either_side_needs_whole_data(authority: Authority) -> None:
+    """A part of a record is no data: receive() would wait for the rest, and the upstream would not be read."""
+    stream, below = stream_and_client(authority)
+    below.client_side.write(b"hello")
+    record = below.outgoing.read()
+    arrivals = [record[:10], record[10:-1], record[-1:]]
+    upstream_ready = [False, False, True, False]
+
+    async def either(descriptor: int, seconds: float) -> bool:
+        return not upstream_ready.pop(0)
+
+    async def receive() -> bytes:
+        return arrivals.pop(0)
+
+    below.either, below.receive = either, receive  # type: ignore[attr-defined, method-assign]
+    assert not run(stream.either(0, 5)) and len(arrivals) == 1
+    assert run(stream.either(0, 5)) and not arrivals
+    assert run(stream.either(0, 5)) and not upstream_ready  # without a wait
+    assert run(stream.receive()) == b"hello"
