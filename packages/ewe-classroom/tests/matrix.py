@@ -32,7 +32,7 @@ from shlex import quote
 from typing import Any
 
 from classroom_server import PYTHON
-from matrix_reasons import EVERYTHING, PAIRS, SINGLE
+from matrix_reasons import EVERYTHING, PAIRS, SINGLE, SOMETIMES
 from test_zoo import (
     CORRECT,
     EXCEPTIONS,
@@ -171,7 +171,7 @@ def rested_on(verdict: dict[str, Any]) -> str:
 def why(name: str, check: str) -> str:
     """Return the reason why a fault also fails a check that does not rest on its own; "" without a reason."""
     _, own, _, _ = mutants()[name]
-    return EVERYTHING.get(name) or SINGLE.get((name, check)) or PAIRS.get((own, check), "")
+    return (EVERYTHING | SOMETIMES).get(name) or SINGLE.get((name, check)) or PAIRS.get((own, check), "")
 
 
 def unexplained(name: str, found: Row) -> list[str]:
@@ -229,7 +229,7 @@ def reason_rows(results: dict[str, Row]) -> list[str]:
         own = mutants()[name][1]
         for check, loss in found.items():
             if check != own and not loss.rests:
-                what = "each other check" if name in EVERYTHING else f"`{check}`"
+                what = "each other check" if name in EVERYTHING | SOMETIMES else f"`{check}`"
                 key = (own, what, why(name, check) or "**no reason**")
                 faults_of.setdefault(key, [])
                 if name not in faults_of[key]:

@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import matrix
+import pytest
 import stages
 from matrix import Loss
 from matrix_reasons import EVERYTHING, PAIRS, SINGLE
@@ -102,14 +103,14 @@ def test_the_tools_ask_for_their_file_of_results() -> None:
             sys.argv = before
 
 
-def handed_over(*statuses: tuple[str, int, str]) -> Report:
+def handed_over(*statuses: tuple[str, int, str], lab: str = "fork", causes: tuple[str, ...] = ()) -> Report:
     """Return the report of verdicts that are handed over in this order: (check, points, status)."""
     verdicts = [Verdict(name, "", points, NOT_RUN) for name, points, _ in statuses]
-    report, seen = Report("fork", "", "", verdicts), []
+    report, seen = Report(lab, "", "", verdicts), []
     grading = Grading.__new__(Grading)
-    grading.findings = Findings()
+    grading.findings = Findings(causes=set(causes))
     grading.on_verdict = lambda report, verdict: seen.append(verdict.name)
-    items = {item.check.name: item for item in scheme("fork").items}
+    items = {item.check.name: item for item in scheme(lab).items}
     held: list[Verdict] = []
     for verdict, (_, _, status) in zip(verdicts, statuses, strict=True):
         verdict.status = status
@@ -143,6 +144,13 @@ def test_a_check_that_passes_without_points_explains_no_failure() -> None:
         assert {each.name: each.status for each in report.verdicts} == {
             "who-works": FAILED, "keep-alive": NOT_JUDGED, "pipelined": FAILED,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(("causes", "expected"), [((), NOT_JUDGED), (("shared-data",), FAILED)])
+def test_a_race_that_a_detector_has_seen_explains_itself(causes: tuple[str, ...], expected: str) -> None:
+    """A server without progress hangs in the bursts of shared-data, too. A race may be why it has none."""
+    report = handed_over(("progress", 12, FAILED), ("shared-data", 10, FAILED), lab="thread", causes=causes)
+    assert [each.status for each in report.verdicts] == [FAILED, expected]
 
 
 def test_the_checks_rest_on_checks_in_no_circle() -> None:

@@ -8,7 +8,8 @@ rests on answers", as soon as both have run:
     drain ─▶ stop ─▶ queue-races      all three have failed: the report begins with queue-races
 
 RESTS has these pairs, each with the reason. A pair belongs here if the failure of the second check explains a
-failure of the first for each kind of server. A check that passes is never touched. What one fault of the zoo costs
+failure of the first for each kind of server. A check that passes is never touched, nor one that has failed by a
+race which a race detector has seen (Findings.causes): a race explains itself. What one fault of the zoo costs
 beside its check and those that rest on it is in docs/kill-matrix.md (tests/matrix.py), with the reasons.
 """
 

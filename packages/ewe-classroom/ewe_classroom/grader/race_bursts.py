@@ -396,6 +396,7 @@ class Bursts:
         """Fail if the detector has reported a race in the student's files."""
         races: list[RaceReport] = self.program.reports(self.output())
         if races:
+            self.scene.findings.causes.add(self.scene.check)
             more = f" ({len(races) - 1} more reports)" if len(races) > 1 else ""
             self.scene.fail(
                 races[0].did() + more, races[0].change(), races[0].cause(),

@@ -116,10 +116,12 @@ class Findings:
     faults: the name of a fault, or of a check that has failed -> the check that loses its points for it.
     at_once: how many clients the server serves at a time, if `progress` has found another number than the lab asks
     for; NO_LIMIT if it has found no limit. passed: the checks that the server passes, but that need a failed one.
+    causes: the checks that have failed by a fact which explains itself, and which no other failure explains.
     """
 
     faults: dict[str, str] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
+    causes: set[str] = field(default_factory=set)
     at_once: int | None = None
 
 
