@@ -280,6 +280,13 @@ def test_no_target_is_judged_beside_other_programs() -> None:
     assert [target["ok"] for target in found["targets"]] == [None, None]
 
 
+@pytest.fixture
+def all_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the rows is the same where wrk is not installed."""
+    monkeypatch.setattr(speed_rows, "find_tool", lambda name: name)
+
+
+@pytest.mark.usefixtures("all_tools")
 @pytest.mark.parametrize("crowd", ["", CROWD])
 def test_ratios_measured_beside_other_programs_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], crowd: str
@@ -366,6 +373,7 @@ def test_a_row_that_has_become_slower_since_the_last_run_is_marked(tmp_path: Pat
 # The plan and the command
 
 
+@pytest.mark.usefixtures("all_tools")
 def test_the_plan_keeps_no_more_connections_open_than_a_server_holds() -> None:
     found, _ = speed_rows.rows_to_fill(
         speed_rows.chosen_servers([]), speed_rows.settings([1024], speed.FILE_ROWS), 32
@@ -410,6 +418,7 @@ def rows_of(*kinds: str, models: Sequence[str] = ()) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.usefixtures("all_tools")
 def test_a_contest_has_its_own_reference_and_the_models_that_were_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -427,6 +436,7 @@ def test_a_contest_has_its_own_reference_and_the_models_that_were_named(
     assert speed.row_texts(rows[0], 1.1)[-1] == "LibCGI, fork"
 
 
+@pytest.mark.usefixtures("all_tools")
 def test_a_floor_stands_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed_rows.Contestant, "why_missing", "")
     found = {note: [name for name in names if name.startswith("floor")]
