@@ -19,7 +19,7 @@ from support.examples import examples
 
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import http_date, parse_date
-from ewe.http.fields import parse_fields
+from ewe.http.fields import parse_fields, parsed_lines
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
 from ewe.http.parser import check_partial_head, parse_request
@@ -1217,3 +1217,11 @@ def test_no_chunk_extension_takes_long() -> None:
         except HTTPError:
             pass
     assert time.process_time() - began < 0.5
+
+
+def test_too_many_field_lines_are_refused_before_they_are_parsed() -> None:
+    """9,000 lines would take 25 ms, and replace all lines of other clients in the cache."""
+    kept = dict(parsed_lines)
+    with pytest.raises(HTTPError, match="max-fields"):
+        parse_fields("".join(f"name-{number}:\r\n" for number in range(9000)), LIMITS)
+    assert parsed_lines == kept
