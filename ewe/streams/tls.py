@@ -176,10 +176,12 @@ class SecureStream(StreamOver):
         Raises Disconnected for bytes that are not TLS, and for more than MAX_SILENT bytes of records without data.
         Data before such bytes is returned first, and the next call raises.
         """
+        data, self.decrypted = self.decrypted, b""
         if self.fault is not None:
+            if data:
+                return data
             raise Disconnected(self.fault)
-        pieces = [self.decrypted] if self.decrypted else []
-        self.decrypted = b""
+        pieces = [data] if data else []
         while True:
             count = len(pieces)
             self.silent_bytes += self.feed()

@@ -437,13 +437,16 @@ def spoiled(record: bytes) -> bytes:
     return record[:-1] + bytes([record[-1] ^ 1])
 
 
-def test_a_fault_behind_data_is_not_forgotten(authority: Authority) -> None:
+@pytest.mark.parametrize("is_tunnel", [False, True])
+def test_a_fault_behind_data_is_not_forgotten(authority: Authority, is_tunnel: bool) -> None:
     """Half a head and a bad record, in one segment: the worker must not wait for the rest of the head."""
     stream, below = stream_and_client(authority)
     below.client_side.write(b"GET / HT")
     first = below.outgoing.read()
     below.client_side.write(b"TP/1.1")
     stream.keep_encrypted(first + spoiled(below.outgoing.read()))
+    if is_tunnel:
+        assert run(stream.either(0, 5))
     assert run(stream.receive()) == b"GET / HT"
     for _ in range(2):
         with pytest.raises(Disconnected):

@@ -176,8 +176,8 @@ class Grading:
 
         A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
         failed is "not judged" if one on which it rests has failed, too (dependencies.py). If the server passes that
-        one, and the points are lost to a need alone, it explains no failure. No other check
-        explains a data race that a race detector has seen: the race is the cause. item: None for the speed.
+        one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
+        that a race detector has seen: the race is the cause. item: None for the speed.
         """
         if item is not None and verdict.status == FAILED and verdict.name not in self.findings.causes:
             reasons = rests_on(verdict.name)
