@@ -133,7 +133,7 @@ class SecureStream(StreamOver):
         self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
         self.decrypted = b""  # by either(), for the next receive()
-        self.fault: str | None = None  # of a record behind data that was returned; "": OpenSSL gave no reason
+        self.fault: str | None = None  # OpenSSL's reason, "" without one; None: no bad record
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
@@ -312,10 +312,11 @@ class SecureStream(StreamOver):
         self.below.reset_at_close()
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        """Wait until data of the client has been decrypted, or the client or the upstream is ready; see Stream.
+        """Return True once the client has sent data or ended its side, False once the upstream can be read.
 
-        A part of a record, and a record without data, do not end the wait: a receive() would wait for the rest of
-        it, and meanwhile nothing would read from the upstream. Raises Timeout after `seconds`, Disconnected.
+        A part of a record, and a record without data, do not end the wait: receive() would wait for more bytes of
+        the client, and nothing would read from the upstream meanwhile.
+        Raises Timeout after `seconds`, Disconnected.
         """
         ends = time.monotonic() + seconds
         self.decrypted = self.decrypt()

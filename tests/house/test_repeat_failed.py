@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent.parent / "support" / "repeat_failed.py"
 TESTS = """
-import os, pathlib, pytest
+import pathlib, pytest
 
 @pytest.mark.parametrize("number", range({often}))
 def test_fails_once(number):

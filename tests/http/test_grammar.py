@@ -1220,7 +1220,7 @@ def test_no_chunk_extension_takes_long() -> None:
 
 
 def test_too_many_field_lines_are_refused_before_they_are_parsed() -> None:
-    """9,000 lines would take 25 ms, and replace all lines of other clients in the cache."""
+    """9,000 lines would block an event loop, and replace the lines of other clients in the cache."""
     kept = dict(parsed_lines)
     with pytest.raises(HTTPError, match="max-fields"):
         parse_fields("".join(f"name-{number}:\r\n" for number in range(9000)), LIMITS)

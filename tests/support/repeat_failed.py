@@ -5,9 +5,10 @@
 Seven tests at a time on two cores can be slower than a test allows for, on a day when the machine is busy. Most
 faults of ewe let a test fail alone, too. The run fails if a test fails both times, or if more than MAX_REPEATED
 fail. The last lines name the tests that failed once: each of them depends on the time that other work takes, or
-has found a race in ewe. It is to be mended.
+has found a race in ewe. Mend them.
 
-CPython's own tests do the same (`python -m test --rerun`). `make test` does not, and .ci/run does.
+CPython's own tests do the same (`python -m test --rerun`). The Makefile uses this file if EWE_TEST_COMPLETE is
+set, as in .ci/run.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ def test_two_hundred_slow_handshakes_hold_nobody_up(pair: Pair) -> None:
         held = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(200)]
         for sock in held:
             sock.sendall(b"\x16")
-        assert max(seconds_of(lambda: pair.near.ask(hello)) for _ in range(10)) < HANDSHAKE_S
+        assert max(seconds_of(lambda: pair.near.ask(hello)) for _ in range(10)) < 2
         began = time.monotonic()
         for sock in held:
             assert sock.recv(100) == b""
