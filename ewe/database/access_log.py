@@ -28,7 +28,7 @@ SCHEMA = """
     CREATE TABLE log (address TEXT NOT NULL, user TEXT NOT NULL, at TEXT NOT NULL, request TEXT NOT NULL,
         status INTEGER NOT NULL, bytes INTEGER NOT NULL, referrer TEXT NOT NULL, agent TEXT NOT NULL)
 """
-GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file (RFC 1952 section 2.3.1)
 # The common log format, and the additional fields of the combined format; before it, the virtual host of Apache's
 # vhost_combined. A quote within a field is escaped by a backslash (Apache, ewe), or as \x22 (nginx). The user's
 # name is logged as the client sent it, with spaces. The pattern of the date therefore decides where the name ends.

@@ -14,7 +14,7 @@ from ewe.database.protocol import (
     encode_request,
 )
 
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 64 * 1024  # bytes that one call reads at most
 
 
 class Client:

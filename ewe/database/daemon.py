@@ -5,13 +5,14 @@
                             ▲                  │ sends the result to the gateway itself
                             └── socket: done ──┘
 
-A worker runs in another process (daemons.py, worker.py). The daemon kills that process if a statement cannot be
-ended otherwise. The connections to gateways may be sockets, pipes or message queues (lines.py); this file
-treats all alike.
+The daemon consists of several processes. This file is the regulating process, which gateways connect to. The
+workers are in statement processes (statement_processes.py, worker.py). The regulating process kills a statement
+process if a statement cannot be ended otherwise. The connections to gateways may be sockets, pipes or message
+queues (acceptors.py); this file treats all alike.
 
-This process has one thread, and it never waits for a database. It accepts connections, reads requests, checks the
-rights of each gateway, and gives each request to a worker. A request waits in one queue for all databases, first
-come, first served: no gateway waits longer than those that came before it, however often others ask.
+The regulating process has one thread, and it never waits for a database. It accepts connections, reads requests,
+checks the rights of each gateway, and gives each request to a worker. All requests wait in one queue for all
+databases, first come, first served: a gateway that asks often cannot overtake one that asked before it.
 
 The kernel, not the peer, says which account asks: on a Unix socket, the user id of the process that connected
 (SO_PEERCRED). If the permissions of the socket decided instead, every student's script could use every database.
@@ -33,10 +34,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ewe.database.daemons import REOPEN_LOG, DaemonProcess, RemoteWorker
+from ewe.database.acceptors import Acceptor, GatewayConnection, account_name, open_acceptors
 from ewe.database.drivers import DRIVERS
-from ewe.database.gateways import REQUEST_TIMEOUT_S, Complaints, Gateway, Gateways
-from ewe.database.lines import Acceptor, GatewayConnection, account_name, open_acceptors
+from ewe.database.gateways import REQUEST_TIMEOUT_S, Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -45,15 +45,18 @@ from ewe.database.protocol import (
     decode_request,
     encode_response,
 )
-from ewe.database.settings import MAX_QUOTED_CHARS, DatabaseSettings, Settings, unknown_database
+from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
+from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
 
-DEADLINE_CHECK_S = 0.1  # between two checks of the deadlines
-MIN_LIFE_S = 1.0  # a daemon process that ends younger than this is started again only after so long
-WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals
-GRACE_S = 10.0  # the time that running requests have when the daemon is asked to stop
+DEADLINE_CHECK_S = 0.1  # seconds between two checks of the deadlines
+# A statement process that ends within so many seconds is replaced only after as many seconds: a process that always
+# fails at its start must not use all of the processor
+MIN_LIFE_S = 1.0
+WAKEUP_BYTES = 4096  # bytes that one read takes out of the pipe for signals
+GRACE_S = 10.0  # seconds that running requests have when the daemon is asked to stop
 
 
 class QueuedJob:
@@ -80,14 +83,14 @@ class Daemon:
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.acceptors_by_descriptor = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
         self.gateways = Gateways()
-        self.complaints = Complaints()
-        self.dropped_connections: list[GatewayConnection] = []
+        self.log_rate_limit = LogRateLimit()
+        self.dropped_connections: list[GatewayConnection] = []  # until close_dropped()
         self.queue: deque[QueuedJob] = deque()
-        self.running: dict[RemoteWorker, Gateway] = {}
+        self.running: dict[RemoteWorker, Gateway] = {}  # the gateway whose request a worker runs
         self.idle_workers: list[RemoteWorker] = []  # the one that was idle longest comes first
         self.workers: list[RemoteWorker] = []
         self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
-        self.daemons: dict[int, DaemonProcess] = {}  # by descriptor
+        self.processes: dict[int, StatementProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
         self.pending_starts: deque[tuple[float, int]] = deque()
         self.ended_jobs = 0
@@ -130,9 +133,9 @@ class Daemon:
             os.read(self.wakeup_reader, WAKEUP_BYTES)
         elif descriptor in self.acceptors_by_descriptor:
             self.accept(self.acceptors_by_descriptor[descriptor])
-        elif descriptor in self.daemons:
-            if not self.read_reports(self.daemons[descriptor]):  # the process has ended
-                self.replace_daemon(self.daemons[descriptor])
+        elif descriptor in self.processes:
+            if not self.read_reports(self.processes[descriptor]):  # the process has ended
+                self.replace_process(self.processes[descriptor])
         elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
             # Its request may be answered already: then the event belongs to its next request
             if gateway.is_busy and self.finished_workers:
@@ -158,10 +161,11 @@ class Daemon:
                 elif not gateway.is_busy:
                     self.receive(gateway)
                 # The connection keeps a busy gateway's bytes until the request is answered, up to a limit
-                elif connection.is_overfull():
+                elif connection.must_be_dropped():
                     self.gateway_left(gateway)
         except OSError as reason:
-            # No descriptor is left. epoll would report the connection again at once: ignore it for a moment
+            # No descriptor is left. epoll would report the waiting connection again at once, and the loop would
+            # spin. Watch for no connections until listen_again_at
             self.log.write(
                 "error", f"cannot accept: {reason.strerror}; trying again in {DEADLINE_CHECK_S:g} s"
             )
@@ -199,8 +203,8 @@ class Daemon:
             self.drop(gateway)
 
     def log_fault(self, gateway: Gateway, message: str) -> None:
-        """Log a peer's fault, unless its account has had enough lines (Complaints)."""
-        if line := self.complaints.line_to_log(gateway.uid, f"{gateway.peer_name}: {message}"):
+        """Log a peer's fault, unless its account has had enough lines (LogRateLimit)."""
+        if line := self.log_rate_limit.line_to_log(gateway.uid, f"{gateway.peer_name}: {message}"):
             self.log.write("warning", line)
 
     def watch_listeners(self, events: int) -> None:
@@ -269,7 +273,7 @@ class Daemon:
         self.queue.append(QueuedJob(gateway, job))
 
     def watch_only_for_end(self, gateway: Gateway) -> None:
-        """Make epoll report only the end of a busy gateway, once. Its next bytes stay in its connection."""
+        """Make epoll report only the disconnection of a busy gateway, once. The connection keeps its next bytes."""
         if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return  # the gateway waited in the queue, and was dropped
         events = select.EPOLLONESHOT if gateway.has_left else gateway.connection.busy_events
@@ -288,16 +292,17 @@ class Daemon:
                 if database_settings is None
                 else "it may not use this database"
             )
-            self.log_fault(gateway, f"{request.database[:MAX_QUOTED_CHARS]!r}: {reason}")
+            self.log_fault(gateway, f"{request.database[:MAX_QUOTED_NAME_CHARS]!r}: {reason}")
             raise DatabaseError(
                 "FORBIDDEN",
-                f"{gateway.peer_name} may not use a database {request.database[:MAX_QUOTED_CHARS]!r}",
+                f"{gateway.peer_name} may not use a database {request.database[:MAX_QUOTED_NAME_CHARS]!r}",
             )
         user = ""
         if database_settings.per_user:
             if gateway.uid is None:
                 raise DatabaseError(
-                    "FORBIDDEN", f"{request.database[:MAX_QUOTED_CHARS]!r} is not used through TCP (per-user)"
+                    "FORBIDDEN",
+                    f"{request.database[:MAX_QUOTED_NAME_CHARS]!r} is not used through TCP (per-user)",
                 )
             user = account_name(gateway.uid)
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
@@ -367,23 +372,23 @@ class Daemon:
             database = queued.job.database
             worker = min(
                 self.idle_workers,
-                key=lambda idle: (idle.daemon.running, idle.database != database, idle.database is not None),
+                key=lambda idle: (idle.process.running, idle.database != database, idle.database is not None),
             )
             self.idle_workers.remove(worker)
             self.running[worker] = queued.gateway
             worker.start(queued.job)
 
     def note_finished(self, worker: RemoteWorker) -> None:
-        """Note that a worker is free."""
+        """Note that a worker has reported the end of its job."""
         self.finished_workers.append(worker)
 
     def collect_finished(self) -> None:
-        """Take back the workers that have finished, and adjust the number of processes to the settings."""
+        """Call take_back_workers(), and adjust the number of statement processes to the settings."""
         self.take_back_workers()
         self.adjust_processes()
 
     def take_back_workers(self) -> None:
-        """Take back the workers that have finished, and read from their gateways again."""
+        """Make the workers that have finished idle again, and read the next requests of their gateways."""
         while self.finished_workers:
             worker = self.finished_workers.popleft()
             gateway = self.running.pop(worker)
@@ -391,7 +396,7 @@ class Daemon:
             self.ended_jobs += 1
             # The worker that was idle longest stands first; its connection is replaced first
             self.idle_workers.append(worker)
-            if worker.connection_lost or gateway.has_left:
+            if worker.gateway_lost or gateway.has_left:
                 self.drop(gateway)
                 continue
             self.await_request(gateway)
@@ -434,7 +439,7 @@ class Daemon:
             if now < start_at:
                 break
             self.pending_starts.popleft()
-            self.start_daemon(connections)
+            self.start_process(connections)
 
     # Signals, status
 
@@ -455,8 +460,8 @@ class Daemon:
         """Open the log again after it was renamed; if that fails, the old file stays in use."""
         try:
             self.log.file.open()
-            for daemon in self.daemons.values():
-                daemon.send_order(REOPEN_LOG)
+            for process in self.processes.values():
+                process.send_order(REOPEN_LOG)
         except OSError as reason:
             self.log.write(
                 "error", f"cannot write {self.log.file.path}: {reason.strerror}; the old file stays in use"
@@ -469,7 +474,7 @@ class Daemon:
         except ValueError as error:
             self.log.write("error", f"the settings cannot be used, the old ones stay: {error}")
             return
-        # Each of these processes was started with its part of the connections
+        # With `daemons`, each statement process was started with its part of the connections
         shares_connections = settings.daemons or self.settings.daemons
         for name in (
             "listen",
@@ -487,70 +492,75 @@ class Daemon:
         self.log.write("info", "the settings were read again")
 
     def adjust_processes(self) -> None:
-        """Start or end daemon processes as the settings demand. A process that runs a statement ends after it."""
+        """Start or end statement processes as the settings demand. A process ends only while it is idle."""
         daemons, connections = self.settings.daemons, self.settings.connections
         if daemons:
-            if not self.daemons and not self.pending_starts:
+            if not self.processes and not self.pending_starts:
                 for number in range(daemons):
                     # The parts differ by 1 at most, and their sum is `connections`
-                    self.start_daemon((connections + number) // daemons)
+                    self.start_process((connections + number) // daemons)
             return
-        while len(self.daemons) + len(self.pending_starts) < connections:
-            self.start_daemon(1)
-        while len(self.daemons) + len(self.pending_starts) > connections and self.idle_workers:
-            self.end_process(self.idle_workers[0].daemon)
+        while len(self.processes) + len(self.pending_starts) < connections:
+            self.start_process(1)
+        while len(self.processes) + len(self.pending_starts) > connections and self.idle_workers:
+            self.end_process(self.idle_workers[0].process)
 
-    def start_daemon(self, connections: int) -> None:
-        """Start a process with so many connections; try again later if the system cannot make a process."""
+    def start_process(self, connections: int) -> None:
+        """Start a statement process with `connections` workers. If the system cannot make one, try again later."""
         try:
-            daemon = DaemonProcess(
+            process = StatementProcess(
                 self.log, connections, self.settings.memory, self.note_finished, self.worker
             )
         except OSError as reason:
             self.log.write(
-                "error", f"cannot start a daemon: {reason.strerror}; trying again in {MIN_LIFE_S:g} s"
+                "error",
+                f"cannot start a statement process: {reason.strerror}; trying again in {MIN_LIFE_S:g} s",
             )
             self.pending_starts.append((time.monotonic() + MIN_LIFE_S, connections))
             return
-        self.daemons[daemon.fileno()] = daemon
-        self.epoll.register(daemon.fileno(), select.EPOLLIN)
-        self.workers += daemon.workers
-        self.idle_workers += daemon.workers
+        self.processes[process.fileno()] = process
+        self.epoll.register(process.fileno(), select.EPOLLIN)
+        self.workers += process.workers
+        self.idle_workers += process.workers
 
-    def read_reports(self, daemon: DaemonProcess) -> bool:
+    def read_reports(self, process: StatementProcess) -> bool:
         """Read a process's reports; return False at its end."""
         try:
-            daemon.read()
+            process.read()
         except EOFError:
             return False
         return True
 
-    def replace_daemon(self, daemon: DaemonProcess) -> None:
-        """Replace a process that has ended: answer or close the gateways that it served, and start another."""
+    def replace_process(self, process: StatementProcess) -> None:
+        """Replace a statement process that has ended: report the loss to the gateways that it served."""
         self.take_back_workers()
-        lost = [(worker, self.running.pop(worker)) for worker in daemon.workers if worker.job is not None]
-        is_young = time.monotonic() - daemon.started_at < MIN_LIFE_S
+        lost = [(worker, self.running.pop(worker)) for worker in process.workers if worker.job is not None]
+        is_young = time.monotonic() - process.started_at < MIN_LIFE_S
         self.pending_starts.append(
-            (time.monotonic() + (MIN_LIFE_S if is_young else 0.0), len(daemon.workers))
+            (time.monotonic() + (MIN_LIFE_S if is_young else 0.0), len(process.workers))
         )
-        self.end_process(daemon)
+        self.end_process(process)
         event = (
-            "was killed, since a statement did not end" if daemon.stuck_worker is not None else "has ended"
+            "was killed, since a statement did not end" if process.stuck_worker is not None else "has ended"
         )
-        self.log.write("error", f"a daemon (pid {daemon.pid}) {event}; starting another")
+        self.log.write("error", f"a statement process (pid {process.pid}) {event}; starting another")
         for worker, gateway in lost:
             self.report_loss(gateway, worker)
 
-    def end_process(self, daemon: DaemonProcess) -> None:
+    def end_process(self, process: StatementProcess) -> None:
         """End a process whose workers are idle or lost, and forget it and its workers."""
-        self.epoll.unregister(daemon.fileno())
-        del self.daemons[daemon.fileno()]
-        daemon.close()
-        self.workers = [worker for worker in self.workers if worker.daemon is not daemon]
-        self.idle_workers = [worker for worker in self.idle_workers if worker.daemon is not daemon]
+        self.epoll.unregister(process.fileno())
+        del self.processes[process.fileno()]
+        process.close()
+        self.workers = [worker for worker in self.workers if worker.process is not process]
+        self.idle_workers = [worker for worker in self.idle_workers if worker.process is not process]
 
     def report_loss(self, gateway: Gateway, worker: RemoteWorker) -> None:
-        """Tell a gateway that the process of its statement has ended; within an answer, close the connection."""
+        """Tell a gateway that the process of its statement has ended.
+
+        If the process ended while it sent a part of the answer, close the connection: an error would be read as the
+        rest of that part.
+        """
         gateway.is_busy = False
         if gateway.has_left or not worker.error_flag.is_allowed():
             self.drop(gateway)
@@ -573,12 +583,12 @@ class Daemon:
             return ServerResponse(b"", more=False, error=error)
         processes = [
             {
-                "pid": daemon.pid,
-                "running": daemon.running,
-                "served": daemon.ended_jobs,
-                "connections": connected_databases(daemon.workers),
+                "pid": process.pid,
+                "running": process.running,
+                "served": process.ended_jobs,
+                "connections": connected_databases(process.workers),
             }
-            for daemon in self.daemons.values()
+            for process in self.processes.values()
         ]
         summary = {
             "pid": os.getpid(),
@@ -606,12 +616,12 @@ class Daemon:
         self.close_dropped()
         for acceptor in self.acceptors:
             acceptor.close()
-        for daemon in self.daemons.values():
-            daemon.close()
+        for process in self.processes.values():
+            process.close()
 
 
 def preload(databases: Iterable[DatabaseSettings]) -> None:
-    """Load the drivers once, before the processes are forked. Each request reports a driver that is missing."""
+    """Load the drivers once, before the statement processes are forked. Each request reports a missing driver."""
     for driver in {database_settings.driver for database_settings in databases}:
         try:
             load(DRIVERS[driver])

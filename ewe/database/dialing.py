@@ -1,6 +1,6 @@
 """The gateway's side of the transports: for each kind of address, an object that Client uses like a socket.
 
-See transports.py.
+transports.py explains the four transports.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def connect_unix(sock: socket.socket, path: str, timeout_s: float) -> None:
 
 
 class PipeToDaemon:
-    """Two named pipes."""
+    """Two named pipes: requests go through one, replies come through the other."""
 
     def __init__(self, directory: str, timeout_s: float) -> None:
         """Make two pipes in the daemon's directory, and announce them (transports.py). Raises OSError."""
@@ -137,8 +137,8 @@ class QueueToDaemon:
     """The daemon's queue for requests, and a queue of this gateway for replies.
 
     The name of the queue for replies is removed as soon as the daemon has opened it. secret: begins each reply,
-    which proves that the daemon has written it. token: begins each message to the daemon, which knows the
-    gateway by it; b"" until the daemon has given it.
+    which proves that the daemon has written it. token: begins each message to the daemon, and identifies this
+    gateway; b"" until the daemon has sent it.
     """
 
     def __init__(self, name: str, timeout_s: float) -> None:
@@ -207,7 +207,7 @@ class QueueToDaemon:
         return data
 
     def wait_for_message(self, deadline: float) -> None:
-        """Wait for a message, for a short time: the caller tries again until `deadline`.
+        """Wait for a message, at most DAEMON_CHECK_S. The caller tries again until `deadline` (time.monotonic()).
 
         Raises TimeoutError after `deadline`; ConnectionError if the daemon has ended.
         """

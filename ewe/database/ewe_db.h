@@ -64,16 +64,17 @@
 typedef struct ewe_db {
     char address[256], key[256];
     int sock;               /* -1: not connected */
-    int timeout_ms, status;
+    int timeout_ms;
+    int status;             /* the HTTP status for the last error; 200 after a success */
     int more_frames;        /* the next frame of a result is still to come */
     int first_piece_unread; /* the first piece was received by ewe_db_ask(), and ewe_db_read() has not returned it */
-    int no_memory;
-    long long rows;
+    int no_memory;          /* a parameter of the next request did not fit */
+    long long rows;         /* limits of the next request: ewe_db_limits() */
     double seconds;
-    char *parameters;      /* the fields P of the next request */
+    char *parameters;       /* the fields P of the next request */
     size_t parameters_length;
-    char *frame;           /* the last frame that came */
-    const char *piece;     /* its ResponseFragment */
+    char *frame;            /* the last frame that came */
+    const char *piece;      /* its ResponseFragment */
     size_t piece_length;
     char error[512];
 } ewe_db;
@@ -96,6 +97,7 @@ EWE_DB_FUNCTION ewe_db *ewe_db_new(const char *address)
     return db;
 }
 
+/* Close the connection. The next question makes a new one. */
 EWE_DB_FUNCTION void ewe_db_close(ewe_db *db)
 {
     if (db != NULL && db->sock >= 0)
@@ -106,6 +108,7 @@ EWE_DB_FUNCTION void ewe_db_close(ewe_db *db)
     }
 }
 
+/* Close the connection, and free the client. */
 EWE_DB_FUNCTION void ewe_db_free(ewe_db *db)
 {
     if (db == NULL)
@@ -161,6 +164,7 @@ EWE_DB_FUNCTION int ewe_db_fail(ewe_db *db, int status, const char *format, ...)
     return -1;
 }
 
+/* Write a number at `at`, in 4 bytes, the highest first; return the position after it. */
 EWE_DB_FUNCTION char *ewe_db_put_number(char *at, size_t number)
 {
     for (int shift = 24; shift >= 0; shift -= 8)
@@ -168,6 +172,7 @@ EWE_DB_FUNCTION char *ewe_db_put_number(char *at, size_t number)
     return at;
 }
 
+/* Write a field at `at`: letter, length, content; return the position after it. */
 EWE_DB_FUNCTION char *ewe_db_put_field(char *at, char letter, const char *content, size_t length)
 {
     *at++ = letter;
@@ -177,6 +182,7 @@ EWE_DB_FUNCTION char *ewe_db_put_field(char *at, char letter, const char *conten
     return at + length;
 }
 
+/* Add a parameter: a field P with the name, NUL, the letter of the type, and the value. */
 EWE_DB_FUNCTION void ewe_db_bind(ewe_db *db, const char *name, char type, const void *value, size_t length)
 {
     size_t named = name == NULL ? 0 : strlen(name), content;
@@ -254,12 +260,13 @@ EWE_DB_FUNCTION long long ewe_db_now_ms(void)
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Wait for an event of the socket, until `by`; 0: it has come. A signal does not end the wait: LibCGI sends some. */
-EWE_DB_FUNCTION int ewe_db_wait(ewe_db *db, short events, long long by)
+/* Wait for an event of the socket; 0: it has come, -1: deadline_ms (of ewe_db_now_ms()) has passed. A signal does not
+   end the wait, because LibCGI uses signals. */
+EWE_DB_FUNCTION int ewe_db_wait(ewe_db *db, short events, long long deadline_ms)
 {
     for (;;) {
         struct pollfd one = {db->sock, events, 0};
-        long long left = by - ewe_db_now_ms();
+        long long left = deadline_ms - ewe_db_now_ms();
         int found = poll(&one, 1, left > 0 ? (int)left : 0);
         if (found > 0)
             return 0;
@@ -273,7 +280,7 @@ EWE_DB_FUNCTION int ewe_db_wait(ewe_db *db, short events, long long by)
 /* Connect a new socket to an address; 0: connected. */
 EWE_DB_FUNCTION int ewe_db_connect_to(ewe_db *db, int family, const struct sockaddr *address, socklen_t length)
 {
-    long long by = ewe_db_now_ms() + db->timeout_ms;
+    long long deadline_ms = ewe_db_now_ms() + db->timeout_ms;
     int error = 0, on = 1;
     socklen_t size = sizeof error;
 
@@ -284,15 +291,15 @@ EWE_DB_FUNCTION int ewe_db_connect_to(ewe_db *db, int family, const struct socka
         setsockopt(db->sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     while (connect(db->sock, address, length) != 0) {
         if (errno == EAGAIN) { /* the Unix socket's backlog is full: the kernel does not report when it has room */
-            struct timespec pause = {0, 2000000};
-            if (ewe_db_now_ms() >= by)
+            struct timespec pause = {0, 2000000}; /* 2 ms */
+            if (ewe_db_now_ms() >= deadline_ms)
                 return ewe_db_fail(db, 503, "%s: the daemon does not take more connections", db->address);
             nanosleep(&pause, NULL);
             continue;
         }
         if (errno != EINPROGRESS && errno != EINTR && errno != EALREADY)
             return ewe_db_fail(db, 503, "%s: %s", db->address, strerror(errno));
-        if (ewe_db_wait(db, POLLOUT, by) != 0)
+        if (ewe_db_wait(db, POLLOUT, deadline_ms) != 0)
             return -1;
         if (getsockopt(db->sock, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
             return ewe_db_fail(db, 503, "%s: %s", db->address, strerror(error));
@@ -352,9 +359,10 @@ EWE_DB_FUNCTION int ewe_db_connect(ewe_db *db)
     return problem;
 }
 
+/* Send all bytes; 0: done, -1: an error. */
 EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
 {
-    long long by = ewe_db_now_ms() + db->timeout_ms;
+    long long deadline_ms = ewe_db_now_ms() + db->timeout_ms;
 
     while (length > 0) {
         ssize_t done = send(db->sock, data, length, MSG_NOSIGNAL);
@@ -362,7 +370,7 @@ EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
             data += done;
             length -= (size_t)done;
         } else if (errno == EAGAIN) {
-            if (ewe_db_wait(db, POLLOUT, by) != 0)
+            if (ewe_db_wait(db, POLLOUT, deadline_ms) != 0)
                 return -1;
         } else if (errno != EINTR) {
             return ewe_db_fail(db, 503, "%s: the daemon has closed the connection (%s)", db->address, strerror(errno));
@@ -371,7 +379,8 @@ EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
     return 0;
 }
 
-EWE_DB_FUNCTION int ewe_db_receive(ewe_db *db, char *room, size_t length, long long by)
+/* Receive exactly `length` bytes; 0: done, -1: an error. */
+EWE_DB_FUNCTION int ewe_db_receive(ewe_db *db, char *room, size_t length, long long deadline_ms)
 {
     while (length > 0) {
         ssize_t done = recv(db->sock, room, length, 0);
@@ -381,7 +390,7 @@ EWE_DB_FUNCTION int ewe_db_receive(ewe_db *db, char *room, size_t length, long l
         } else if (done == 0) {
             return ewe_db_fail(db, 503, "%s: the daemon has closed the connection", db->address);
         } else if (errno == EAGAIN) {
-            if (ewe_db_wait(db, POLLIN, by) != 0)
+            if (ewe_db_wait(db, POLLIN, deadline_ms) != 0)
                 return -1;
         } else if (errno != EINTR) {
             return ewe_db_fail(db, 503, "%s: %s", db->address, strerror(errno));
@@ -390,6 +399,7 @@ EWE_DB_FUNCTION int ewe_db_receive(ewe_db *db, char *room, size_t length, long l
     return 0;
 }
 
+/* Return the number of 4 bytes at `at`. */
 EWE_DB_FUNCTION size_t ewe_db_number_at(const char *at)
 {
     const unsigned char *byte = (const unsigned char *)at;
@@ -399,6 +409,7 @@ EWE_DB_FUNCTION size_t ewe_db_number_at(const char *at)
 
 /* ---- the answer ---- */
 
+/* Return whether a field's content is this word. */
 EWE_DB_FUNCTION int ewe_db_is(const char *content, size_t length, const char *word)
 {
     return content != NULL && length == strlen(word) && memcmp(content, word, length) == 0;
@@ -430,22 +441,23 @@ EWE_DB_FUNCTION int ewe_db_refused(ewe_db *db, const char *content, size_t lengt
 /* Receive the next ServerResponse; 0: db->piece is its part of the result. */
 EWE_DB_FUNCTION int ewe_db_next(ewe_db *db)
 {
-    long long by = ewe_db_now_ms() + db->timeout_ms;
+    long long deadline_ms = ewe_db_now_ms() + db->timeout_ms;
+    /* of the fields R (ResponseFragment), C (ContinueFlow) and E (error) */
     const char *field[3] = {NULL, NULL, NULL}, *letters = "RCE", *which, *at, *end;
     size_t length[3] = {0, 0, 0}, size;
     char head[4];
     int more;
 
-    if (ewe_db_receive(db, head, sizeof head, by) != 0)
+    if (ewe_db_receive(db, head, sizeof head, deadline_ms) != 0)
         return -1;
     size = ewe_db_number_at(head);
     if (size > EWE_DB_MAX_FRAME)
-        return ewe_db_fail(db, 500, "%s: a message of %zu bytes, which is no daemon's", db->address, size);
+        return ewe_db_fail(db, 500, "%s: a message of %zu bytes, which no daemon sends", db->address, size);
     free(db->frame);
     db->frame = (char *)malloc(size + 1);
     if (db->frame == NULL)
         return ewe_db_fail(db, 500, "no memory for a message of %zu bytes", size);
-    if (ewe_db_receive(db, db->frame, size, by) != 0)
+    if (ewe_db_receive(db, db->frame, size, deadline_ms) != 0)
         return -1;
     end = db->frame + size;
     for (at = db->frame; at < end; at += size) {
@@ -480,16 +492,18 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
 
     if (db == NULL)
         return -1;
+    /* the fields I (process id), N (rows) and T (seconds) as texts; the length 0: no such field */
     number[0] = (size_t)snprintf(digits[0], sizeof digits[0], "%ld", (long)getpid());
     number[1] = db->rows > 0 ? (size_t)snprintf(digits[1], sizeof digits[1], "%lld", db->rows) : 0;
     number[2] = db->seconds > 0 ? (size_t)snprintf(digits[2], sizeof digits[2], "%lld.%06d", (long long)db->seconds,
                                                    (int)(1e6 * (db->seconds - (double)(long long)db->seconds))) : 0;
+    /* 35: a letter and a length (5 bytes) for each of the fields D K S L I N T */
     content = 35 + strlen(database) + strlen(statement) + strlen(layout) + strlen(db->key) + number[0] + number[1]
               + number[2] + db->parameters_length;
     message = db->no_memory || content > EWE_DB_MAX_FRAME ? NULL : (char *)malloc(4 + content);
     if (message != NULL) {
         at = ewe_db_put_field(message + 4, 'D', database, strlen(database));
-        if (db->key[0] != '\0') /* before all long fields: see ewe/database/gateways.py */
+        if (db->key[0] != '\0') /* before the long fields: see protocol.py */
             at = ewe_db_put_field(at, 'K', db->key, strlen(db->key));
         at = ewe_db_put_field(at, 'S', statement, strlen(statement));
         at = ewe_db_put_field(at, 'L', layout, strlen(layout));

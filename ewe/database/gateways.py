@@ -1,13 +1,13 @@
 """The gateways of the daemon: the state of each connection, and the limits for all connections together.
 
-Every account of the machine can reach the daemon's socket, and on TCP every program that reaches the port. A peer
-that has not shown its right to ask may use only limited resources. An account with that right may not take all
-resources from the others:
+Every account of the machine can connect to the daemon's Unix socket, and every program that reaches the port can
+connect over TCP. A peer that has not shown its right to ask may use only limited resources. An account with that
+right must not take all resources from the others:
 
     an account that may use no database     gets an error and is closed when it connects: the kernel tells its uid
     a peer on TCP without a right key       MAX_UNPROVEN_BYTES of a request, and REQUEST_TIMEOUT_S
     a request that has begun                must be complete within REQUEST_TIMEOUT_S
-    the bytes of all requests together      MAX_UNANSWERED_BYTES; the largest account loses its longest one
+    the bytes of all requests together      MAX_UNANSWERED_BYTES; the account with the most loses its longest
     connections                             max_gateways(); the account with the most connections loses one
 
 The last two limits are not numbers for each account: a single account may use all resources, and a later one still
@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Container, Iterator
 
 from ewe.bounded import BoundedDict
-from ewe.database.lines import Acceptor, GatewayConnection
+from ewe.database.acceptors import Acceptor, GatewayConnection
 from ewe.database.protocol import FrameDecoder, ProtocolError, database_and_key
 from ewe.database.settings import DatabaseSettings, Settings
 
-# In which a request that has begun must be complete, and a peer on TCP must have sent a right key
+# Seconds after which a request that has begun must be complete, and a peer on TCP must have sent a right key
 REQUEST_TIMEOUT_S = 10.0
 MAX_UNPROVEN_BYTES = 4096  # bytes of a request on TCP that the daemon reads before it has checked the key
 MAX_UNANSWERED_BYTES = 64 << 20  # bytes of requests that are not answered yet, of all gateways together
@@ -41,12 +41,12 @@ class Gateway:
 
     is_busy: its request waits or runs. is_muted: epoll does not report its bytes meanwhile. has_left: its
     connection cannot be used any more. is_authenticated: its account is known, or it has given a right key.
-    request_bytes: of the request that waits or runs. unanswered_bytes: of all its requests that wait or run.
-    last_received_at: when it last sent something.
+    request_bytes: the size of the request that waits or runs. unanswered_bytes: the sum of request_bytes and the
+    bytes received after it. last_received_at: when it last sent bytes (time.monotonic()).
     """
 
     def __init__(self, connection: GatewayConnection, acceptor: Acceptor) -> None:
-        """acceptor: the address at which the connection has begun."""
+        """acceptor: accepted the connection."""
         self.connection = connection
         self.acceptor = acceptor
         self.decoder = FrameDecoder()
@@ -101,14 +101,14 @@ class Gateway:
 
 
 class Gateways:
-    """All connections, by descriptor, and the bounds of them."""
+    """All connections, by descriptor, and their limits."""
 
     def __init__(self) -> None:
         """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
         self.unanswered_bytes = 0
-        # Gateway with an incomplete request, or without a proof of its account -> the monotonic time at which that
-        # began; the oldest first
+        # A gateway with an incomplete request, or without a proof of its account -> the monotonic time since when;
+        # the oldest first
         self.incomplete_since: dict[Gateway, float] = {}
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Gateways:
         return True
 
     def update(self, gateway: Gateway) -> None:
-        """Update the bytes of a connection, and note whether one of its requests has begun and is incomplete."""
+        """Update unanswered_bytes and incomplete_since for a connection."""
         if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return
         unanswered_bytes = len(gateway.decoder.data) + gateway.request_bytes
@@ -142,7 +142,7 @@ class Gateways:
             self.incomplete_since.pop(gateway, None)
 
     def overdue_gateways(self, now: float) -> Iterator[Gateway]:
-        """Yield the connections whose request is late; the caller must remove each."""
+        """Yield the gateways whose request is incomplete after REQUEST_TIMEOUT_S; the caller must remove each."""
         while self.incomplete_since:
             gateway, began_at = next(iter(self.incomplete_since.items()))
             if now - began_at < REQUEST_TIMEOUT_S:
@@ -158,14 +158,17 @@ class Gateways:
             oldest = min(
                 self.gateways_of(account), key=lambda gateway: (gateway.is_busy, gateway.last_received_at)
             )
-            yield oldest, f"{count} of {limit} connections are its"
+            yield oldest, f"its account has {count} of the {limit} connections"
         while self.unanswered_bytes > MAX_UNANSWERED_BYTES:
             sums: Counter[tuple[int | None, bool]] = Counter()
             for gateway in self.by_descriptor.values():
                 sums[gateway.account] += gateway.unanswered_bytes
             [(account, total)] = sums.most_common(1)
             largest = max(self.gateways_of(account), key=lambda gateway: gateway.unanswered_bytes)
-            yield largest, f"its requests hold {total >> 20} MB of {MAX_UNANSWERED_BYTES >> 20}"
+            yield (
+                largest,
+                f"the requests of its account take {total >> 20} of {MAX_UNANSWERED_BYTES >> 20} MB",
+            )
 
     def gateways_of(self, account: tuple[int | None, bool]) -> list[Gateway]:
         """Return the connections of an account (Gateway.account)."""
@@ -182,8 +185,11 @@ def max_gateways() -> int:
     )
 
 
-class Complaints:
-    """Limits the log lines about faulty peers: BURST lines for each account in WINDOW_S, then a count."""
+class LogRateLimit:
+    """Limits the log lines about faulty peers: BURST lines for each account in WINDOW_S seconds.
+
+    The first line of the next window says how many were left out.
+    """
 
     WINDOW_S = 10.0
     BURST = 10
@@ -193,9 +199,9 @@ class Complaints:
         self.counts: BoundedDict[int | None, tuple[float, int]] = BoundedDict(self.MAX_ACCOUNTS)
 
     def line_to_log(self, uid: int | None, message: str) -> str:
-        """Count a complaint about an account; return the line to log, "" if the account has had enough lines."""
+        """Count a message about an account; return the line to log, "" if the account has had BURST lines."""
         now = time.monotonic()
-        began_at, count = self.counts.get(uid, (now, 0))  # of the account's present window
+        began_at, count = self.counts.get(uid, (now, 0))  # the account's present window
         omitted_count = 0
         if now - began_at > self.WINDOW_S:
             began_at, count, omitted_count = now, 0, max(count - self.BURST, 0)

@@ -18,7 +18,7 @@ from ewe.database.traced import daemon_class
 from ewe.logger import LEVELS, UNPRINTABLE_IN_MESSAGE, ErrorLog, escaped
 from ewe.trace import Trace
 
-TRACE_DESCRIPTOR = 3
+TRACE_DESCRIPTOR = 3  # the descriptor of the trace in the daemon, after 0 (socket), 1 and 2 (messages)
 
 
 class PlainErrorLog(ErrorLog):

@@ -42,7 +42,7 @@ def pre(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the options of an HTML selection. The first column is the value, the others are the label.
+    """Yield the options of an HTML <select>. The first column is the value, the others are the label.
 
     A single column is both.
     """
@@ -60,7 +60,7 @@ def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
         fields = (f"{name}: {json_value(value)}" for name, value in zip(names, row, strict=True))
         yield f"{separator}{{{', '.join(fields)}}}"
         separator = ",\n"
-    yield "[]\n" if separator == "[\n" else "\n]\n"  # "[\n" is still to come: there was no row
+    yield "[]\n" if separator == "[\n" else "\n]\n"  # the separator is still "[\n": there was no row
 
 
 def json_value(value: Value) -> str:
@@ -83,11 +83,12 @@ def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 def row_value(value: Value) -> str:
     """Return one value of as_rows(), as JSON.
 
-    json.dumps() makes an encoder at each call: texts and most numbers go without it.
+    json.dumps() makes an encoder object at each call. Texts and most numbers are encoded without it, which is
+    faster.
     """
     kind = type(value)
     if kind is str:
-        return QUOTE(value)  # type: ignore[arg-type]
+        return quoted_in_json(value)  # type: ignore[arg-type]
     if kind is int or (kind is float and -float("inf") < value < float("inf")):  # type: ignore[operator]
         return repr(value)
     return json.dumps(json_object(value))
@@ -102,7 +103,7 @@ def json_object(value: Value) -> object:
     return value
 
 
-QUOTE = json.encoder.encode_basestring_ascii
+quoted_in_json = json.encoder.encode_basestring_ascii  # the function of json.dumps() for a text
 
 
 def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
@@ -119,7 +120,7 @@ def csv_field(value: str) -> str:
 
 
 def xml(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Yield an XML document. A column is named by an attribute: not every column's name may name an element."""
+    """Yield an XML document. An attribute has the column's name, because not every name can name an element."""
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<result>\n'
     names = [f'<value column="{in_xml(name)}"' for name in columns]
     for row in rows:

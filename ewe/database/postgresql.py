@@ -24,7 +24,7 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT_TIMEOUT_S = 10
-MAX_OPERATOR_CHARS = 500  # characters in a row
+MAX_OPERATOR_CHARS = 500  # characters of operators without another character between them
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes

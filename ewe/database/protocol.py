@@ -21,11 +21,16 @@ A result of a million rows is a sequence of responses. Each fits into one frame,
 of them in memory. `ContinueFlow` says whether another follows. The paper introduced it for message queues: their
 messages have at most 8,192 bytes.
 
-There are fields that the paper does not have. Parameters (P): no gateway needs to paste a visitor's text into a
-statement. Limits for rows (N) and time (T). The word READ (O): the statement may only read, even if the gateway may
-change the database. The key (K) that a daemon asks for on TCP. An error (E) in place of a result. The key stands
-after the database: the daemon need not read a long request of a peer without a key. A receiver refuses an unknown
-letter, because it cannot tell whether the field may be ignored.
+The paper does not have these fields:
+
+    P  a parameter, so that no gateway needs to paste a visitor's text into a statement
+    N  T  limits for the rows of the result, and for the time of the statement
+    O  the word READ: the statement may only read, even if the gateway may change the database
+    K  the key that a daemon asks for on TCP. It stands after the database, before the long fields: the daemon need
+       not read a long request of a peer without a key
+    E  an error in place of a result
+
+A receiver refuses an unknown letter, because it cannot tell whether the field may be ignored.
 
 A peer may send anything. FrameDecoder therefore checks the length of a frame before its bytes arrive. Every error
 is a ProtocolError. After it the connection must be closed, because the beginning of the next frame is unknown.
@@ -42,13 +47,14 @@ from dataclasses import dataclass, field
 from ewe.config.messages import Failure
 
 MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
-MAX_INTEGER_DIGITS = 19  # of a number of 64 bits
-MAX_FRAME_FIELDS = 4096  # of one frame: a database takes no more parameters
-MAX_QUOTED_CHARS = 40  # of a peer's text that an error quotes
+MAX_INTEGER_DIGITS = 19  # digits of the largest number of 64 bits
+MAX_FRAME_FIELDS = 4096  # the number of fields in one frame: a database takes no more parameters
+MAX_QUOTED_CHARS = 40  # characters of a peer's text that an error quotes
 FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
-NUMBER_BITS, PID_BITS = 32, 32  # of a connection's number and of ewe's pid, in a client identifier
+# A client identifier of ewe is one number: ewe's pid, then the number of the client's connection
+PID_BITS, NUMBER_BITS = 32, 32
 
 # The letters of the fields: D database, K key, S statement, L layout, P parameter, I client identifier, N rows,
 # T time limit, O read only; R fragment, C ContinueFlow, E error
@@ -65,7 +71,7 @@ ERRORS = {
     "FORBIDDEN": 403,  # this peer may not use this database, or not for writing
     "STATEMENT": 500,  # the database refuses the statement
     "TIMEOUT": 504,  # the statement ran longer than the limit, and was cancelled
-    "TOO MANY ROWS": 500,  # and the request did not set a lower limit of rows itself
+    "TOO MANY ROWS": 500,  # the result has more rows than the daemon allows, and the request set no lower limit
     "UNAVAILABLE": 503,  # the database does not answer, or the daemon is overloaded
 }
 
@@ -93,8 +99,8 @@ class ClientRequest:
 
     client: the gateway's process id, or the connection that ewe answers (client_identifier).
     parameters: bound to the statement by position or by name.
-    rows: the largest number of rows; time_limit: in seconds; None: the daemon's own limit. Neither can raise it.
-    read_only: the statement must not change the database, even if this gateway may: a visitor wrote it.
+    rows: the largest number of rows. time_limit: seconds. None: the daemon's limit, which neither can raise.
+    read_only: the statement must not change the database, even if this gateway may. A visitor may have written it.
     """
 
     database: str
@@ -173,7 +179,7 @@ def encode_parameters(parameters: Parameters) -> Iterator[bytes]:
     named = parameters.items() if isinstance(parameters, Mapping) else (("", value) for value in parameters)
     for name, value in named:
         if "\0" in name:
-            raise ProtocolError(f"the name of a parameter holds NUL: {name!r}")
+            raise ProtocolError(f"the name of a parameter contains NUL: {name!r}")
         yield utf8(name) + b"\0" + encode_value(value)
 
 
@@ -194,11 +200,11 @@ def encode_value(value: Value) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Return a text as UTF-8. Raises ProtocolError for a half of a surrogate pair."""
+    """Return a text as UTF-8. Raises ProtocolError for a single surrogate (U+D800 to U+DFFF)."""
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ProtocolError(f"no text: {text[:MAX_QUOTED_CHARS]!r}") from None
+        raise ProtocolError(f"not a text that UTF-8 can encode: {text[:MAX_QUOTED_CHARS]!r}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -238,7 +244,10 @@ class FrameDecoder:
 
 
 def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
-    """Return database and key of an incomplete frame; "" unless they are its first fields, and complete."""
+    """Return the database and the key of an incomplete frame.
+
+    "" for each that is not complete. Both must be the first fields.
+    """
     contents: dict[bytes, bytes] = {}  # letter of a field -> its content
     position = LENGTH.size
     while len(contents) < 2 and len(data) - position >= FIELD.size:
@@ -279,7 +288,7 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
-            raise ProtocolError(f"no layout {layout[:MAX_QUOTED_CHARS]!r}: {', '.join(LAYOUTS)}")
+            raise ProtocolError(f"unknown layout {layout[:MAX_QUOTED_CHARS]!r}: use {', '.join(LAYOUTS)}")
         if fields_by_letter.get(b"O", b"READ") != b"READ":
             raise ProtocolError("field b'O' is not READ")
         return ClientRequest(
@@ -308,7 +317,7 @@ def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
     if b"E" in fields_by_letter:
         kind, _, text = text_of(fields_by_letter[b"E"]).partition("\0")
         if kind not in ERRORS:
-            raise ProtocolError(f"no error {kind[:MAX_QUOTED_CHARS]!r}")
+            raise ProtocolError(f"unknown kind of error {kind[:MAX_QUOTED_CHARS]!r}")
         error = DatabaseError(kind, text)
     return ServerResponse(fields_by_letter.get(b"R", b""), fields_by_letter[b"C"] == b"YES", error)
 
@@ -326,7 +335,7 @@ def fields_and_parameters(
         if letter == b"P":
             parameters.append(content)
         elif letter not in allowed_letters:
-            raise ProtocolError(f"no field {letter!r}")
+            raise ProtocolError(f"unknown field {letter!r}")
         elif letter in fields_by_letter:
             raise ProtocolError(f"field {letter!r} comes twice")
         else:
@@ -367,7 +376,7 @@ def decode_value(content: bytes) -> Value:
             return text_of(encoded)
         case b"b":
             return encoded
-    raise ProtocolError(f"no value: {content[:MAX_QUOTED_CHARS]!r}")
+    raise ProtocolError(f"not a value of a known type: {content[:MAX_QUOTED_CHARS]!r}")
 
 
 def text_of(content: bytes) -> str:
@@ -383,7 +392,8 @@ def number_of(content: bytes, *, signed: bool = False) -> int:
     digits = content.removeprefix(b"-") if signed else content
     is_short = digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS
     if not is_short or not -(1 << 63) <= int(content) < 1 << 63:
-        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}")
+        kind = "a whole number" if signed else "a whole number from 0"
+        raise ProtocolError(f"not {kind}, of at most 64 bits: {content[:MAX_QUOTED_CHARS]!r}")
     return int(content)
 
 
@@ -392,12 +402,12 @@ def float_of(content: bytes) -> float:
     try:
         return float(text_of(content))
     except ValueError:
-        raise ProtocolError(f"no number: {content[:MAX_QUOTED_CHARS]!r}") from None
+        raise ProtocolError(f"not a number: {content[:MAX_QUOTED_CHARS]!r}") from None
 
 
 def seconds_of(content: bytes) -> float:
     """Return a field's time in seconds, above 0. Raises ProtocolError."""
     seconds = float_of(content)
     if not 0 < seconds < float("inf"):
-        raise ProtocolError(f"no time: {content[:MAX_QUOTED_CHARS]!r}")
+        raise ProtocolError(f"not a number of seconds above 0: {content[:MAX_QUOTED_CHARS]!r}")
     return seconds

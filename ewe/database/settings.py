@@ -1,4 +1,6 @@
-"""The daemon's settings: a TOML file. A short one:
+"""The settings of the database daemon: a TOML file with a table for each database.
+
+An example:
 
 listen = ["unix:/run/ewe-dbd.sock"]
 [databases.log]
@@ -47,7 +49,7 @@ SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
 
 
-MAX_QUOTED_CHARS = 60  # of a name that a message quotes: a peer may send any
+MAX_QUOTED_NAME_CHARS = 60  # characters of a database's name that a message quotes: a peer may send any name
 
 
 @dataclass(frozen=True)
@@ -155,4 +157,4 @@ def load(file: str | None) -> Settings:
 
 def unknown_database(name: str, settings: Settings) -> str:
     """Return the message about a database that the settings do not have."""
-    return f"no database {name[:MAX_QUOTED_CHARS]!r}{nearest(name, settings.databases)}"
+    return f"no database {name[:MAX_QUOTED_NAME_CHARS]!r}{nearest(name, settings.databases)}"

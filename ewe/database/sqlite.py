@@ -92,6 +92,7 @@ class SQLite:
         self.connection.close()
 
 
+# Names of errors that the file or another process causes, and not the statement
 UNAVAILABLE = (
     "SQLITE_BUSY",
     "SQLITE_LOCKED",

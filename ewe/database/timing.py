@@ -15,7 +15,7 @@ from ewe.database.drivers import Database, connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest
 
-ROUNDS = 100
+ROUNDS = 100  # how often each address has its turn
 
 
 class CallTimes(NamedTuple):

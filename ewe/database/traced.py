@@ -23,10 +23,10 @@ from ewe.database.worker import WorkerThread
 from ewe.trace import NONE, Trace, word
 
 if TYPE_CHECKING:
-    from ewe.database.daemons import DaemonProcess
     from ewe.database.drivers import Database, DatabaseConnection
     from ewe.database.gateways import Gateway
     from ewe.database.protocol import ClientRequest, DatabaseError, ServerResponse
+    from ewe.database.statement_processes import StatementProcess
     from ewe.database.worker import Job
 
 
@@ -81,13 +81,13 @@ class TracedDaemon(Daemon):
             self.trace.write("db-answered", name, f"0 {outcome}")
 
     def close(self) -> None:
-        for daemon in self.daemons.values():
-            self.trace.write("db-lost", NONE, daemon.pid)
+        for process in self.processes.values():
+            self.trace.write("db-lost", NONE, process.pid)
         super().close()
 
-    def end_process(self, daemon: DaemonProcess) -> None:
-        super().end_process(daemon)
-        self.trace.write("db-lost", NONE, daemon.pid)
+    def end_process(self, process: StatementProcess) -> None:
+        super().end_process(process)
+        self.trace.write("db-lost", NONE, process.pid)
 
 
 class TracedWorker(WorkerThread):

@@ -1,7 +1,7 @@
 """Transports: the ways to carry the protocol's frames between a gateway and the daemon.
 
 The paper compares message queues, sockets and named pipes (section 3.2). Here all four carry a connection: bytes in
-order in both directions, and an end that the other side sees. protocol.py cuts the bytes into frames, and is the
+order in both directions, and an end that the other side notices. protocol.py cuts the bytes into frames, and is the
 same for all. The transports differ in how a connection begins, and in how the daemon learns the account at the
 other end:
 
@@ -11,17 +11,19 @@ other end:
     mq:NAME      two queues, and a token                    the owner of the queue for replies
 
 **Named pipes.** If several programs read one pipe, any of them could get a reply. Each gateway therefore makes two
-pipes for itself. PATH is a directory with mode 1733: every account may make a file in it, none may list the files.
+pipes for itself. PATH is a directory with mode 1733: every account may make a file in it, but only the daemon's may
+list the files. The gateway announces its pipes by a note in a third pipe, which all gateways write to (NOTE_PIPE).
 
     gateway                                      PATH/                     daemon
     mkfifo, twice, with a random name            ID.request  ID.reply
-    writes "ID\\n", less than PIPE_BUF, so whole  demon ──────────────────▶ opens both, checks the owner,
+    writes "ID\\n"          ────────────────────▶ NOTE_PIPE                 opens both, checks the owner,
     reads "\\n"            ◀────────────────────  ID.reply                  removes the names
     writes frames          ────────────────────▶ (ID.request)
     reads frames           ◀────────────────────  (ID.reply)               either side ends: the other reads the end
 
-The pipes are writable by every account, because the daemon may have another account than the gateway. Their names
-are secret: 32 random digits in a directory that no other account can list. They are removed before the first frame.
+Notes of several gateways do not mix: the kernel writes less than PIPE_BUF bytes in one piece (pipe(7)). The pipes
+are writable by every account, because the daemon may have another account than the gateway. Their names are secret:
+32 random digits in a directory that no other account can list. They are removed before the first frame.
 
 **Message queues.** A message has at most 8,192 bytes. The daemon reads one queue, NAME, to which every account may
 write. A gateway makes NAME.ID for its replies. The names of queues are public. The daemon therefore does not
@@ -32,10 +34,10 @@ believe what a message says about its sender before the sender has shown that it
             ── D token data ──────▶ NAME         the token identifies the writer
             ◀── secret data ─────── NAME.ID      the secret proves that the daemon writes
 
-The reader of a queue cannot see an end. The daemon therefore watches the process `pid` by a pidfd, and a gateway
-checks whether the daemon still has its lock (flock) on NAME.
+A queue has no end that its reader could notice. The daemon therefore watches the process `pid` by a descriptor
+(pidfd_open(2)), and a gateway checks whether the daemon still has its lock (flock(2)) on NAME.
 
-Read next: lines.py, the daemon's side; dialing.py, the gateway's.
+Read next: acceptors.py, the daemon's side; dialing.py, the gateway's.
 """
 
 from __future__ import annotations
@@ -60,13 +62,14 @@ MAX_MESSAGE_BYTES = 8192  # bytes of a message, the default limit of Linux
 LOCK_ATTEMPTS, RETRY_LOCK_S = 20, 0.01  # attempts to lock a queue, and seconds between them
 # The first byte of a message to the daemon: it opens a connection, has data for one, or closes one
 OPENS, HAS_DATA, CLOSES = b"O", b"D", b"C"
-ID_CHARS = 32  # of the name of a pipe or queue
+ID_CHARS = 32  # characters in the ID of a pipe or queue
 SECRET_BYTES = 16  # bytes of a token, and of a gateway's secret
 PAYLOAD = MAX_MESSAGE_BYTES - SECRET_BYTES - 1  # bytes of a message that carry data
 QUEUED_REQUESTS = 10  # messages that the daemon's queue can hold, the default limit of Linux
-# Messages that a queue for replies can hold: RLIMIT_MSGQUEUE is 800 KB for all queues of an account
+# Messages that a queue for replies can hold. They are few, since all queues of an account together may take 800 KB
+# (RLIMIT_MSGQUEUE)
 QUEUED_REPLIES = 2
-NOTE_PIPE = "demon"  # the pipe that receives the notes; by the paper's spelling, which gateways know
+NOTE_PIPE = "demon"  # the name of the pipe for notes, in the paper's spelling, which existing gateways use
 ADDRESS = "unix:PATH, HOST:PORT, fifo:PATH or mq:NAME"
 
 
@@ -128,9 +131,9 @@ def receive_message(queue: Queue) -> bytes:
 
 
 def send_message(descriptor: int, data: bytes) -> None:
-    """Send a message by the descriptor of a queue, which may come from another process. Raises OSError.
+    """Send a message to the queue of a descriptor. Raises OSError; BlockingIOError if the queue is full.
 
-    posix_ipc only sends by objects that have opened the queue by its name. BlockingIOError: the queue is full.
+    The descriptor may come from another process. posix_ipc cannot use it: its objects open a queue by name.
     """
     if mq_send(descriptor, data, len(data), 0) != 0:  # the last argument is the priority
         number = ctypes.get_errno()
@@ -153,7 +156,7 @@ mq_send = find_mq_send()
 
 
 def lock(descriptor: int) -> None:
-    """Lock the daemon's queue for as long as it is open. Raises BlockingIOError if another daemon has the lock."""
+    """Lock the daemon's queue until it is closed. Raises BlockingIOError if another daemon has the lock."""
     for _ in range(LOCK_ATTEMPTS):  # a gateway may just be checking the lock: is_locked()
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

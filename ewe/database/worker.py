@@ -1,11 +1,13 @@
 """A worker: one thread with one permanent connection, which runs one statement at a time.
 
-The paper's Figure 4: a connection is used again if it fits the request's database, else another replaces it. The
-daemon prefers a worker whose connection fits (daemon.py). With as many workers as databases in use, no connection
-is ever replaced.
+The paper (docs/database.md), figure 4: a worker keeps its connection for the next request to the same database. For
+a request to another database, it replaces the connection. The daemon prefers a worker whose connection fits
+(daemon.py). With as many workers as databases in use, no connection is ever replaced.
 
-The daemon kills the process if a statement cannot be cancelled. It then answers the gateway in the worker's place,
-unless the worker was within an answer. `error_flag` shows that: a byte in memory that both processes share.
+If a statement cannot be cancelled, the regulating process kills the statement process, and answers the gateway with
+an error in the worker's place. It must not do so if the worker had just begun to send a part of the answer: the
+gateway would read the error as the rest of that part. The worker therefore notes before and after each part whether
+an error may follow. The note is `error_flag`, a byte in memory that both processes share.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ewe.database.acceptors import GatewayConnection
 from ewe.database.drivers import Database, DatabaseConnection, Result, connect
 from ewe.database.layouts import Row, fragments
-from ewe.database.lines import GatewayConnection
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -34,9 +36,9 @@ from ewe.trace import Trace
 class Job(NamedTuple):
     """A request for a worker.
 
-    gateway_connection: for the answer. rows: the daemon's limit for the rows of the result. time_limit: seconds
-    after which the statement is cancelled. write_timeout: seconds that the gateway may read nothing. name: in the
-    trace.
+    gateway_connection: gets the answer. rows: the daemon's limit for the rows of the result. time_limit: seconds
+    after which the statement is cancelled. write_timeout: seconds after which a gateway that reads nothing is
+    dropped. name: the request's name in the trace.
     """
 
     request: ClientRequest
@@ -69,7 +71,10 @@ class ErrorFlag:
 
 
 class WorkerThread:
-    """A thread and its connection. database: the one that the connection leads to. trace: for its events."""
+    """A thread and its connection to a database.
+
+    database: the one that the connection leads to. connection: None if it is not connected. trace: gets its events.
+    """
 
     trace: Trace | None = None
 
@@ -82,7 +87,7 @@ class WorkerThread:
         self.database: Database | None = None
         self.connection: DatabaseConnection | None = None
         self.identity: tuple[int, int] | None = None  # file_identity() of the database's file
-        self.connection_lost = False  # the connection of the last job's gateway cannot be used any more
+        self.gateway_lost = False  # the connection to the gateway of the last job cannot be used any more
         # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()
         self.job: Job | None = None
@@ -113,14 +118,14 @@ class WorkerThread:
     def answer_jobs(self) -> None:
         """Answer one request after the other, until the queue yields None."""
         while (job := self.jobs.get()) is not None:
-            self.connection_lost = False
+            self.gateway_lost = False
             try:
                 self.answer(job)
             except OSError:
-                self.connection_lost = True
+                self.gateway_lost = True
             except Exception as bug:
                 self.log.write("error", f"{job.gateway_connection.peer_name}: {type(bug).__name__}: {bug}")
-                self.connection_lost = True
+                self.gateway_lost = True
                 self.disconnect()
             with self.lock:
                 self.job = None
@@ -140,9 +145,10 @@ class WorkerThread:
             self.send(job, ServerResponse(b"", more=False, error=reply))
 
     def run_statement(self, job: Job) -> None:
-        """Run the statement and send its result. The transaction is committed before the last part leaves.
+        """Run the statement, and send its result in pieces. Commit the transaction before the last piece is sent.
 
-        Each piece is sent once the next one is there: only the last one is sent after the commit.
+        A gateway that has the whole result can then rely on the commit. Each piece is sent when the next one is
+        known, so the last piece waits until after the commit.
         """
         is_committed = False
         result: Result | None = None
@@ -159,7 +165,7 @@ class WorkerThread:
                     self.send(job, ServerResponse(last_piece, more=True))
                 last_piece = piece
             result.rows.close()  # a limit may have ended it early
-            # After the commit an error would be wrong: the statement may have changed the database
+            # After the commit no error may be sent: it would say that nothing has changed
             self.error_flag.forbid()
             connection.end(commit=True)
             is_committed = True
@@ -242,9 +248,9 @@ def as_database_error(error: DatabaseError | MemoryError) -> DatabaseError:
 
 
 def file_identity(source: str) -> tuple[int, int] | None:
-    """Return the device and inode of a file, None if `source` is not the path of a file.
+    """Return the device and inode of a file; None if `source` is not the path of a file.
 
-    They differ if a new file has replaced the open one.
+    If a new file has replaced the one that the connection has open, its device and inode differ.
     """
     try:
         file_status = os.stat(source)

@@ -20,9 +20,9 @@ from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database import gateways
+from ewe.database.acceptors import Acceptor, SocketConnection
 from ewe.database.client import Client
-from ewe.database.gateways import Complaints, Gateway, Gateways
-from ewe.database.lines import Acceptor, SocketConnection
+from ewe.database.gateways import Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -217,12 +217,12 @@ def test_who_holds_most_bytes_loses_its_longest_request(monkeypatch: pytest.Monk
 def test_a_log_of_complaints_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(gateways.time, "monotonic", lambda: now[0])
-    complaints = Complaints()
-    words = [complaints.line_to_log(1, "wrong") for _ in range(50)]
+    limit = LogRateLimit()
+    words = [limit.line_to_log(1, "wrong") for _ in range(50)]
     assert words == ["wrong"] * 10 + [""] * 40
-    assert complaints.line_to_log(2, "wrong") == "wrong"
+    assert limit.line_to_log(2, "wrong") == "wrong"
     now[0] = 11.0
-    assert complaints.line_to_log(1, "wrong") == "wrong (40 such lines were left out)"
+    assert limit.line_to_log(1, "wrong") == "wrong (40 such lines were left out)"
 
 
 def test_the_first_fields_of_a_long_request_are_its_database_and_key() -> None:

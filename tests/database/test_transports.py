@@ -23,12 +23,12 @@ from support.daemon import Daemon
 from support.proc import is_gone
 from support.server import ROOT, free_port, wait_until
 
+from ewe.database.acceptors import PipeAcceptor, SocketConnection
 from ewe.database.cli import main
 from ewe.database.client import Client
 from ewe.database.daemon import Daemon as DaemonOfLines
 from ewe.database.dialing import PipeToDaemon, QueueToDaemon, connect_to_daemon
 from ewe.database.gateways import Gateway
-from ewe.database.lines import PipeAcceptor, SocketConnection
 from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
 from ewe.database.settings import Settings
 from ewe.database.transports import parse_transport
@@ -170,7 +170,7 @@ def test_frames_that_are_cut_joined_and_broken(daemon: Daemons, transport: str) 
 def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(daemon: Daemons, transport: str) -> None:
     code = (
         "import os, sys; from ewe.database.client import Client\n"
-        "import ewe.database.dialing, ewe.database.lines, ewe.database.transports, posix_ipc\n"  # while root reads
+        "import ewe.database.dialing, ewe.database.acceptors, ewe.database.transports, posix_ipc\n"  # as root
         "from ewe.database.protocol import ClientRequest, DatabaseError\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "for name in sys.argv[2:]:\n"
@@ -328,7 +328,7 @@ def test_a_daemon_that_is_killed_is_replaced_and_the_others_go_on(two: Daemons) 
     # One was told, and the other still waits
     assert [str(error) for error in errors] == ["the process that ran the statement has ended"]
     assert two.answers()
-    assert "a daemon (pid" in two.log.read_text()
+    assert "a statement process (pid" in two.log.read_text()
     first.socket.close()
     second.socket.close()
 

@@ -1,4 +1,4 @@
-"""The processes that run statements: each has a part of the connections, by default one.
+"""Statement processes: they run the statements. Each has a part of the connections, by default one.
 
 **Why processes.** Some statements cannot be cancelled. SQLite checks for a cancellation between two steps, and
 `instr()` of two long texts is one step that takes minutes. A thread within such a step cannot be ended; a process
@@ -8,8 +8,9 @@ of a process (`memory`). If there are fewer processes than connections, the kill
 the process.
 
 The paper's daemon runs one statement after the other, and asks for "a regulating entity to route requests to idle
-demons" (section 3.5). Here this is the process that gateways speak to. It decides, because only it knows the state
-of all processes:
+demons" (section 3.5). Here this is the *regulating process*, which gateways connect to. It decides, because only it
+knows the state of all statement processes. (The setting `daemons` counts statement processes: the paper calls each
+of them a demon.)
 
                        ┌─────────── regulating process (daemon.py) ────────────┐
     gateways ──frames─▶│ rights · one queue · load of each process             │
@@ -19,8 +20,8 @@ of all processes:
         └────────── result, directly ────────────│ process 2: workers │───┘
                                                  └────────────────────┘
 
-- **Least busy** is the process that runs the fewest statements. The regulating process counts the jobs that it has
-  handed out and those that were reported done. Among equals, a process whose connection fits comes first.
+- **The least busy process** is the one that runs the fewest statements. The regulating process counts the jobs that
+  it has handed out and the jobs that were reported done. Among equals, a process whose connection fits comes first.
 - **Why the kernel does not decide.** Processes that accept from one socket would share connections, not requests.
   ewe keeps its connections to the daemon, so one process could be flooded while another is idle.
 - **Results do not pass through the regulating process.** A job carries the gateway's descriptor (SCM_RIGHTS), and
@@ -46,22 +47,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ewe.database.acceptors import GatewayConnection, unpack_connection
 from ewe.database.drivers import Database
-from ewe.database.lines import GatewayConnection, unpack_connection
 from ewe.database.protocol import DatabaseError
 from ewe.database.worker import ErrorFlag, Job, WorkerThread
 from ewe.logger import ErrorLog
 
 LENGTH = struct.Struct(">I")
-ORDER_TIMEOUT_S = 5.0  # seconds in which a daemon process must accept an order
-KILL_AFTER_S = 2.0  # after its time limit, a statement that could not be cancelled is killed with its process
-RECEIVE_BYTES = 64 * 1024  # that one call reads
-MAX_DESCRIPTORS = 16  # that one call receives
+ORDER_TIMEOUT_S = 5.0  # seconds in which a statement process must accept an order
+# Seconds after a statement's time limit at which its process is killed, if the cancellation had no effect
+KILL_AFTER_S = 2.0
+RECEIVE_BYTES = 64 * 1024  # bytes that one call reads at most
+MAX_DESCRIPTORS = 16  # the number of descriptors that one call receives at most
 REOPEN_LOG = "log"  # the order to open the log again
 
 
 class Channel:
-    """One end of the socket between the regulating process and a daemon process: objects and descriptors, in order.
+    """One end of the socket between the regulating process and a statement process.
+
+    The socket carries objects and descriptors, in order.
 
     Both ends are processes of one program and one account, so pickle is safe here.
     """
@@ -102,27 +106,27 @@ class Channel:
 
 
 class RemoteWorker:
-    """A worker in a daemon process, as the regulating process sees it.
+    """A worker in a statement process, as the regulating process sees it.
 
     error_flag: shows whether the regulating process may still answer the job with an error. on_done: called after
     each job. job: the running one, or None. expires_at: when the time limit of the job ends (time.monotonic()).
-    connection_lost: the connection of the last job's gateway cannot be used any more.
+    gateway_lost: the connection to the gateway of the last job cannot be used any more.
     """
 
     def __init__(
         self,
-        daemon: DaemonProcess,
+        process: StatementProcess,
         number: int,
         error_flag: ErrorFlag,
         on_done: Callable[[RemoteWorker], None],
     ) -> None:
         """number: of the worker in its process. error_flag, on_done: see the class."""
-        self.daemon = daemon
+        self.process = process
         self.number = number
         self.error_flag = error_flag
         self.on_done = on_done
         self.database: Database | None = None
-        self.connection_lost = False
+        self.gateway_lost = False
         self.job: Job | None = None
         self.expires_at = 0.0
 
@@ -131,17 +135,17 @@ class RemoteWorker:
         self.job = job
         self.database = job.database
         self.expires_at = time.monotonic() + job.time_limit
-        self.daemon.running += 1
+        self.process.running += 1
         self.error_flag.allow()
         descriptors, packed_connection = job.gateway_connection.pack()
         # The process makes its own object of the connection, from `packed_connection`
         job = job._replace(gateway_connection=None)  # type: ignore[arg-type]
-        self.daemon.send_order((self.number, packed_connection, job), descriptors)
+        self.process.send_order((self.number, packed_connection, job), descriptors)
 
     def cancel(self, error: DatabaseError) -> None:
         """Cancel the running statement."""
         if self.job is not None:
-            self.daemon.send_order((self.number, error.kind, str(error)))
+            self.process.send_order((self.number, error.kind, str(error)))
 
     def expire_now(self) -> None:
         """Set the deadline of the statement to now."""
@@ -154,38 +158,38 @@ class RemoteWorker:
                 DatabaseError("TIMEOUT", "the statement was cancelled after the time limit (time-limit)")
             )
         if now > self.expires_at + KILL_AFTER_S:
-            self.daemon.kill(self)
+            self.process.kill(self)
 
     def loss_error(self) -> DatabaseError:
         """Return the error for the gateway of a job whose process has ended."""
-        if self.daemon.stuck_worker is self:
+        if self.process.stuck_worker is self:
             return DatabaseError(
                 "TIMEOUT",
                 "the process of the statement was killed, since the statement did not react to its cancellation",
             )
-        if self.daemon.stuck_worker is not None:
+        if self.process.stuck_worker is not None:
             return DatabaseError(
                 "UNAVAILABLE",
                 "the process of the statement was killed, since another statement in it did not end",
             )
         return DatabaseError("UNAVAILABLE", "the process that ran the statement has ended")
 
-    def note_end(self, connection_lost: bool, is_connected: bool) -> None:
+    def note_end(self, gateway_lost: bool, is_connected: bool) -> None:
         """Note that the process has reported the end of the job, and call on_done().
 
-        connection_lost: see the class. is_connected: the worker keeps its connection to the database.
+        gateway_lost: see the class. is_connected: the worker keeps its connection to the database.
         """
         assert self.job is not None
-        self.daemon.running -= 1
-        self.daemon.ended_jobs += 1
+        self.process.running -= 1
+        self.process.ended_jobs += 1
         self.database = self.job.database if is_connected else None
         self.job = None
-        self.connection_lost = connection_lost
+        self.gateway_lost = gateway_lost
         self.on_done(self)
 
 
-class DaemonProcess:
-    """One daemon process, as the regulating process sees it. workers: by their numbers."""
+class StatementProcess:
+    """One statement process, as the regulating process sees it. workers: in the order of their numbers."""
 
     def __init__(
         self,
@@ -195,7 +199,10 @@ class DaemonProcess:
         on_done: Callable[[RemoteWorker], None],
         worker: type[WorkerThread] = WorkerThread,
     ) -> None:
-        """count: of its workers. memory: that it may use, in bytes. worker: their class. Raises OSError."""
+        """Fork the process. Raises OSError.
+
+        count: the number of its workers. memory: the bytes that its statements may use. worker: the workers' class.
+        """
         self.running = self.ended_jobs = 0
         self.started_at = time.monotonic()
         # The process was killed because of this worker's statement
@@ -204,11 +211,11 @@ class DaemonProcess:
         self.workers = [
             RemoteWorker(self, number, error_flag, on_done) for number, error_flag in enumerate(error_flags)
         ]
-        our_end, daemon_end = socket.socketpair()
+        our_end, process_end = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            run_daemon_process(daemon_end, log, error_flags, memory, worker)
-        daemon_end.close()
+            run_statement_process(process_end, log, error_flags, memory, worker)
+        process_end.close()
         our_end.settimeout(ORDER_TIMEOUT_S)
         self.channel = Channel(our_end)
 
@@ -229,8 +236,8 @@ class DaemonProcess:
             messages = self.channel.receive()
         except OSError:
             raise EOFError from None
-        for number, connection_lost, is_connected in messages:  # from OrderExecutor.report()
-            self.workers[number].note_end(connection_lost, is_connected)
+        for number, gateway_lost, is_connected in messages:  # from OrderExecutor.report()
+            self.workers[number].note_end(gateway_lost, is_connected)
 
     def kill(self, stuck: RemoteWorker | None = None) -> None:
         """Kill the process. stuck: the worker whose statement cannot be ended otherwise."""
@@ -250,13 +257,14 @@ class DaemonProcess:
             pass  # the process was reaped elsewhere
 
 
-def run_daemon_process(
+def run_statement_process(
     sock: socket.socket, log: ErrorLog, error_flags: list[ErrorFlag], memory: int, worker: type[WorkerThread]
 ) -> None:
-    """Run a daemon process: carry out orders until the regulating process has ended; never return."""
+    """Run a statement process: carry out orders until the regulating process has ended; never return."""
     status = 1
     try:
-        gc.freeze()  # objects of the parent must not be closed a second time
+        # The parent's objects must not be collected here: they would close descriptors that now have other files
+        gc.freeze()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # the regulating process handles them, and sends orders
@@ -271,15 +279,15 @@ def run_daemon_process(
         OrderExecutor(Channel(sock), log, error_flags, worker).run()
         status = 0
     except BaseException as bug:
-        log.write("error", f"a daemon ends: {type(bug).__name__}: {bug}")
+        log.write("error", f"a statement process ends: {type(bug).__name__}: {bug}")
     finally:
         os._exit(status)
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """Limit the memory of this process: its present size, and `extra_bytes`.
+    """Limit the address space of this process to its present size plus `extra_bytes`.
 
-    If the system does not tell the present size (macOS), there is no limit.
+    If the system has no /proc, which tells the present size, there is no limit (macOS).
     """
     try:
         with open("/proc/self/statm", "rb") as file:
@@ -295,7 +303,7 @@ def limit_memory(extra_bytes: int) -> None:
 
 
 class OrderExecutor:
-    """The side of the daemon process: its workers, and the orders for them."""
+    """Carries out the orders of the regulating process, in the statement process, by its workers."""
 
     def __init__(
         self, channel: Channel, log: ErrorLog, error_flags: list[ErrorFlag], worker: type[WorkerThread]
@@ -337,11 +345,11 @@ class OrderExecutor:
         worker.start(job._replace(gateway_connection=gateway_connection))
 
     def report(self, number: int, worker: WorkerThread) -> None:
-        """Report that a worker has finished its job, to DaemonProcess.read(); called in the worker's thread."""
+        """Report that a worker has finished its job, to StatementProcess.read(); called in the worker's thread."""
         # This process's copy of the connection: the regulating process keeps the gateway's connection open
         self.gateway_connections.pop(number).close()
         is_connected = worker.database is not None  # the worker keeps its connection to the database
-        message = pickle.dumps((number, worker.connection_lost, is_connected), pickle.HIGHEST_PROTOCOL)
+        message = pickle.dumps((number, worker.gateway_lost, is_connected), pickle.HIGHEST_PROTOCOL)
         try:
             # One short message is sent completely, so messages of several threads do not mix
             self.channel.socket.send(LENGTH.pack(len(message)) + message)

@@ -1,8 +1,9 @@
 """The daemon's side of the transports: connections to gateways, and the acceptors that make them.
 
-See transports.py. The main thread reads a connection and sends short answers without waiting. A worker, which may
-be in another process, sends the result and waits for room. pack() and unpack_connection() move a connection to
-another process: SCM_RIGHTS carries the descriptors.
+transports.py explains the four transports. Two processes use a connection. The regulating process reads requests
+and sends short answers, without waiting. A worker in a statement process sends the result, and waits while the
+gateway reads slowly. pack() and unpack_connection() give the connection to the statement process: a Unix socket
+carries the descriptors (SCM_RIGHTS, unix(7)).
 """
 
 from __future__ import annotations
@@ -42,20 +43,23 @@ from ewe.database.transports import (
 from ewe.streams.listener import StartError, close_sockets, open_sockets
 
 BACKLOG = 1024  # connections that the kernel queues until they are accepted
-RECEIVE_BYTES = 64 * 1024  # that one call reads
-FRAME_OVERHEAD_BYTES = 32  # of the lengths and letters in the frame of a response
+RECEIVE_BYTES = 64 * 1024  # bytes that one call reads at most
+# Bytes kept free for the lengths, the letters and ContinueFlow of a response's frame
+FRAME_OVERHEAD_BYTES = 32
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # A note of PipeAcceptor: an ID. A message "O" of QueueAcceptor: see transports.py
 NOTE_PATTERN = re.compile(rb"[0-9a-f]{32}")
 OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
+# open() of a name that another account has made must not wait for a peer, and must not follow a symbolic link
 OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class GatewayConnection:
     """A gateway's connection. uid: of its process; None if nothing proves it. peer_name: for the log.
 
-    idle_events, busy_events: of epoll, while requests are expected, and while only the gateway's end matters.
-    fragment_bytes: of a result, at most, in one frame.
+    idle_events: the events that epoll reports while the daemon waits for a request. busy_events: those that it
+    reports while a request waits or runs; only the gateway's disconnection matters then. fragment_bytes: the most
+    bytes of a result in one frame.
     """
 
     uid: int | None = None
@@ -80,8 +84,8 @@ class GatewayConnection:
         """Return whether events of epoll say that the gateway has left."""
         return bool(events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR))
 
-    def is_overfull(self) -> bool:
-        """Return whether the connection has received more bytes than a request can have."""
+    def must_be_dropped(self) -> bool:
+        """Return whether to drop the gateway although its request is not answered: it has sent too many bytes."""
         return False
 
     def write(self, data: memoryview) -> int:
@@ -175,9 +179,9 @@ class PipeConnection(GatewayConnection):
 class QueueConnection(GatewayConnection):
     """A queue for replies. Requests come through the daemon's queue; its acceptor puts them into `inbox`.
 
-    pidfd: of the gateway's process, which shows that it has ended; -1 in a process that only replies. secret:
-    begins each message to the gateway. token: begins each message of the gateway; b"" in a process that only
-    replies.
+    pidfd: a descriptor of the gateway's process (pidfd_open(2)), which epoll reports when the process has ended; -1
+    in a process that only replies. secret: begins each message to the gateway. token: begins each message of the
+    gateway; b"" in a process that only replies.
     """
 
     busy_events = select.EPOLLIN | select.EPOLLONESHOT
@@ -217,8 +221,8 @@ class QueueConnection(GatewayConnection):
     def has_left(self, events: int) -> bool:
         return True  # the process has ended
 
-    def is_overfull(self) -> bool:
-        """Return whether to give the gateway up: it has closed the connection, or sends without reading answers."""
+    def must_be_dropped(self) -> bool:
+        """Return whether to drop the gateway: it has closed the connection, or sends without reading answers."""
         return self.is_closed or len(self.inbox) > 2 * MAX_FRAME_BYTES
 
     def write(self, data: memoryview) -> int:
@@ -227,7 +231,7 @@ class QueueConnection(GatewayConnection):
         return len(piece)
 
     def send_end(self) -> None:
-        """Tell the gateway that nothing more will come: send a message without data."""
+        """Tell the gateway that the connection ends: send a message without data."""
         try:
             send_message(self.queue, self.secret)
         except OSError:
@@ -342,7 +346,7 @@ class PipeAcceptor(Acceptor):
             os.mkdir(self.directory)
         except FileExistsError:
             status = os.lstat(self.directory)
-            # ["no directory"] is refused below: it is not the name of a pipe
+            # "no directory" is not the name of a pipe, so the test below refuses it
             names_left = os.listdir(self.directory) if stat.S_ISDIR(status.st_mode) else ["no directory"]
             if status.st_uid != os.geteuid() or not all(is_pipe_name(name) for name in names_left):
                 raise StartError(
@@ -369,8 +373,8 @@ class PipeAcceptor(Acceptor):
         except BlockingIOError:
             return
         *notes, incomplete_note = (self.notes + data).split(b"\n")
-        # Replace the beginning of a text longer than an ID by "-": its end, which is still to come, then cannot
-        # match NOTE_PATTERN
+        # An incomplete note longer than an ID is malformed. Keep only "-" of it, so that the notes have a bounded
+        # size and its remaining bytes cannot look like an ID
         self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
             if (
@@ -387,7 +391,7 @@ class PipeAcceptor(Acceptor):
             for path, mode in zip(paths, (os.O_RDONLY, os.O_WRONLY), strict=True):
                 descriptors.append(os.open(path, mode | OPEN_FLAGS))
             statuses = [os.fstat(descriptor) for descriptor in descriptors]
-            # Another link would be a way to the pipe after its name is removed
+            # A second hard link would be another name of the pipe, which would stay when this name is removed
             is_fit = all(stat.S_ISFIFO(status.st_mode) and status.st_nlink == 1 for status in statuses)
             reader, writer = descriptors
             owner, owner_of_reply_pipe = (status.st_uid for status in statuses)
@@ -469,7 +473,7 @@ class QueueAcceptor(Acceptor):
 
         A message begins with its kind (OPENS, HAS_DATA, CLOSES) and the token of a connection.
         """
-        for _ in range(QUEUED_REQUESTS):  # then other events have their turn
+        for _ in range(QUEUED_REQUESTS):  # no more: a busy queue must not delay the other events
             try:
                 message = receive_message(self.queue)
             except BlockingIOError:
