@@ -80,13 +80,14 @@ POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
 MAX_ENVIRONMENTS = 20  # directories of pages
 MAX_PATHS = 1000  # cached results of SQLPages.find()
-PAGE_CACHE_S = 1.0  # seconds that such a result is valid
+PAGE_CACHE_S = 1.0  # seconds that a cached result of SQLPages.find() is valid
 FORM = "application/x-www-form-urlencoded"
 FIELDS = (
     ("Cache-Control", "no-cache"),
     ("X-Content-Type-Options", "nosniff"),
 )
-# A page of another site must not show a form of this site in a frame, and make the visitor click in it
+# frame-ancestors: a page of another site must not show this page in a frame, where it could lead the visitor to
+# click in a form without knowing it (clickjacking)
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "frame-ancestors 'self'"),
@@ -94,7 +95,7 @@ HTML = (
 
 
 class CompiledPage:
-    """The contents of a file: its declarations, its template when it is first needed, or its error."""
+    """The contents of a page's file: its declarations, or its error. The template is compiled at its first use."""
 
     __slots__ = ("checked_at", "declarations", "error", "file_version", "template")
 
@@ -121,7 +122,7 @@ class SQLPages:
         self.owner = owner
         self.development = config.development
         self.known_paths: TimedCache[str, tuple[str, str] | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
-        self.sources: BoundedDict[str, CompiledPage] = BoundedDict(MAX_PAGES)
+        self.compiled_pages: BoundedDict[str, CompiledPage] = BoundedDict(MAX_PAGES)
         self.environments: BoundedDict[str, Environment] = BoundedDict(MAX_ENVIRONMENTS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -132,11 +133,11 @@ class SQLPages:
         file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        source = self.source(file)
+        compiled = self.compiled_page(file)
         try:
-            if source.error is not None:
-                raise source.error
-            return await self.answer(PageRequest(self, request, io, file, source), export)
+            if compiled.error is not None:
+                raise compiled.error
+            return await self.answer(PageRequest(self, request, io, file, compiled), export)
         except PageError as error:
             where = f"{self.static.name(file)}, line {error.line}" if error.line else self.static.name(file)
             return self.failure(500, f"{where}: {error}")
@@ -216,30 +217,30 @@ class SQLPages:
 
     # File to page
 
-    def source(self, path: str) -> CompiledPage:
-        """Return the contents of the file at path, read again if the file has changed. Raises HTTPError."""
-        cached = self.sources.get(path)
+    def compiled_page(self, path: str) -> CompiledPage:
+        """Return the contents of the file at `path`. Read the file again if it has changed. Raises HTTPError."""
+        cached = self.compiled_pages.get(path)
         if cached is not None and time.monotonic() - cached.checked_at < FILE_CHECK_S:
             return cached
         text, file_status = self.read(path)
         if cached is not None and file_version(file_status) == cached.file_version:
             cached.checked_at = time.monotonic()
             return cached
-        source = CompiledPage(file_status, text)
+        compiled = CompiledPage(file_status, text)
         if time.time() - file_status.st_ctime > SETTLED_S:
-            self.sources[path] = source
-        return source
+            self.compiled_pages[path] = compiled
+        return compiled
 
     def read(self, path: str) -> tuple[str, os.stat_result]:
         """Return the text of a file, and its os.stat_result. Raises HTTPError."""
         name = self.static.name(path)
         descriptor = None if hidden(path) else self.static.open(name, for_program=True)
         if descriptor is None:
-            raise HTTPError(404, f"{name} is gone")
+            raise HTTPError(404, f"{name} does not exist any more")
         with open(descriptor, "rb", buffering=0) as file:
             file_status = os.fstat(descriptor)
             if not stat.S_ISREG(file_status.st_mode):
-                raise HTTPError(404, f"{name} is no file")
+                raise HTTPError(404, f"{name} is not a regular file")
             if file_status.st_size > MAX_PAGE_BYTES:
                 raise HTTPError(500, f"{name} is larger than {MAX_PAGE_BYTES} bytes")
             data = file.read(MAX_PAGE_BYTES + 1) or b""
@@ -247,20 +248,20 @@ class SQLPages:
             return data.decode(), file_status
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise HTTPError(500, f"{name}, line {line}: it is not UTF-8: save it as UTF-8") from None
+            raise HTTPError(500, f"{name}, line {line}: the file is not UTF-8: save it as UTF-8") from None
 
-    def template(self, source: CompiledPage, path: str) -> PageTemplate:
+    def template(self, compiled: CompiledPage, path: str) -> PageTemplate:
         """Return the template of a file, compiled at the first call. Raises PageError.
 
         path: of the file. The templates that it extends are below its directory. `offset` is the number of lines
         before the template, for the line numbers in messages.
         """
-        if source.template is None:
-            declarations = source.declarations
-            source.template = PageTemplate(
+        if compiled.template is None:
+            declarations = compiled.declarations
+            compiled.template = PageTemplate(
                 self.environment_of(path.rpartition("/")[0]), declarations.template, declarations.offset
             )
-        return source.template
+        return compiled.template
 
     def environment_of(self, directory: str) -> Environment:
         """Return the jinja2 environment that renders the pages of a directory.
@@ -325,22 +326,22 @@ class PageRequest:
     """One request to a page."""
 
     def __init__(
-        self, pages: SQLPages, request: Request, io: Stream, file: str, source: CompiledPage
+        self, pages: SQLPages, request: Request, io: Stream, file: str, compiled: CompiledPage
     ) -> None:
-        """file: the page's path. Raises HTTPError, PageError, BadValue."""
+        """file: the path of the page's file, as a URL has it. Raises HTTPError, PageError, BadValue."""
         self.pages = pages
         self.request = request
         self.io = io
         self.file = file
-        self.source = source
-        self.declarations = source.declarations
+        self.compiled = compiled
+        self.declarations = compiled.declarations
         self.database = pages.database(self.declarations.database)
         self.url_fields = fields_of(request.query or "")
 
     async def page(self) -> Response:
         """Run the queries and fill the template. Raises PageError, BadValue, HTTPError."""
         declarations = self.declarations
-        template = await self.call(self.pages.template, self.source, self.file)
+        template = await self.call(self.pages.template, self.compiled, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
         used = [name for query in declarations.queries.values() for name in query.parameters]
         values = values_to_bind(used, declarations.parameters, self.url_fields)
@@ -358,8 +359,10 @@ class PageRequest:
                     columns, rows = await self.rows(query, select_statement(query, choice), values)
                 except DatabaseError as error:
                     return self.page_for_error(query, error)
-            if query.empty and asked and not rows:
-                return failed_page(query.empty, f"query {query.name} finds no row", "There is no such page.")
+            if query.empty_status and asked and not rows:
+                return failed_page(
+                    query.empty_status, f"query {query.name} finds no row", "There is no such page."
+                )
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
             result.asked = asked
         unused = {name: each.default for name, each in declarations.parameters.items() if name not in values}
@@ -372,9 +375,9 @@ class PageRequest:
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return function(*arguments). The function compiles or renders a template.
 
-        A user's template may take its limit of 2 seconds for each request. Beside an event loop, an executor thread
-        therefore makes the call, and the loop serves other clients. For the site's own templates this is not
-        necessary.
+        A user's template may take RENDER_TIMEOUT_S for each request. Beside an event loop, an executor thread
+        therefore makes the call, and the loop serves other clients meanwhile. The site's own templates are trusted
+        to be fast.
         """
         if self.pages.owner:
             return await self.io.call(function, *arguments)
@@ -383,9 +386,9 @@ class PageRequest:
     async def rows(
         self, query: Query, sql: str, values: Mapping[str, Value]
     ) -> tuple[list[str], list[list[Value]]]:
-        """Return the columns and rows of a query, with one row more than the page shows. Raises DatabaseError.
+        """Return the columns and rows of a query. Raises DatabaseError.
 
-        The row more tells that there is a next page.
+        The rows are those of the page, and one more if there is a next page.
         """
         request = self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
         columns, rows, _ = await self.pages.databases.rows(request, self.io)
@@ -409,7 +412,7 @@ class PageRequest:
             parameters,
             os.getpid(),
             max_rows,
-            statement.seconds,
+            statement.time_limit_s,
             read_only=isinstance(statement, Query),
         )
 
@@ -492,10 +495,10 @@ class PageRequest:
 def cross_site(request: Request) -> str:
     """Return the reason why a form may come from another site; "" if it comes from this site.
 
-    Another site's form would act with the visitor's rights (CSRF). A browser sends a request's origin in two
-    fields that pages cannot change: Sec-Fetch-Site on secure connections and to this machine, and Origin with every
-    POST. A client that sends neither is not a browser, so no page has caused the request (Fetch Standard; Fetch
-    Metadata).
+    Another site's form would act with the visitor's rights (cross-site request forgery, CSRF). A browser sends a
+    request's origin in two fields that pages cannot change: Sec-Fetch-Site on secure connections and to this
+    machine, and Origin with every POST. A client that sends neither is not a browser, so no page has caused the
+    request (Fetch Standard; Fetch Metadata).
     """
     site = request.get("sec-fetch-site")
     if site is not None:  # "none": the visitor, and no page, has caused the request
@@ -531,7 +534,7 @@ def with_tag(request: Request, data: bytes) -> Response:
     if request.conditional:
         matching = tags(request.values.get("if-match"))
         if matching is not None and matching != ["*"] and tag not in matching:
-            return error_page(412, "the page is another by now")
+            return error_page(412, "the page has changed: it has another entity tag")
         differing = tags(request.values.get("if-none-match"))
         if differing and (differing == ["*"] or tag in (each.removeprefix("W/") for each in differing)):
             return Response(304, fields)

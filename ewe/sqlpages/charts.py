@@ -13,18 +13,20 @@ from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, 
 
 # All lengths and positions are in pixels of the picture, which is WIDTH wide
 MAX_BARS = 60
-MAX_POINTS = 2000  # of one line
-MAX_LABEL_CHARS = 200  # characters; only a few of them fit
-ROW_HEIGHT, BAR_HEIGHT = 18, 12  # distance from bar to bar, and height of a bar
-MAX_LABEL_WIDTH = 150.0  # of a bar's label
-MARGIN = 10  # between a text and the plot
-TOP = 28.0  # of the plot, below the title
-TICK_DISTANCE, Y_TICK_DISTANCE, X_TICK_DISTANCE = 60, 40, 56  # at least, from tick to tick
+MAX_POINTS = 2000  # the number of points of one line
+MAX_LABEL_CHARS = 200  # characters of a label; only a few of them fit
+ROW_HEIGHT, BAR_HEIGHT = 18, 12  # the distance from bar to bar, and the height of a bar
+MAX_LABEL_WIDTH = 150.0  # the width of a bar's label
+MARGIN = 10  # the distance between a text and the plot
+PLOT_TOP = 28.0  # the y of the plot, below the title
+# The least distance between two ticks: of the axis of bars, the y axis and the x axis of lines
+TICK_DISTANCE, Y_TICK_DISTANCE, X_TICK_DISTANCE = 60, 40, 56
 MAX_MARKED_POINTS = 40  # a line with more points has no markers
 LEGEND_ROW_HEIGHT = 17
-MAX_TICK_LABEL_WIDTH = 90  # of a row's label below a plot
-SMALLEST, LARGEST = 1e-300, 1e300  # numbers outside of these cannot be drawn
-PLOT_HEIGHT = 180  # of a plot with lines
+MAX_TICK_LABEL_WIDTH = 90  # the width of a row's label below a plot
+# Sizes of numbers that the arithmetic of a chart can handle: smaller ones are drawn as 0, larger ones are left out
+SMALLEST, LARGEST = 1e-300, 1e300
+PLOT_HEIGHT = 180  # the height of a plot with lines
 Columns = Sequence[Sequence[Value]]
 
 
@@ -57,7 +59,7 @@ def axis_of(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
-    """Return a chart of horizontal bars as SVG, "" without numbers.
+    """Return a chart of horizontal bars as SVG; "" if no value is a number.
 
     name: of the chart, in its page. title: "" for one made from `names`, the names of the two columns. columns: the
     labels, and the lengths of the bars.
@@ -102,7 +104,7 @@ def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
 def write_title(picture: Picture) -> float:
     """Write the title; return the y at which the plot begins."""
     picture.write(4, 15, shortened(picture.title, WIDTH - 8), kind="title")
-    return TOP
+    return PLOT_TOP
 
 
 def as_figure(picture: Picture) -> str:
@@ -111,7 +113,7 @@ def as_figure(picture: Picture) -> str:
 
 
 def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
-    """Return a chart as SVG with a line for each column except the first, "" without numbers.
+    """Return a chart as SVG with a line for each column except the first; "" if no value is a number.
 
     The first column is x: numbers, or labels in the order of the rows. name, title, names: as for bars().
     """
@@ -121,7 +123,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column][:MAX_POINTS]
     is_numeric = all(x is not None for x in xs)
     positions = [float(x or 0) for x in xs] if is_numeric else [float(index) for index in range(len(xs))]
-    # For each line its points (x, y); a row without a number has none
+    # The points (x, y) of each line; a row without a number has no point
     usable = [
         [
             (x, number)
@@ -133,7 +135,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     ys = [y for line in usable for _, y in line]
     if not ys:
         return ""
-    # The widest label decides where the plot begins; for its text, any length of the axis will do
+    # The widest label decides where the plot begins. This axis only measures them, so its ends are arbitrary
     plot_left = (
         max(width(format_number(tick), SMALL) for tick in axis_of(ys, 0, 100).ticks(Y_TICK_DISTANCE)) + MARGIN
     )

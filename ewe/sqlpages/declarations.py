@@ -31,11 +31,11 @@ from urllib.parse import quote
 from ewe.database.protocol import Value
 from ewe.sqlpages.values import TYPES, BadValue, Parameter
 
-DEFAULT_ROWS = 100  # of a query on one page, if the page does not set a number
-MAX_ROWS = 5000  # a page is made in memory
-STATEMENT_TIMEOUT_S = 5.0  # that a statement may take, if the page does not set a time
-MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # limits of the time that a page sets
-MAX_STATEMENTS = 50  # of one page
+DEFAULT_ROWS = 100  # rows of a query on one page, if the page does not set a number
+MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
+STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
+MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # seconds that a page may set
+MAX_STATEMENTS = 50  # statements of one page
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
 # again and again: "(.*?)[ \t]*\Z" does so at each space, and a token without an end, such as "/*", at each
 # beginning.
@@ -43,7 +43,8 @@ DECLARATION = re.compile(r"--[ \t]*([a-z]+)[ \t]*:(?!:)[ \t]*(.*)", re.DOTALL)
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 PARAMETER = re.compile(r"(\w+)(?:\s+(\w+))??(\s+required)?(?:\s*=\s*(.*))?")
 SORT = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*', re.IGNORECASE)
-# Text in which :name is not a parameter: strings, quoted names, comments, casts
+# `quoted`: text in which :name is not a parameter (strings, quoted names, comments, casts). Then parameters, and
+# the semicolon
 TOKENS = re.compile(
     r"""(?P<quoted> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
               | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z) )
@@ -71,28 +72,28 @@ class PageError(Exception):
 
 @dataclass
 class Statement:
-    """One statement. parameters: the names it uses. line: where its SQL begins. seconds: its time limit."""
+    """One statement. parameters: the names it uses. line: where its SQL begins. time_limit_s: in seconds."""
 
     name: str
     line: int
     sql: str = ""
     parameters: tuple[str, ...] = ()
-    seconds: float = STATEMENT_TIMEOUT_S
+    time_limit_s: float = STATEMENT_TIMEOUT_S
 
 
 @dataclass
 class Query(Statement):
     """A statement that reads.
 
-    rows: of one page. sort: columns by which a visitor may sort, each with True for descending first.
-    needed_parameter: run the query only if this parameter is given. empty: the status of the page if there is no
-    row; 0: no effect.
+    rows: the number on one page. sort: columns by which a visitor may sort, each with True for descending first.
+    needed_parameter: run the query only if this parameter is given. empty_status: the status of the page if the
+    query finds no row; 0: the usual page.
     """
 
     rows: int = DEFAULT_ROWS
     sort: tuple[tuple[str, bool], ...] = ()
     needed_parameter: str = ""
-    empty: int = 0
+    empty_status: int = 0
 
 
 @dataclass
@@ -175,8 +176,8 @@ class DeclarationParser:
         all_words: Sequence[str] = (*PAGE_DECLARATIONS, *QUERY_DECLARATIONS, *POST_DECLARATIONS)
         if word not in all_words:
             near = get_close_matches(word, all_words, 1)
-            hint = f", did you mean {near[0]}?" if near else f": {', '.join(dict.fromkeys(all_words))}"
-            raise PageError(self.line, f"no declaration {word!r}{hint}")
+            hint = f", did you mean {near[0]}?" if near else f": use {', '.join(dict.fromkeys(all_words))}"
+            raise PageError(self.line, f"unknown declaration {word!r}{hint}")
         has_sql = "".join(self.sql).strip() != ""  # declarations of a statement stand above its SQL
         if isinstance(statement, Query) and word in QUERY_DECLARATIONS and not has_sql:
             getattr(self, f"query_{word}")(statement, rest)
@@ -209,7 +210,7 @@ class DeclarationParser:
         self.check_name(name)
         kind = kind or "text"
         if kind not in TYPES:
-            raise PageError(self.line, f"no type {kind!r}: {', '.join(TYPES)}")
+            raise PageError(self.line, f"unknown type {kind!r}: use {', '.join(TYPES)}")
         value = None
         if default is not None:
             try:
@@ -237,9 +238,9 @@ class DeclarationParser:
 
     def query_sort(self, query: Query, rest: str) -> None:
         """Set the columns by which a visitor may sort: `-- sort: title, year desc`. Raises PageError."""
-        query.sort = tuple(self.columns(rest))
+        query.sort = tuple(self.sort_columns(rest))
 
-    def columns(self, rest: str) -> Iterator[tuple[str, bool]]:
+    def sort_columns(self, rest: str) -> Iterator[tuple[str, bool]]:
         """Yield the columns of a list: name, descending. Raises PageError."""
         position = 0
         while match := SORT.match(rest, position):
@@ -256,10 +257,10 @@ class DeclarationParser:
     def query_time(self, query: Statement, rest: str) -> None:
         """Set the time limit of a statement: `-- time: 10`, in seconds. Raises PageError."""
         try:
-            query.seconds = float(rest.removesuffix("s"))
+            query.time_limit_s = float(rest.removesuffix("s"))
         except ValueError:
-            query.seconds = 0  # refused below
-        if not MIN_SECONDS <= query.seconds <= MAX_SECONDS:
+            query.time_limit_s = 0  # refused below
+        if not MIN_SECONDS <= query.time_limit_s <= MAX_SECONDS:
             raise PageError(self.line, f"time is a number of seconds, at least {MIN_SECONDS:g}")
 
     post_time = query_time
@@ -272,7 +273,7 @@ class DeclarationParser:
         """Answer 404 if the query finds no row: `-- empty: 404`. Raises PageError."""
         if rest != "404":
             raise PageError(self.line, "empty can only be 404: no such page if the query finds no row")
-        query.empty = 404
+        query.empty_status = 404
 
     def post_redirect(self, post: PostStatement, rest: str) -> None:
         """Set the page to which the client goes afterwards: `-- redirect: PATH`. Raises PageError."""
@@ -293,7 +294,9 @@ class DeclarationParser:
     def check_name(self, name: str) -> None:
         """Raise PageError for a name that is taken, or malformed."""
         if NAME.fullmatch(name) is None:
-            raise PageError(self.line, f"{name[:40]!r} is no name: letters, digits and _, the first a letter")
+            raise PageError(
+                self.line, f"{name[:40]!r} is not a name: use letters, digits and _, a letter first"
+            )
         declarations = self.declarations
         if name in RESERVED_NAMES:
             raise PageError(self.line, f"the name {name} has a meaning in pages: take another")
@@ -346,10 +349,9 @@ class DeclarationParser:
         names = []
         end: int | None = None  # the position of the semicolon
         has_sql = False  # True once there is more than comments and a semicolon
-        # The end of the last token: only TOKENS are matched, and other SQL stands between two of them.
+        # The end of the last token. SQL that is no token stands between two tokens
         position = 0
         for match in TOKENS.finditer(sql):
-            # Between the last token and this one
             has_sql_before = sql[position : match.start()].strip() != ""
             is_comment = (match["quoted"] or "").startswith(("--", "/*"))
             if end is not None and (has_sql_before or not is_comment):

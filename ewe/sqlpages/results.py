@@ -25,7 +25,7 @@ PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 MAX_URL_CHARS = 8192  # characters of a link: servers refuse longer ones
 MAX_TABLE_CHARS = 8 << 20  # characters of a table
-MAX_CHART_LINES = 10  # of a chart: there are as many colours
+MAX_CHART_LINES = 10  # lines of a chart: there are as many colours
 
 
 class Choice:
@@ -34,7 +34,7 @@ class Choice:
     __slots__ = ("column", "descending", "page")
 
     def __init__(self, query: Query, prefix: str, given: Mapping[str, str]) -> None:
-        """prefix: of the query's names in the URL. given: the URL's fields."""
+        """prefix: begins the query's names in the URL. given: the URL's fields."""
         sort_field = given.get(f"{prefix}sort", "")
         name = sort_field.removeprefix("-")
         is_declared = any(name == column for column, _ in query.sort)
@@ -91,9 +91,10 @@ class Row:
 
 
 class QueryResult:
-    """The rows of one query, of one page.
+    """The rows of one query that are on one page of the result.
 
-    asked: False if the query was not run because its parameter was not given. cut: there are more rows.
+    asked: False if the query was not run because its parameter was not given. cut: there are more rows. number: of
+    the page, from 1.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class QueryResult:
         columns: list[str],
         rows: list[list[Value]],
     ) -> None:
-        """prefix: of the query's names in the URL. rows: of the page, and one more if there are more."""
+        """prefix: begins the query's names in the URL. rows: those of the page, and one more if there are more."""
         self._page = page
         self._query = query
         self._choice = choice
@@ -256,9 +257,8 @@ class QueryResult:
 
 
 NUMBERS = (int, float)
-ESCAPED_CHARACTERS = re.compile(
-    "[&<>\"']"
-)  # most texts need no escape, and this search is faster than escape()
+# Characters that HTML needs escaped. Most texts have none, and this search is faster than escape()
+ESCAPED_CHARACTERS = re.compile("[&<>\"']")
 
 
 def html_cell(value: Value) -> str:
@@ -271,14 +271,14 @@ def html_cell(value: Value) -> str:
 
 
 def text_of(value: Value) -> str:
-    """Return a value as text. Bytes are shown by their number."""
+    """Return a value as text: NULL is empty, and of bytes the text says only how many they are."""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
     return "" if value is None else str(value)
 
 
 def fill_placeholders(pattern: str, values: Mapping[str, Value]) -> str:
-    """Return a URL with each {name} replaced by its value, percent-encoded: a value cannot lead elsewhere.
+    """Return a URL with each {name} replaced by its value. The value is percent-encoded, so it adds no / or ? or #.
 
     Raises KeyError for a name without a value, ValueError for a URL longer than MAX_URL_CHARS.
     """

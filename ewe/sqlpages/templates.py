@@ -3,18 +3,28 @@
 Text is escaped wherever it is inserted (autoescape), and NULL is shown as an empty text. A name that the page does
 not declare is an error, with its line.
 
-The sandbox isolates a template from Python: it allows no attribute that begins with an underscore, and no change of
-the objects that the template gets. The sandbox does not limit the time. A budget does: loops, calls and comparisons
-check the clock. A template that takes longer than RENDER_TIMEOUT_S, or makes more than MAX_PAGE_CHARS, ends with an
-error. One operation that makes a huge text (`"x" * 10 ** 9`) is refused, and so is a text that grows step by step.
-The size of a list includes all its parts (check_size()). Each long text, each slice, and the output of each block
-or macro counts, too (join_output()).
+**The problem.** Users of the machine write templates, and ewe runs them in its own process. A template must not
+reach ewe's objects, and must not take all time or memory.
 
-Between two checks of the clock there is a call of Python, which nothing can end. The time of some calls is the
-product of two sizes. The smaller size is therefore limited: the length of the text that rfind() or strip() searches
-for (MAX_SEARCH_TEXT_CHARS), the digits of a number (MAX_NUMBER_BITS), the keys to sort by. Compiling a template
-takes about 10 µs for each character, and nothing can end it halfway: the limit on the length of the source limits
-this time. A template's author still uses the server's processor, as the author of a CGI program does.
+**The sandbox** of jinja2 isolates a template from Python: it allows no attribute that begins with an underscore,
+and no change of the objects that the template gets. It limits neither time nor memory.
+
+**The budget** limits time and memory. ewe adds checks to the template before it is compiled (Environment._parse()):
+
+- Loops, calls and comparisons check the clock. A template that takes longer than RENDER_TIMEOUT_S ends with an
+error.
+- One operation that makes a huge text (`"x" * 10 ** 9`) is refused.
+- A text or list may also grow step by step. check_size() therefore adds up the sizes of all lists, long texts and
+  slices that a page makes; the size of a list includes all its parts. join_output() adds the output of each block
+  and macro.
+- The page has at most MAX_PAGE_CHARS.
+
+**Calls that cannot be ended.** Between two checks of the clock there is a call of Python. The time of some calls is
+the product of two sizes. The smaller size is therefore limited: the length of the text that rfind() or strip()
+searches for (MAX_SEARCH_TEXT_CHARS), the digits of a number (MAX_NUMBER_BITS), the keys to sort by. Compiling a
+template takes about 10 µs for each character, so the length of its source is limited (MAX_SOURCE_CHARS).
+
+A template's author still uses the server's processor, as the author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
 {% extends "_layout.sql.html" %}. No client can fetch such a file.
@@ -49,21 +59,20 @@ from ewe.sqlpages.declarations import PageError
 codecs.lookup("unicode-escape")
 
 MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
-RENDER_TIMEOUT_S = 2.0  # that a template may take
+RENDER_TIMEOUT_S = 2.0  # seconds that a template may take
 MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
-MAX_RESULT_CHARS = 1 << 20  # of a text that one operation makes or reads
+MAX_RESULT_CHARS = 1 << 20  # characters of a text that one operation makes or reads
 MAX_ITEMS = 1 << 22  # items of one list, with all items of its parts; a text counts by its length
 MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a page makes
-MAX_UNCOUNTED_CHARS = 4096  # characters up to which a text does not count
+MAX_UNCOUNTED_CHARS = 4096  # characters of a text that is too short to count
 MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
-MAX_NUMBER_BITS = 4096  # of a number
+MAX_NUMBER_BITS = 4096  # bits of a number
 INCLUDABLE_FILE = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
 REMOVED_FILTERS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
     "forceescape", "urlize",
 )  # fmt: skip
-NAMESPACE = "a namespace is not shown"
 # Methods of a text that a template may call: their results are not longer than the text
 SAFE_TEXT_METHODS = frozenset({
     "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal",
@@ -76,6 +85,7 @@ CONTAINERS = list, tuple, dict, set, frozenset
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
 # Filters that process all items in one call
 ALL_ITEMS_FILTERS = frozenset({"sort", "groupby", "unique", "min", "max"})
+# Returns the text of a file that a template extends or includes, and a test whether it is unchanged
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
 STYLE = """
@@ -167,10 +177,7 @@ class Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "+", "-", "/", "//", "%"})
 
     def __init__(self, load: Load) -> None:
-        """load: returns the text of a file that a template extends or includes, and a test whether it is unchanged.
-
-        It raises FileNotFoundError.
-        """
+        """load: see Load. It raises FileNotFoundError."""
         super().__init__(
             autoescape=True,
             undefined=jinja2.StrictUndefined,
@@ -198,10 +205,9 @@ class Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template, and add the checks, as filters.
+        """Parse a template, and add the checks of the budget as filters: jinja2 calls this.
 
-        Each loop checks the clock, each `~` the length of its result, each list its size, each comparison the
-        clock.
+        Loops and comparisons check the clock, `~` checks the length of its result, and a list or slice its size.
         """
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
@@ -222,10 +228,10 @@ class Environment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)  # the object whose method is called
         if isinstance(owner, TEXTS):
             if __obj.__name__ not in SAFE_TEXT_METHODS:
-                raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
+                raise SecurityError(f"a template may not call the method {__obj.__name__} of a text")
             check_search_texts((*args, *kwargs.values()))
         if isinstance(owner, int) and __obj.__name__ == "to_bytes":
-            raise SecurityError("the method to_bytes of numbers is not offered here")
+            raise SecurityError("a template may not call the method to_bytes of a number")
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
         return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
@@ -239,10 +245,10 @@ class Environment(ImmutableSandboxedEnvironment):
         Raises SecurityError for an operation that makes a huge text, list or number.
         """
         if operator == "**" or (operator == "%" and isinstance(left, TEXTS)):
-            raise SecurityError(f"the operator {operator} is not offered here")
+            raise SecurityError(f"a template may not use the operator {operator}")
         operands = (left, right)
         if operator == "*" and any(isinstance(operand, list | tuple) for operand in operands):
-            raise SecurityError("lists are not repeated here")
+            raise SecurityError("a template may not repeat a list by *")
         if operator in "*+":
             sizes = [len(operand) if isinstance(operand, TEXTS | list | tuple) else 0 for operand in operands]
             numbers = [abs(operand) if isinstance(operand, int) else 1 for operand in operands]
@@ -250,7 +256,7 @@ class Environment(ImmutableSandboxedEnvironment):
             if sum(sizes) > MAX_RESULT_CHARS or (
                 operator == "*" and max(sizes) * max(numbers) > MAX_RESULT_CHARS
             ):
-                raise SecurityError("a text that is too long")
+                raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
         for operand in operands:
             check_number(operand)
         return check_size(super().call_binop(context, operator, left, right))
@@ -285,7 +291,7 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     all arguments except the value.
     """
     if isinstance(value, TEXTS) and len(value) > MAX_RESULT_CHARS:
-        raise SecurityError("a text that is too long")
+        raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     check_can_be_shown(value)
     # The argument of default() may be long: it takes the value's place, and is not searched for
     if name in ("default", "d"):
@@ -326,13 +332,12 @@ def check_can_be_shown(value: Any) -> None:
     The sizes of their contents are not counted, so they must not become texts.
     """
     if isinstance(value, UNCOUNTED_TYPES):
-        raise SecurityError(
-            "an imported file is not shown" if isinstance(value, TemplateModule) else NAMESPACE
-        )
+        kind = "an imported file" if isinstance(value, TemplateModule) else "a namespace"
+        raise SecurityError(f"{kind} cannot be shown")
 
 
 def check_clock_after(value: Any) -> Any:
-    """Return a value, such as the result of a comparison of two long lists, and check the clock."""
+    """Check the clock, and return the value. The value may have taken long: a comparison of two long lists."""
     check_clock()
     return value
 
@@ -371,7 +376,7 @@ def check_size(value: Any) -> Any:
             elif isinstance(part, CONTAINERS):
                 containers.append(part)
             elif isinstance(part, UNCOUNTED_TYPES):
-                raise SecurityError("a list holds no namespace and no imported file here")
+                raise SecurityError("a list may not contain a namespace or an imported file")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
     count_towards_page(count)
@@ -417,7 +422,7 @@ def concatenate(parts: list[Any]) -> str:
     texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
     length = sum(map(len, texts))
     if length > MAX_RESULT_CHARS:
-        raise SecurityError("a text that is too long")
+        raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     if length > MAX_UNCOUNTED_CHARS:
         count_towards_page(length)
     return Markup("").join(texts) if any(isinstance(text, Markup) for text in texts) else "".join(texts)
@@ -430,11 +435,13 @@ def join(values: Iterable[Any], separator: str = "") -> str:
 
 
 def replace_in_text(value: Any, old: str, new: str) -> str:
-    """Replace each `old` in a text: jinja2's filter with a limit."""
+    """Replace each `old` in a text: jinja2's filter with a limit. Raises SecurityError if `old` is empty, too."""
     check_can_be_shown(value)
     text: str = value if isinstance(value, str) else str(value)
-    if not old or len(text) + text.count(old) * len(new) > MAX_RESULT_CHARS:
-        raise SecurityError("a text that is too long")
+    if not old:
+        raise SecurityError("replace() needs a text to replace, and it is empty")
+    if len(text) + text.count(old) * len(new) > MAX_RESULT_CHARS:
+        raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     result: str = check_size(text.replace(old, new))
     return result
 
@@ -535,7 +542,7 @@ class PageTemplate:
     """A compiled template. Line numbers in its errors are those of the file."""
 
     def __init__(self, environment: Environment, text: str | None, offset: int) -> None:
-        """text: None for the plain page. offset: lines of the file before the template. Raises PageError."""
+        """text: None for DEFAULT_TEMPLATE. offset: lines of the file before the template. Raises PageError."""
         self.offset = offset
         try:
             check_length(text or "")

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from ewe.database.protocol import Value
 
-MAX_FORM_FIELDS = 1000  # of a query or a form
+MAX_FORM_FIELDS = 1000  # fields of a URL's query or of a form
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -57,15 +57,15 @@ def flag(text: str) -> int:
 def text_without_nul(text: str) -> str:
     """Return a text as it is. Raises BadValue for a NUL."""
     if "\0" in text:
-        raise BadValue("holds a character that no text can have")
+        raise BadValue("contains a NUL character")
     return text
 
 
 class Type(NamedTuple):
     """The type of a parameter.
 
-    read: returns the value of a text, or raises BadValue. input: the type of HTML's input field. sql: the type of a
-    NULL, in any database.
+    read: converts a text to a value, or raises BadValue. input: the type of the HTML input field. sql: the name of
+    the type in SQL, in any database; a NULL needs it.
     """
 
     read: Callable[[str], Value]

@@ -71,7 +71,7 @@ def test_a_page_is_taken_apart() -> None:
     }
     books = found.queries["books"]
     assert books.parameters == ("q", "year")
-    assert (books.rows, books.seconds, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
+    assert (books.rows, books.time_limit_s, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
     assert books.sort == (("title", False), ('a "b', False), ("year", True))
     assert books.sql.endswith("q2 = :q") and books.sql.startswith("-- what it finds\nSELECT")
     assert found.posts["add"].redirect == "books.sql.html?id={id}"
@@ -96,10 +96,10 @@ def test_a_page_is_taken_apart() -> None:
         ("-- query: a\nSELECT 1\n-- rows: 5", 3, "between `-- query: NAME` and its SQL"),
         ("-- rows: 5\n-- query: a\nSELECT 1", 1, "between"),
         ("-- post: a\n-- rows: 5\nSELECT 1", 2, "between `-- query: NAME`"),
-        ("-- query: a b\nSELECT 1", 1, "no name"),
+        ("-- query: a b\nSELECT 1", 1, "not a name"),
         ("-- query: page\nSELECT 1", 1, "has a meaning"),
         ("-- parameter: a\n-- query: a\nSELECT 1", 2, "declared twice"),
-        ("-- parameter: a tex\n-- query: b\nSELECT 1", 1, "no type 'tex'"),
+        ("-- parameter: a tex\n-- query: b\nSELECT 1", 1, "unknown type 'tex'"),
         ("-- parameter: a integer = x\n-- query: b\nSELECT 1", 1, "whole number"),
         ("-- parameter: a text = x\n-- query: b\nSELECT 1", 1, "in quotes"),
         ("-- parameter: a b c d\n-- query: b\nSELECT 1", 1, "NAME TYPE"),

@@ -363,7 +363,7 @@ def test_a_change_of_a_file_shows_within_a_second(pages: Server) -> None:
 
 ERRORS = {
     "-- database: books\n-- query: x\nSELECT nix": (500, "line 3: x: database books: STATEMENT: no such column"),
-    "-- database: books\n-- qery: x\nSELECT 1": (500, "line 2: no declaration 'qery', did you mean query?"),
+    "-- database: books\n-- qery: x\nSELECT 1": (500, "line 2: unknown declaration 'qery', did you mean query?"),
     "-- database: books\n---\n\n{{ nix }}": (500, "line 4: template: 'nix' is undefined"),
     "-- query: x\nSELECT 1": (500, "the page names no database"),
     "-- database: books\n-- query: x\n-- time: 0.2\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
