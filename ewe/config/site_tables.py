@@ -245,7 +245,7 @@ LOCATION: dict[str, Key] = {
                             r"[/$][^\x00-\x1f\x7f#]*"), "answer as if the client had asked for this path"),
     "try": Key(Kind("PATHS", 'a list of paths, such as ["$path", "$path/", "/index.php"]; the last may be a status',
                     _try),
-               "the first of these files and directories that exists answers; the last is taken unseen"),
+               "the first of these files and directories that exists answers; the last is used without a check"),
     "root": Key(matching("DIRECTORY", "a directory", DIRECTORY), "the files are below this directory instead of"
                 " documentroot: its name and then the whole path"),
     "alias": Key(matching("PATH", "a directory, or a file", DIRECTORY), "this directory or this file stands for the"

@@ -1,5 +1,8 @@
 """Rules: the handlers of a location. Each answers, passes the request on (None), or raises Reroute.
 
+A location of a site (glossary) has keys, such as `redirect`. Each of these keys becomes one of the handlers below.
+Reroute makes the site look for the handlers of another path, as if the client had requested that path.
+
 FixedStatus                for `status`
 Redirect, Rewrite, Try     for the keys of the same names; Rewrite and Try send a request to another path (Reroute)
 Programs                   for `programs` and `gateway`: finds the script, and has the gateway run it
@@ -124,30 +127,30 @@ class Try:
         values = self.location.values_of(request, io)
         for template in self.templates:
             path, query = template.path(values)
-            if self.is_last(template) or self.is_there(path):
+            if self.is_unchecked(template) or self.exists(path):
                 self.reroute(request, path, query, io)
                 return None
-        return error_page(self.status, f"none of {self.why} is there")
+        return error_page(self.status, f"no path of the rule exists ({self.why})")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield a line for each path: whether it exists. Raises Reroute, HTTPError."""
         if io.tried is self:
-            yield f"  try       not again: it gave {request.path}"
+            yield f"  try       is not applied again: it has found {request.path}"
             return False
         values = self.location.values_of(request, io)
         for template in self.templates:
             path, query = template.path(values)
-            last = self.is_last(template)
-            there = last or self.is_there(path)
-            word = "taken unseen" if last else "is there" if there else "is not there"
+            unchecked = self.is_unchecked(template)
+            usable = unchecked or self.exists(path)
+            word = "is used without a check" if unchecked else "exists" if usable else "does not exist"
             yield f"  try       {template.text}: {path} {word}"
-            if there:
+            if usable:
                 self.reroute(request, path, query, io)
                 return False
         yield f"  answer    {self.status}   ({self.why})"
         return True
 
-    def is_last(self, template: Template) -> bool:
+    def is_unchecked(self, template: Template) -> bool:
         """Return whether a template is used without a check."""
         return template is self.templates[-1] and not self.status
 
@@ -157,14 +160,14 @@ class Try:
         query: of the new request; None: the query stays. The exception names this handler (tried), so that the same
         `try` is not applied to the path that it has found.
         """
-        # A directory without its slash: the feature for files redirects the client.
+        # The path found is the request's own with a slash: it is a directory, and Static redirects the client.
         if path == request.path + "/":
             path = request.path
         if path != request.path or query is not None:
             raise Reroute(with_path(request, path, query), io.variables, tried=self)
 
-    def is_there(self, path: str) -> bool:
-        """Return whether a path is a file, or a directory if it ends in a slash. Raises HTTPError(403)."""
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file at a path, or a directory if it ends in a slash. Raises HTTPError(403)."""
         static = self.static_of(path)
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
@@ -192,10 +195,10 @@ def is_below_program(static: Static, path: str) -> bool:
 
 
 class Programs:
-    """Answers with programs.
+    """Answers with programs: of `programs` and `gateway`.
 
-    There are four kinds: files with certain extensions, all files of a directory, one file, and a program at an
-    address, which handles the paths itself.
+    The programs of a location are the files with certain extensions, all files of a directory, or one file; or one
+    program at a socket's address, which handles the paths itself.
     """
 
     def __init__(
@@ -210,11 +213,11 @@ class Programs:
         needs_file: bool = True,
         executable: bool = False,
     ) -> None:
-        """static: the files among which the programs are. location: the paths that they answer.
+        """static: finds the files of programs. location: decides which paths they answer.
 
-        run: a function that runs a script. why: the rule, for --explain. extensions: the ends of the programs'
-        names; (): all files. file: the only program; "" if the path names it. needs_file: the program is a file of
-        this machine. executable: the file must have its execute bit.
+        run: a function that runs a script. why: the rule, for --explain. extensions: of the programs' names; ():
+        all files are programs. file: the only program; "" if the path names it. needs_file: the program is a file
+        of this machine; otherwise it is behind an address. executable: the file must have its execute bit.
         """
         self.static = static
         self.location = location
@@ -288,7 +291,7 @@ class Alias:
             response = await self.static.respond(request, io)
         else:
             response = await self.static.respond(self.below(request, io), io)
-            # A directory: the client's path lacks the slash, too.
+            # The file is a directory. The client's path lacks the slash, too: redirect the client to its own path
             if response is not None and response.status == 301:
                 query = "" if request.query is None else "?" + request.query
                 return redirect(percent_encode(request.path) + "/" + query)

@@ -272,8 +272,8 @@ def test_an_explanation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     site = make_site(read(text, tmp_path))
     said = "\n".join(explain(site, "http://a:80/x/y", ("127.0.0.1", 80)))
     for part in (
-        "line 1: site a", "is one of its names", 'line 3: prefix = "/x"', "$path: /x/y is not there",
-        "taken unseen", "no location covers this path", f"the file {tmp_path}/htdocs/index.html",
+        "line 1: site a", "is one of its names", 'line 3: prefix = "/x"', "$path: /x/y does not exist",
+        "is used without a check", "no location covers this path", f"the file {tmp_path}/htdocs/index.html",
     ):  # fmt: skip
         assert part in said, said
     (tmp_path / "cgi-bin").mkdir()

@@ -11,7 +11,8 @@
        too.
 
 The log has the reason of every refusal. The owner may replace the script while it is examined. examine() notices
-that, and begins again.
+that, and begins again. This code runs as root, and users choose the paths: read it with the question what a user
+could change between two of its calls (a race between check and use, TOCTOU).
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ewe.config.defaults import WEB_INF
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
 
-MAX_FIRST_LINE_BYTES = 200
+MAX_FIRST_LINE_BYTES = 200  # bytes of a script's first line that are read to find its interpreter
 MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhile
-MAX_LINKS = 40  # on the way to a script: the kernel's own limit
-WRITABLE_BY_OTHERS = 0o022  # by group or others
+MAX_LINKS = 40  # symbolic links on the way to a script: the kernel's own limit (path_resolution(7))
+WRITABLE_BY_OTHERS = 0o022  # the bits of a mode that let the group or other users write
 
 
 class Refusal(Exception):
@@ -95,7 +96,7 @@ def examine_once(path: str, settings: Settings) -> ExaminedScript:
         if uid not in (0, script.account.uid):
             name = account_of(uid).name
             raise Refusal(
-                f"the link {link} to it is {name}'s: links of {script.account.name}'s or root's may lead here"
+                f"the link {link} to it is {name}'s: only links of {script.account.name} or root may lead to it"
             )
     return script
 
@@ -121,6 +122,7 @@ def resolve_links(path: str) -> tuple[str, dict[str, int]]:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         links[next_path] = status.st_uid
         target = os.readlink(next_path)
+        # A relative target counts from the link's directory, which is `real`
         real = "/" if target.startswith("/") else real
         remaining_parts += target.split("/")[::-1]  # the parts of the target come before the others
     return real, links
@@ -183,9 +185,9 @@ def account_of(uid: int) -> Account:
 
 
 def account_for_log(path: str, settings: Settings) -> Account | None:
-    """Return the account into whose log a refusal is written: the owner of the path.
+    """Return the account that gets a refusal in its log: the owner of the path; of a link, the owner of the link.
 
-    Of a symbolic link, the owner of the link itself. None for a system account, and if the owner cannot be found.
+    Return None for a system account, and if the owner cannot be found.
     """
     try:
         account = account_of(os.lstat(path).st_uid)
@@ -202,7 +204,7 @@ def is_inside(path: str, directory: str) -> bool:
 def check_path(real: str, top: str, owners: set[int]) -> None:
     """Raise Refusal if a user outside `owners` may have changed the script or a directory on the way to it.
 
-    real: the script's path. top: the highest directory that is checked. The check goes from the script upwards.
+    real: the script's path without links. top: the highest directory that is checked, above the script.
     """
     path = real
     while True:
@@ -231,10 +233,10 @@ def writable_reason(description: str, path: str) -> str:
 def first_line(path: str, examined: os.stat_result) -> bytes:
     """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced.
 
-    At any moment the owner may replace the file by a FIFO, a device or a link, or take a lease on it. To open one
-    of these by name could block forever, or could have an effect on a device. The name is therefore looked up
-    without opening the file (O_PATH). If it still is the examined file, it is opened through that descriptor,
-    without waiting.
+    At any moment the owner may replace the file by a FIFO, a device or a link, or take a lease on it (fcntl(2)). To
+    open one of these by name could block without a limit, or could have an effect on a device. The name is
+    therefore looked up without opening the file (O_PATH). If it still is the examined file, it is opened through
+    that descriptor, without waiting.
     """
     try:
         path_descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
