@@ -1,4 +1,4 @@
-"""Broken: the main thread tests again and again, without a pause, whether the worker is ready (a busy wait)."""
+"""Broken: two threads wait for each other, and each tests again and again without a pause (a busy wait)."""
 
 import threading
 

@@ -21,7 +21,7 @@ class Channel:
     def close(self):
         with self.lock:
             if not self.is_open:
-                raise Closed("this queue is closed already")
+                raise Closed("this channel is already closed")
             self.is_open = False
 
 

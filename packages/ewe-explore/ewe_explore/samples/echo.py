@@ -1,4 +1,4 @@
-"""Correct: a server with a thread for each connection, over sockets, which the explorer keeps in memory."""
+"""Correct: a server with a thread for each connection. The explorer replaces its sockets by ones in memory."""
 
 import socket
 import threading

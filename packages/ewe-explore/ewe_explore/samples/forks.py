@@ -1,4 +1,4 @@
-"""Broken: two philosophers, two forks. Each takes the left fork first, and may wait for the other's fork."""
+"""Broken: two philosophers, two forks. Each may hold its left fork and wait for the other one: a deadlock."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Correct: three philosophers, three forks, and each takes the fork with the lower number first."""
+"""Correct: three philosophers, three forks. Each takes the lower number first: no circle of waits is possible."""
 
 import threading
 

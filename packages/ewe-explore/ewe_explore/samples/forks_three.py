@@ -1,4 +1,4 @@
-"""Broken: three philosophers, three forks, and each takes the left fork first."""
+"""Broken: three philosophers, three forks. Each may hold its left fork and wait for the next one: a deadlock."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Broken: a mailbox that tests its list before it takes the lock. A letter may come in between."""
+"""Broken: a mailbox that tests its list before it takes the lock. A letter in between wakes no thread."""
 
 import threading
 
