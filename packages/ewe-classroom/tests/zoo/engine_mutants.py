@@ -265,5 +265,5 @@ if __name__ == "__main__":
     kind = ZOO[sys.argv[1]][0] if sys.argv[1] in ZOO else lab.Engine
     try:
         kind().serve()
-    except lab.Leave:
+    except lab.SocketClosed:
         pass

@@ -152,7 +152,7 @@ fault(
     "The stop wakes one worker, and waits for the end of all.",
     ("pthread_cond_broadcast", "pthread_cond_signal"),
     ("        pthread_detach(thread);\n", "        threads[number] = thread;\n"),
-    ("static void stop(int", "static pthread_t threads[MOST];\n\nstatic void stop(int"),
+    ("static void stop(int", "static pthread_t threads[MAX_WORKERS];\n\nstatic void stop(int"),
     (
         "    drain();\n",
         "    drain();\n    for (int number = 0; number < workers; number++)\n"
@@ -389,7 +389,7 @@ fault(
     ("static void stop(int", "static int current;\n\nstatic void stop(int"),
     ("    int connection = (int)(intptr_t)argument;\n", "    int connection = *(int *)argument;\n"),
     ("    pthread_t thread;\n", "    pthread_t thread;\n    current = connection;\n"),
-    ("hold, (void *)(intptr_t)connection)", "hold, &current)"),
+    ("run_conversation, (void *)(intptr_t)connection)", "run_conversation, &current)"),
 )
 fault(
     "LockOrder",
@@ -440,8 +440,8 @@ fault(
     "a data race on",
     "Goroutines count themselves without a lock.",
     (
-        "				defer held.Done()\n",
-        "				defer held.Done()\n"
+        "				defer running.Done()\n",
+        "				defer running.Done()\n"
         "				active++\n"
         "				defer func() { active-- }()\n",
     ),

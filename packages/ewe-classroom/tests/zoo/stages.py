@@ -138,7 +138,7 @@ STAGES = {
                         "        with connection:\n            converse(connection, root)\n",
                         "        kept.append(connection)\n        converse(connection, root)\n",
                     ),
-                    ("def hold(", "kept = []\n\n\ndef hold("),
+                    ("def run_conversation(", "kept = []\n\n\ndef run_conversation("),
                 ),
             ),
             ("thread", "no SIGTERM handler", ("drain", "stop"), SOLUTION, ((SIGTERM, ""),)),

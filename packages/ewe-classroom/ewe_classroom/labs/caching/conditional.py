@@ -17,7 +17,7 @@ from email.utils import formatdate
 
 # One tag: "W/" if it is weak, then text in quotation marks. The text may contain a comma.
 TAG = re.compile(r'(?:W/)?"[^"]*"')
-FORMS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
+DATE_FORMATS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 
 def etag_of(changed_ns: int, size: int) -> str:
@@ -38,14 +38,14 @@ def date(seconds: int) -> str:
 def parse_date(text: str) -> int | None:
     """Return the time of a date in one of HTTP's three formats, in seconds since 1970; None for other texts."""
     # --- solution
-    for form in FORMS:
+    for date_format in DATE_FORMATS:
         try:
-            return calendar.timegm(time.strptime(text, form))
+            return calendar.timegm(time.strptime(text, date_format))
         except ValueError:
             continue
     return None
     # --- starter
-    # # FORMS has all three formats. time.strptime() parses one format; calendar.timegm() gives seconds in UTC.
+    # # DATE_FORMATS has all three. time.strptime() parses one format; calendar.timegm() gives seconds in UTC.
     # return None
     # --- end
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from conditional import etag_of
 
-ROOM = 8 << 20  # the maximum size of all stored files, in bytes
-LARGEST = 4 << 20  # the maximum size of one stored file, in bytes
-YOUNG_NS = 50_000_000  # a file that changed so recently may change again and keep the same modification time
+MAX_CACHE_BYTES = 8 << 20  # the maximum size of all stored files, in bytes
+MAX_FILE_BYTES = 4 << 20  # the maximum size of one stored file, in bytes
+# Nanoseconds. A file that changed so recently may change again and keep its modification time
+YOUNG_NS = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ def load(path: str) -> File:
 
 
 class Files:
-    """The cache. Any thread may call get(). room: the most bytes of all stored files. size: their bytes now."""
+    """The cache. Any thread may call get(). max_bytes: of all stored files. stored_bytes: their bytes now."""
 
-    def __init__(self, room: int = ROOM) -> None:
-        self.room = room
-        self.held: OrderedDict[str, File] = OrderedDict()  # the least recently requested file comes first
-        self.size = 0
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.stored: OrderedDict[str, File] = OrderedDict()  # the least recently requested file comes first
+        self.stored_bytes = 0
         self.lock = threading.Lock()
 
     def get(self, path: str) -> File:
@@ -66,18 +67,18 @@ class Files:
         # --- solution
         version = version_of(os.stat(path))
         with self.lock:
-            found = self.held.get(path)
+            found = self.stored.get(path)
             if found is not None and found.version == version:
-                self.held.move_to_end(path)
+                self.stored.move_to_end(path)
                 return found
         found = load(path)  # without the lock, so that other threads do not wait for the disk
         self.keep(path, found)
         return found
         # --- starter
         # # This is fast, but wrong after the first change. It also never drops a file.
-        # if path not in self.held:
-        #     self.held[path] = load(path)
-        # return self.held[path]
+        # if path not in self.stored:
+        #     self.stored[path] = load(path)
+        # return self.stored[path]
         # --- end
 
     def keep(self, path: str, file: File) -> None:
@@ -85,13 +86,13 @@ class Files:
         # --- solution
         is_young = time.time_ns() - file.version[0] < YOUNG_NS
         with self.lock:
-            old_version = self.held.pop(path, None)
-            self.size -= len(old_version.body) if old_version else 0
-            if is_young or len(file.body) > LARGEST:
+            old_version = self.stored.pop(path, None)
+            self.stored_bytes -= len(old_version.body) if old_version else 0
+            if is_young or len(file.body) > MAX_FILE_BYTES:
                 return
-            self.held[path] = file
-            self.size += len(file.body)
-            while self.size > self.room:
-                _, oldest = self.held.popitem(last=False)
-                self.size -= len(oldest.body)
+            self.stored[path] = file
+            self.stored_bytes += len(file.body)
+            while self.stored_bytes > self.max_bytes:
+                _, oldest = self.stored.popitem(last=False)
+                self.stored_bytes -= len(oldest.body)
         # --- end

@@ -19,15 +19,18 @@ from urllib.parse import unquote
 
 from web import PROGRAMS, Refused, Request, Response, again, main
 
-LIMIT = float(os.environ.get("CGI_TIMEOUT", "10"))  # seconds that a program may take
-MAX_OUTPUT = 16 << 20  # bytes that a program may write
+TIME_LIMIT_S = float(os.environ.get("CGI_TIMEOUT", "10"))  # seconds that a program may take
+MAX_OUTPUT_BYTES = 16 << 20  # bytes that a program may write
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 STATUS = re.compile(r"([2-5][0-9][0-9])( .*)?")
+# Fields that must not become variables HTTP_...: `Proxy` is an attack (httpoxy), two are secret, and two have other
+# variables
 WITHHELD = {"proxy", "authorization", "proxy-authorization", "content-type", "content-length"}
-OWN = {"status", "content-length", "connection", "transfer-encoding"}  # fields that the server sets itself
+# Fields of a program's output that the client does not get: the server sets them itself
+OWN = {"status", "content-length", "connection", "transfer-encoding"}
 
 
-class TimeIsOver(Exception):
+class TimeLimitExceeded(Exception):
     """The program has exceeded its time limit."""
 
 
@@ -99,10 +102,10 @@ def variables(request: Request, script: str, info: str) -> dict[str, str]:
 def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
     """Run a program; return its output.
 
-    Raises Refused: 504 after LIMIT seconds, 502 if the program cannot be started or writes too much.
+    Raises Refused: 504 after TIME_LIMIT_S seconds, 502 if the program cannot be started or writes too much.
     """
     # --- solution
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + TIME_LIMIT_S
     try:
         # start_new_session puts the program and its children into one process group, which killpg() can kill.
         program = subprocess.Popen(
@@ -121,7 +124,7 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
         # The end of the output is not the end of the program.
         program.wait(max(0.0, deadline - time.monotonic()))
         return output
-    except (TimeIsOver, subprocess.TimeoutExpired):
+    except (TimeLimitExceeded, subprocess.TimeoutExpired):
         raise Refused(504) from None
     finally:
         for pipe in (program.stdin, program.stdout):
@@ -145,7 +148,7 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
 def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> bytes:
     """Write the body and read the output, whenever a pipe is ready; return the output.
 
-    Raises TimeIsOver, and Refused(502) if the output is too long.
+    Raises TimeLimitExceeded, and Refused(502) if the output is too long.
     """
     left = memoryview(body)
     output = bytearray()
@@ -156,10 +159,10 @@ def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> 
             selector.register(program.stdin, selectors.EVENT_WRITE)
         else:
             program.stdin.close()  # the program may wait for the end of its input
-        while len(output) <= MAX_OUTPUT:
+        while len(output) <= MAX_OUTPUT_BYTES:
             wait_limit = deadline - time.monotonic()
             if wait_limit <= 0:
-                raise TimeIsOver
+                raise TimeLimitExceeded
             for key, _ in selector.select(wait_limit):
                 if key.fileobj is program.stdout:
                     data = os.read(key.fd, 65536)

@@ -23,7 +23,7 @@ from conversation import SILENCE_S, BadRequest, find, listen, parse, split_head
 
 ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
 GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
-MAX_BODY = 8 << 20  # bytes of a request's body; the server refuses a longer body (413)
+MAX_BODY_BYTES = 8 << 20  # bytes of a request's body; the server refuses a longer body (413)
 MAX_HOPS = 5  # local redirects of one request
 PROGRAMS = "/cgi-bin/"
 
@@ -94,7 +94,9 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
             except OSError:
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            thread = threading.Thread(target=hold, args=(connection, root, respond, threads), daemon=True)
+            thread = threading.Thread(
+                target=run_conversation, args=(connection, root, respond, threads), daemon=True
+            )
             threads.add(thread)
             try:
                 thread.start()
@@ -109,7 +111,9 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-def hold(connection: socket.socket, root: str, respond: Respond, threads: set[threading.Thread]) -> None:
+def run_conversation(
+    connection: socket.socket, root: str, respond: Respond, threads: set[threading.Thread]
+) -> None:
     """Run one conversation, in a thread. Remove the thread from `threads`, for which serve() waits at the end."""
     try:
         with connection:
@@ -153,7 +157,7 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
     if not text.isdecimal():
         raise Refused(400)
     length = int(text)
-    if length > MAX_BODY:
+    if length > MAX_BODY_BYTES:
         raise Refused(413)
     parts = [buffer]  # the first bytes of the body may have come with the head
     missing = length - len(buffer)

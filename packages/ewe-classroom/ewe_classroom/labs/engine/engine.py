@@ -24,13 +24,14 @@ import threading
 import traceback
 import types
 
-CONTROL = 3
-HIGH = 100  # the lowest number for the engine's copy of the data socket: far from those that a script gets
+CONTROL = 3  # the descriptor of the control socket
+# The engine copies the data socket to a descriptor from this number: far above those that a script's files get
+MIN_DATA_DESCRIPTOR = 100
 END_MARK = b"\x04%d\n"  # EOT, the exit status and LF
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
-class Leave(Exception):
+class SocketClosed(Exception):
     """X-Switch has closed a socket: the engine has to end."""
 
 
@@ -47,13 +48,13 @@ def words(line: bytes) -> list[bytes]:
 
 
 def read_body(data: int, length: int) -> bytes:
-    """Read exactly `length` bytes. No end of file follows, because the socket stays open. Raises Leave."""
+    """Read exactly `length` bytes. No end of file follows, because the socket stays open. Raises SocketClosed."""
     # --- solution
     body = bytearray()
     while len(body) < length:
         piece = os.read(data, min(length - len(body), 1 << 20))
         if not piece:
-            raise Leave
+            raise SocketClosed
         body += piece
     return bytes(body)
     # --- starter
@@ -68,7 +69,7 @@ class Engine:
     def __init__(self) -> None:
         os.set_inheritable(CONTROL, False)  # programs that a script starts must not inherit it
         self.control = open(CONTROL, "rb", closefd=False)
-        self.data = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        self.data = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, MIN_DATA_DESCRIPTOR)
         self.pid = os.getpid()
         sys.dont_write_bytecode = True  # a compiled copy would hide a change within one second
         # --- solution
@@ -223,5 +224,5 @@ class Engine:
 if __name__ == "__main__":
     try:
         Engine().serve()
-    except Leave:
+    except SocketClosed:
         pass

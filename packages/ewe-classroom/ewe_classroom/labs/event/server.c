@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EVENTS 64 /* at once */
+#define EVENTS 64 /* the number of events that one epoll_pwait() reports at most */
 
-/* One connection, in a list of all. buffer: the received bytes that are not used yet; used: their number. response: to
-   send; sent: its bytes that the kernel has taken. last: the time of the last activity. */
+/* One connection, in a list of all. buffer: the received bytes that are not answered yet; used: their number. response:
+   the one to send; sent: how many of its bytes the kernel has taken. last: the time of the last activity. */
 struct client {
     int connection;
     size_t used;
@@ -172,7 +172,7 @@ static void serve(struct client *client)
 }
 
 /* Drop silent clients; after SIGTERM, drop all clients without a response in progress. */
-static void look(void)
+static void drop_idle(void)
 {
     /* --- solution */
     time_t now = time(NULL);
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
     sigemptyset(&none);
     sigprocmask(SIG_BLOCK, &term, NULL); /* SIGTERM comes only during epoll_pwait(), and ends it */
     watch_listener(true);
-    time_t deadline = 0, next_look = time(NULL) + 1;
+    time_t deadline = 0, next_check = time(NULL) + 1;
     while (!stopping || (clients && time(NULL) < deadline)) {
         struct epoll_event events[EVENTS];
         /* wake up after a pause in accepting, or to look for silent clients; -1: only for an event */
@@ -221,11 +221,11 @@ int main(int argc, char **argv)
             deadline = time(NULL) + GRACE_S;
             watch_listener(false);
             close(listener);
-            look();
+            drop_idle();
         }
-        if (time(NULL) >= next_look) {
-            next_look = time(NULL) + 1;
-            look();
+        if (time(NULL) >= next_check) {
+            next_check = time(NULL) + 1;
+            drop_idle();
         }
         if (!was_listening && !stopping)
             watch_listener(true); /* after a pause */

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	events  = 64          // that epoll reports at once
-	look    = time.Second // between two searches for silent clients
-	waiting = 511         // connections that may wait in the kernel
+	maxEvents     = 64          // the number of events that one EpollWait reports at most
+	checkInterval = time.Second // the time between two searches for silent clients
+	backlog       = 511         // connections that the kernel queues until they are accepted
 )
 
 // Client is one connection: the received bytes, the bytes to send, and the time of the last activity.
@@ -140,14 +140,14 @@ func (loop *Loop) answer(client *Client) {
 	// --- end
 }
 
-// drop closes a connection; epoll forgets a descriptor that is closed.
+// drop closes a connection. epoll stops watching a closed descriptor.
 func (loop *Loop) drop(client *Client) {
 	delete(loop.clients, client.connection)
 	syscall.Close(client.connection)
 }
 
-// lookAround drops silent clients; after SIGTERM, it drops all clients without a response in progress.
-func (loop *Loop) lookAround() {
+// dropIdle drops silent clients; after SIGTERM, it drops all clients without a response in progress.
+func (loop *Loop) dropIdle() {
 	// --- solution
 	for _, client := range loop.clients {
 		if time.Since(client.last) > silence || (loop.stopping && len(client.outgoing) == 0) {
@@ -166,7 +166,7 @@ func (loop *Loop) timeout() int {
 	}
 	// --- solution
 	if len(loop.clients) > 0 {
-		return int(look.Milliseconds())
+		return int(checkInterval.Milliseconds())
 	}
 	// --- starter
 	// // A loop without clients must not wake up at all. When must a loop with clients wake up?
@@ -176,10 +176,10 @@ func (loop *Loop) timeout() int {
 
 // run serves until SIGTERM, and until the responses in progress are sent.
 func (loop *Loop) run() {
-	found := make([]syscall.EpollEvent, events)
+	found := make([]syscall.EpollEvent, maxEvents)
 	received := make([]byte, 65536)
 	var deadline time.Time
-	nextLook := time.Now().Add(look)
+	nextCheck := time.Now().Add(checkInterval)
 	for !loop.stopping || (len(loop.clients) > 0 && time.Now().Before(deadline)) {
 		count, _ := syscall.EpollWait(loop.epoll, found, loop.timeout()) // EINTR: count is -1, and the loop goes on
 		paused := !loop.listening
@@ -199,11 +199,11 @@ func (loop *Loop) run() {
 			loop.listen(false)
 			syscall.Close(loop.listener)
 			syscall.EpollCtl(loop.epoll, syscall.EPOLL_CTL_DEL, loop.wake, &syscall.EpollEvent{})
-			loop.lookAround()
+			loop.dropIdle()
 		}
-		if time.Now().After(nextLook) {
-			nextLook = time.Now().Add(look)
-			loop.lookAround()
+		if time.Now().After(nextCheck) {
+			nextCheck = time.Now().Add(checkInterval)
+			loop.dropIdle()
 		}
 		if paused && !loop.stopping {
 			loop.listen(true)
@@ -225,7 +225,7 @@ func listenOn(port string) (int, error) {
 	if err := syscall.Bind(listener, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return -1, err
 	}
-	return listener, syscall.Listen(listener, waiting)
+	return listener, syscall.Listen(listener, backlog)
 }
 
 // terminationPipe returns the end of a pipe that can be read once SIGTERM has come. Its goroutine is the only one

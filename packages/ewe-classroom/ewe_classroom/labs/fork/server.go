@@ -5,9 +5,10 @@
 //	                    +-> child: descriptor 3 is the connection -> conversation -> end
 //
 // Go has no fork(). A child of fork() has only the thread that called it, and Go's runtime needs its other threads: the
-// collector, the poller. syscall.ForkExec does both steps in one: it forks, and the child at once becomes a new program.
-// This server starts itself again. The child inherits only the descriptors that the parent names, because Go opens every
-// descriptor with close-on-exec. In C and Python a child begins with a copy of the parent's memory; here it does not.
+// garbage collector, the poller. syscall.ForkExec does both steps in one: it forks, and the child at once becomes a new
+// program. This server starts itself again. The child inherits only the descriptors that the parent names, because Go
+// opens every descriptor with close-on-exec. In C and Python a child begins with a copy of the parent's memory; here it
+// does not.
 package main
 
 import (
@@ -21,22 +22,22 @@ import (
 )
 
 const (
-	given = 3                // the descriptor in which a child finds its connection
-	child = "EWE_CHILD"      // set in the environment of a child
-	self  = "/proc/self/exe" // this program
+	connectionDescriptor = 3                // a child finds its connection in this descriptor
+	childVariable        = "EWE_CHILD"      // a variable that only a child's environment has
+	thisProgram          = "/proc/self/exe" // the file of this program
 )
 
 // Children are the processes that run a conversation.
 type Children struct {
-	lock sync.Mutex
-	pids map[int]bool
-	none *sync.Cond
+	lock     sync.Mutex
+	pids     map[int]bool
+	allEnded *sync.Cond
 }
 
 // NewChildren returns an empty set.
 func NewChildren() *Children {
 	children := &Children{pids: map[int]bool{}}
-	children.none = sync.NewCond(&children.lock)
+	children.allEnded = sync.NewCond(&children.lock)
 	return children
 }
 
@@ -46,8 +47,8 @@ func (children *Children) Start(connection *os.File) error {
 	// Hold the lock during the start: the child may end, and be reaped, before ForkExec has returned.
 	children.lock.Lock()
 	defer children.lock.Unlock()
-	pid, err := syscall.ForkExec(self, os.Args, &syscall.ProcAttr{
-		Env:   append(os.Environ(), child+"=1"),
+	pid, err := syscall.ForkExec(thisProgram, os.Args, &syscall.ProcAttr{
+		Env:   append(os.Environ(), childVariable+"=1"),
 		Files: []uintptr{0, 1, 2, connection.Fd()},
 	})
 	if err == nil {
@@ -55,8 +56,8 @@ func (children *Children) Start(connection *os.File) error {
 	}
 	return err
 	// --- starter
-	// // syscall.ForkExec(self, os.Args, ...): which environment, and which files, does the child get?
-	// _ = self
+	// // syscall.ForkExec(thisProgram, os.Args, ...): which environment, and which files, does the child get?
+	// _ = thisProgram
 	// return errors.New("no child yet")
 	// --- end
 }
@@ -77,7 +78,7 @@ func (children *Children) Reap() {
 		delete(children.pids, pid)
 	}
 	if len(children.pids) == 0 {
-		children.none.Broadcast()
+		children.allEnded.Broadcast()
 	}
 	// --- starter
 	// // An ended child stays a zombie until syscall.Wait4 has read its status. One SIGCHLD may stand for several.
@@ -98,7 +99,7 @@ func (children *Children) Drain() {
 	children.lock.Lock()
 	defer children.lock.Unlock()
 	for len(children.pids) > 0 {
-		children.none.Wait()
+		children.allEnded.Wait()
 	}
 	// --- starter
 	// // No process may remain when the server has ended.
@@ -107,7 +108,7 @@ func (children *Children) Drain() {
 
 // beChild runs the conversation of descriptor 3.
 func beChild(root string) {
-	file := os.NewFile(given, "connection")
+	file := os.NewFile(connectionDescriptor, "connection")
 	connection, err := net.FileConn(file)
 	if err != nil {
 		os.Exit(1)
@@ -118,7 +119,7 @@ func beChild(root string) {
 }
 
 func main() {
-	if os.Getenv(child) != "" {
+	if os.Getenv(childVariable) != "" {
 		beChild(os.Args[2])
 		return
 	}

@@ -31,7 +31,7 @@ SECONDS = 2.0  # of each run
 # SECONDS = 1.0  # of each run
 # --- end
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-RESPONSE_TIMEOUT_S = 30.0  # timeout of one response, in seconds
+RESPONSE_TIMEOUT_S = 30.0  # seconds that one response may take
 
 Requests = list[tuple[float, float, float]]  # the times due, sent and done of each request
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define ROOM 64 /* connections that may wait in the queue */
-#define MOST 256
+#define MAX_WORKERS 256
 
 static const char *root;
 static volatile sig_atomic_t stopping;
@@ -131,8 +131,8 @@ static void drain(void)
 int main(int argc, char **argv)
 {
     int workers = argc > 3 ? atoi(argv[3]) : 4;
-    if (argc < 3 || workers < 1 || workers > MOST) {
-        fprintf(stderr, "usage: %s PORT DIRECTORY [WORKERS], 1 to %d of them\n", argv[0], MOST);
+    if (argc < 3 || workers < 1 || workers > MAX_WORKERS) {
+        fprintf(stderr, "usage: %s PORT DIRECTORY [WORKERS], 1 to %d of them\n", argv[0], MAX_WORKERS);
         return 2;
     }
     root = argv[2];

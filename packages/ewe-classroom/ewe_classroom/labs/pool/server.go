@@ -85,12 +85,12 @@ func (queue *Queue) Close() {
 func main() {
 	Run(func(listener net.Listener, root string, workers int) {
 		queue := NewQueue()
-		var held sync.WaitGroup
+		var running sync.WaitGroup
 		// --- solution
 		for number := 0; number < workers; number++ {
-			held.Add(1)
+			running.Add(1)
 			go func() {
-				defer held.Done()
+				defer running.Done()
 				for connection := queue.Get(); connection != nil; connection = queue.Get() {
 					Converse(connection, root)
 					connection.Close()
@@ -117,6 +117,6 @@ func main() {
 			// --- end
 		}
 		queue.Close()
-		Drain(&held)
+		Drain(&running)
 	})
 }

@@ -33,7 +33,7 @@ def stop(number: int, frame: object) -> None:
     raise Stop
 
 
-class Arriving:
+class IncompleteRequest:
     """A connection with an incomplete request. deadline: when it is closed (time.monotonic())."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -50,15 +50,17 @@ def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes],
         selector.register(listener, selectors.EVENT_READ, None)
         try:
             while True:
-                # The listener has no data. With each connection, its Arriving is registered.
-                begun = [key.data for key in selector.get_map().values() if key.data is not None]
-                first = min((each.deadline for each in begun), default=None)
+                # The listener has no data. With each connection, its IncompleteRequest is registered.
+                incomplete_requests = [
+                    key.data for key in selector.get_map().values() if key.data is not None
+                ]
+                first = min((each.deadline for each in incomplete_requests), default=None)
                 for key, _ in selector.select(None if first is None else max(0.0, first - time.monotonic())):
                     if key.data is None:
                         accept(listener, selector)
                     else:
                         read_on(key.data, selector, root, arrive)
-                for each in begun:  # a closed connection has the descriptor -1
+                for each in incomplete_requests:  # a closed connection has the descriptor -1
                     if each.deadline < time.monotonic() and each.connection.fileno() >= 0:
                         forget(each, selector)
         except Stop:
@@ -75,41 +77,44 @@ def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
         time.sleep(ACCEPT_PAUSE_S)
         return
     connection.setblocking(False)
-    selector.register(connection, selectors.EVENT_READ, Arriving(connection))
+    selector.register(connection, selectors.EVENT_READ, IncompleteRequest(connection))
 
 
 def read_on(
-    arriving: Arriving, selector: selectors.BaseSelector, root: str, arrive: Callable[[Request, bytes], None]
+    incomplete: IncompleteRequest,
+    selector: selectors.BaseSelector,
+    root: str,
+    arrive: Callable[[Request, bytes], None],
 ) -> None:
     """Read the next bytes of a request. Pass the request on when its head is complete."""
     try:
-        data = arriving.connection.recv(65536)
-        head, _ = split_head(arriving.buffer + data)
+        data = incomplete.connection.recv(65536)
+        head, _ = split_head(incomplete.buffer + data)
     except BlockingIOError:
         return
     except OSError:
-        forget(arriving, selector)
+        forget(incomplete, selector)
         return
     except BadRequest as refused:
-        answer(arriving.connection, refusal(refused.status))
-        forget(arriving, selector)
+        answer(incomplete.connection, refusal(refused.status))
+        forget(incomplete, selector)
         return
-    arriving.buffer += data
+    incomplete.buffer += data
     if head is not None:
-        arriving.deadline = float("inf")  # the connection now belongs to the schedule
-        selector.unregister(arriving.connection)
-        arriving.connection.settimeout(READ_TIMEOUT_S)
-        _, port = arriving.connection.getpeername()
+        incomplete.deadline = float("inf")  # the connection now belongs to the schedule
+        selector.unregister(incomplete.connection)
+        incomplete.connection.settimeout(READ_TIMEOUT_S)
+        _, port = incomplete.connection.getpeername()
         target = target_of(head)
-        arrive(Request(port, target, size_of(root, target), arriving.connection), head)
+        arrive(Request(port, target, size_of(root, target), incomplete.connection), head)
     elif not data:
-        forget(arriving, selector)
+        forget(incomplete, selector)
 
 
-def forget(arriving: Arriving, selector: selectors.BaseSelector) -> None:
+def forget(incomplete: IncompleteRequest, selector: selectors.BaseSelector) -> None:
     """Close a connection without a complete request."""
-    selector.unregister(arriving.connection)
-    arriving.connection.close()
+    selector.unregister(incomplete.connection)
+    incomplete.connection.close()
 
 
 def answer(connection: socket.socket, data: bytes) -> None:

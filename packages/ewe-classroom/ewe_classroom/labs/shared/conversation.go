@@ -21,9 +21,9 @@ import (
 
 const (
 	maxHead = 16 * 1024             // bytes of a request's head; the server refuses a longer head
-	silence = 10 * time.Second      // after which a client that sends or receives nothing is disconnected
-	pause   = 50 * time.Millisecond // pause when no descriptor is free
-	grace   = 10 * time.Second      // for the conversations in progress after SIGTERM
+	silence = 10 * time.Second      // a client that sends or receives nothing for so long is disconnected
+	pause   = 50 * time.Millisecond // the server pauses so long when no descriptor is free
+	grace   = 10 * time.Second      // conversations in progress have so long to end after SIGTERM
 )
 
 var emptyLine = []byte("\r\n\r\n")
@@ -164,7 +164,7 @@ func Converse(connection net.Conn, root string) {
 			head, rest = SplitHead(buffer)
 		}
 		response, keepsOpen := ResponseTo(head, root)
-		for len(response) > 0 { // in pieces: the deadline is for each, not for 8 MB
+		for len(response) > 0 { // in pieces, each with its own deadline: a slow client may need long for 8 MB
 			connection.SetDeadline(time.Now().Add(silence))
 			piece := response
 			if len(piece) > 65536 {
@@ -215,11 +215,12 @@ func Run(serve func(listener net.Listener, root string, workers int)) {
 	serve(listener, os.Args[2], workers)
 }
 
-// Drain waits until all conversations have ended, for at most the time of grace.
-func Drain(held *sync.WaitGroup) {
+// Drain waits until all conversations have ended, for at most the time of grace. running: counts the goroutines that run
+// conversations.
+func Drain(running *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {
-		held.Wait()
+		running.Wait()
 		close(ended)
 	}()
 	select {

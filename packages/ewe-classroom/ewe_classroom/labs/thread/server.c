@@ -17,9 +17,9 @@
 
 static const char *root;
 static volatile sig_atomic_t stopping;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int threads; /* threads in a conversation */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* protects `threads` */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;  /* signals that `threads` is smaller */
+static int threads; /* the number of threads in a conversation */
 
 static void stop(int number)
 {
@@ -28,7 +28,7 @@ static void stop(int number)
 }
 
 /* Run one conversation, in a thread. argument: the connection. */
-static void *hold(void *argument)
+static void *run_conversation(void *argument)
 {
     int connection = (int)(intptr_t)argument;
     converse(connection, root);
@@ -40,7 +40,7 @@ static void *hold(void *argument)
     return NULL;
 }
 
-/* Start a thread for a connection. */
+/* Start a thread for a connection; if there can be no thread, close the connection. */
 static void start_thread(int connection)
 {
     /* --- solution */
@@ -48,7 +48,7 @@ static void start_thread(int connection)
     pthread_mutex_lock(&lock);
     threads++;
     pthread_mutex_unlock(&lock);
-    if (pthread_create(&thread, NULL, hold, (void *)(intptr_t)connection) == 0) {
+    if (pthread_create(&thread, NULL, run_conversation, (void *)(intptr_t)connection) == 0) {
         pthread_detach(thread); /* no thread joins it; its resources are freed at its end */
         return;
     }
@@ -62,7 +62,7 @@ static void start_thread(int connection)
     // pthread_mutex_lock(&lock);
     // threads++;
     // pthread_mutex_unlock(&lock);
-    // hold((void *)(intptr_t)connection);
+    // run_conversation((void *)(intptr_t)connection);
     /* --- end */
 }
 

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	Run(func(listener net.Listener, root string, _ int) {
-		var held sync.WaitGroup
+		var running sync.WaitGroup
 		for {
 			connection, err := listener.Accept()
 			if errors.Is(err, net.ErrClosed) {
@@ -28,9 +28,9 @@ func main() {
 				time.Sleep(pause)
 				continue
 			}
-			held.Add(1) // before the goroutine begins, because Drain may run first
+			running.Add(1) // before the goroutine begins, because Drain may run first
 			go func() {
-				defer held.Done()
+				defer running.Done()
 				defer connection.Close() // also when the conversation panics
 				Converse(connection, root)
 			}()
@@ -45,6 +45,6 @@ func main() {
 			// connection.Close()
 			// --- end
 		}
-		Drain(&held)
+		Drain(&running)
 	})
 }

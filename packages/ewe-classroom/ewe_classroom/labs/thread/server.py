@@ -38,7 +38,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
             except OSError:
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            thread = threading.Thread(target=hold, args=(connection, root, threads), daemon=True)
+            thread = threading.Thread(target=run_conversation, args=(connection, root, threads), daemon=True)
             threads.add(thread)
             try:
                 thread.start()
@@ -61,7 +61,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 
 # --- solution
-def hold(connection: socket.socket, root: str, threads: set[threading.Thread]) -> None:
+def run_conversation(connection: socket.socket, root: str, threads: set[threading.Thread]) -> None:
     """Run one conversation, in a thread. Remove the thread from `threads`, for which serve() waits at the end."""
     try:
         with connection:
