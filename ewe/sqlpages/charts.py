@@ -119,10 +119,8 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     """
     x_name, *line_names = names
     x_column, *line_columns = columns
-    xs = [number_of(value) for value in x_column][:MAX_POINTS]
-    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column][:MAX_POINTS]
-    is_numeric = all(x is not None for x in xs)
-    positions = [float(x or 0) for x in xs] if is_numeric else [float(index) for index in range(len(xs))]
+    labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column[:MAX_POINTS]]
+    positions, is_numeric = x_positions(x_column[:MAX_POINTS])
     # The points (x, y) of each line; a row without a number has no point
     usable = [
         [
@@ -164,6 +162,13 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     write_ticks(picture, x_axis, labels, is_numeric, y=top + PLOT_HEIGHT + 15)
     picture.height = top + PLOT_HEIGHT + 24
     return as_figure(picture)
+
+
+def x_positions(column: Sequence[Value]) -> tuple[list[float], bool]:
+    """Return the x of each row, and whether they are the column's numbers. If not, they are the rows' indexes."""
+    numbers = [number for value in column if (number := number_of(value)) is not None]
+    is_numeric = len(numbers) == len(column)
+    return numbers if is_numeric else [float(index) for index in range(len(column))], is_numeric
 
 
 def write_legend(picture: Picture, names: Sequence[str], y: float) -> float:
