@@ -7,7 +7,7 @@ right must not take all resources from the others:
     an account that may use no database     gets an error and is closed when it connects: the kernel tells its uid
     a peer on TCP without a right key       MAX_UNPROVEN_BYTES of a request, and REQUEST_TIMEOUT_S
     a request that has begun                must be complete within REQUEST_TIMEOUT_S
-    the bytes of all requests together      MAX_UNANSWERED_BYTES; the account with the most loses its longest
+    the bytes of all requests together      MAX_UNANSWERED_BYTES; the account with most bytes loses a request
     connections                             max_gateways(); the account with the most connections loses one
 
 The last two limits are not numbers for each account: a single account may use all resources, and a later one still

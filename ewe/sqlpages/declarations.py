@@ -34,7 +34,7 @@ from ewe.sqlpages.values import TYPES, BadValue, Parameter
 DEFAULT_ROWS = 100  # rows of a query on one page, if the page does not set a number
 MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
-MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # seconds that a page may set
+MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
 # again and again: "(.*?)[ \t]*\Z" does so at each space, and a token without an end, such as "/*", at each

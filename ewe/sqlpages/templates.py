@@ -9,10 +9,10 @@ reach ewe's objects, and must not take all time or memory.
 **The sandbox** of jinja2 isolates a template from Python: it allows no attribute that begins with an underscore,
 and no change of the objects that the template gets. It limits neither time nor memory.
 
-**The budget** limits time and memory. ewe adds checks to the template before it is compiled (Environment._parse()):
+**The budget** limits time and memory. ewe adds checks to the template before it is compiled (Environment._parse()),
+and to each call and operator (call(), call_binop()):
 
-- Loops, calls and comparisons check the clock. A template that takes longer than RENDER_TIMEOUT_S ends with an
-error.
+- Loops, calls and comparisons check the clock. After RENDER_TIMEOUT_S the template ends with an error.
 - One operation that makes a huge text (`"x" * 10 ** 9`) is refused.
 - A text or list may also grow step by step. check_size() therefore adds up the sizes of all lists, long texts and
   slices that a page makes; the size of a list includes all its parts. join_output() adds the output of each block
