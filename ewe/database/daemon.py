@@ -137,19 +137,23 @@ class Daemon:
             if not self.read_reports(self.processes[descriptor]):  # the process has ended
                 self.replace_process(self.processes[descriptor])
         elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
-            # Its request may be answered already: then the event belongs to its next request
-            if gateway.is_busy and self.finished_workers:
-                self.collect_finished()
-            if self.gateways.by_descriptor.get(descriptor) is not gateway:
-                return  # it was dropped just now
-            if gateway.is_busy:
-                if gateway.connection.has_left(events):
-                    self.gateway_left(gateway)
-                self.watch_only_for_end(gateway)
-            elif events & select.EPOLLIN:
-                self.receive(gateway)
-            else:
-                self.drop(gateway)
+            self.handle_gateway_events(gateway, events)
+
+    def handle_gateway_events(self, gateway: Gateway, events: int) -> None:
+        """Read the request of a gateway that is not busy. Of a busy one, note only whether it has left."""
+        # The worker may have answered its request already: then the event belongs to its next request
+        if gateway.is_busy and self.finished_workers:
+            self.collect_finished()
+        if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
+            return  # collect_finished() has dropped it
+        if gateway.is_busy:
+            if gateway.connection.has_left(events):
+                self.gateway_left(gateway)
+            self.watch_only_for_end(gateway)
+        elif events & select.EPOLLIN:
+            self.receive(gateway)
+        else:
+            self.drop(gateway)
 
     def accept(self, acceptor: Acceptor) -> None:
         """Accept connections, and read the bytes that the acceptor has received for existing ones."""
@@ -412,25 +416,12 @@ class Daemon:
             self.queue_next_request(gateway)
 
     def enforce_deadlines(self, now: float) -> None:
-        """Enforce all deadlines: of waiting requests, running statements and incomplete requests.
-
-        Also accept again after a pause, and start processes that were to start again later.
-        """
+        """Enforce the deadlines of waiting requests, running statements, incomplete requests, and pauses."""
         if self.listen_again_at is not None and now >= self.listen_again_at and self.stop_by is None:
             self.listen_again_at = None
             self.watch_listeners(select.EPOLLIN)
-        while self.queue and now - self.queue[0].queued_at > self.settings.queue_timeout:  # [0]: the oldest
-            queued = self.queue.popleft()
-            queued.gateway.is_busy = False
-            self.refuse(
-                queued.gateway, DatabaseError("UNAVAILABLE", "no connection became free (queue-timeout)")
-            )
-            self.await_request(queued.gateway)
-        for worker, gateway in self.running.items():
-            if gateway.has_left:  # cancel again: the statement may not have begun when the gateway left
-                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
-                worker.expire_now()
-            worker.check_deadline(now)
+        self.refuse_expired_requests(now)
+        self.cancel_expired_statements(now)
         for gateway in self.gateways.overdue_gateways(now):
             error = DatabaseError("MESSAGE", f"the request was not complete within {REQUEST_TIMEOUT_S:g} s")
             self.refuse(gateway, error, closes=True)
@@ -440,6 +431,24 @@ class Daemon:
                 break
             self.pending_starts.popleft()
             self.start_process(connections)
+
+    def refuse_expired_requests(self, now: float) -> None:
+        """Refuse the requests that have waited longer than `queue_timeout` for a worker."""
+        while self.queue and now - self.queue[0].queued_at > self.settings.queue_timeout:  # [0]: the oldest
+            queued = self.queue.popleft()
+            queued.gateway.is_busy = False
+            self.refuse(
+                queued.gateway, DatabaseError("UNAVAILABLE", "no connection became free (queue-timeout)")
+            )
+            self.await_request(queued.gateway)
+
+    def cancel_expired_statements(self, now: float) -> None:
+        """Cancel the statements that are over their time limit, and those of gateways that have left."""
+        for worker, gateway in self.running.items():
+            if gateway.has_left:  # cancel again: the statement may not have begun when the gateway left
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
+                worker.expire_now()
+            worker.check_deadline(now)
 
     # Signals, status
 
