@@ -328,7 +328,7 @@ class PageRequest:
     def __init__(
         self, pages: SQLPages, request: Request, io: Stream, file: str, compiled: CompiledPage
     ) -> None:
-        """file: the path of the page's file, as a URL has it. Raises HTTPError, PageError, BadValue."""
+        """file: the path of the page's file, in the form of a URL's path. Raises HTTPError, PageError, BadValue."""
         self.pages = pages
         self.request = request
         self.io = io
