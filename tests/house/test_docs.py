@@ -77,6 +77,15 @@ def test_the_first_hour_is_an_hour() -> None:
     assert sum(len((ROOT / row).read_text().splitlines()) for row in rows) <= 2500
 
 
+def test_the_functions_of_the_first_hour_are_there() -> None:
+    """A function that docs/README.md names, as in `converse()`, is there."""
+    sources = [(ROOT / name).read_text() for name in SOURCES if name.startswith("ewe/")]
+    defined = set(re.findall(r"def (\w+)\(", "\n".join(sources)))
+    named = set(re.findall(r"`(\w+)\(\)`", prose("docs/README.md")))
+    assert len(named) > 15
+    assert not named - defined
+
+
 def test_promises_name_real_tests() -> None:
     """Each promise of docs/security.md names a test that exists."""
     names = set(re.findall(r"`(test_\w+)`", prose("docs/security.md")))
