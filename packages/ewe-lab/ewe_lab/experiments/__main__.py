@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 
-HEAD = """\
+OURS = sum(each.document == "ewe" for each in CATALOG.values())
+HEAD = f"""\
 # The experiments
 
-These are all tables, figures and claims of five documents that can be measured, and five that we added.
+These are all tables, figures and claims of five documents that can be measured, and {OURS} that we added.
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
