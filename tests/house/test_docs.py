@@ -86,6 +86,18 @@ def test_the_functions_of_the_first_hour_are_there() -> None:
     assert not named - defined
 
 
+def test_attributes_are_there() -> None:
+    """The attribute of a class that a page names, as in `Static.cache`, is in a file that defines the class."""
+    sources = [(ROOT / name).read_text() for name in SOURCES]
+    named = {(page, *each) for page in PAGES for each in re.findall(r"`([A-Z]\w+)\.(\w+)", prose(page))}
+    missing = []
+    for page, owner, attribute in sorted(named):
+        files = [text for text in sources if f"class {owner}" in text]
+        if files and not any(re.search(rf"\b{attribute}\b", text) for text in files):
+            missing.append(f"{page} names {owner}.{attribute}, which is not there")
+    assert not missing, "\n".join(missing)
+
+
 def test_promises_name_real_tests() -> None:
     """Each promise of docs/security.md names a test that exists."""
     names = set(re.findall(r"`(test_\w+)`", prose("docs/security.md")))
