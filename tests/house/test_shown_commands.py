@@ -46,6 +46,7 @@ import ewe_lab.cli
 import ewe_watch.cli
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError, Failure
+from ewe.config.setting_types import BOOL
 from ewe.config.settings import KEYS, Config
 from ewe.database import access_log
 from ewe.database import settings as database_settings
@@ -83,7 +84,7 @@ CURL_OPTIONS = {
 # Commands of others, whose words are not read
 OF_OTHERS = {
     *("cat", "echo", "grep", "mkdir", "printf", "sleep", "export", "head"),
-    *("docker", "htpasswd", "locust", "openssl", "scp", "sqlite3", "uwsgi"),
+    *("docker", "htpasswd", "locust", "openssl", "scp", "sqlite3", "sudo", "uwsgi"),
 }
 # Files and models that the readers of a page write themselves
 OF_READERS = {
@@ -455,6 +456,20 @@ def test_lines_name_options_that_exist() -> None:
         for page in PAGES
         for option in re.findall(r"`(--[a-z][a-z0-9-]*)", BLOCK.sub("", (ROOT / page).read_text()))
         if option not in known
+    ]
+    assert not wrong
+
+
+def test_lines_give_no_value_to_a_flag() -> None:
+    """A setting that is true or false has two flags, as `--proxy-keep` and `--no-proxy-keep`."""
+    flags = "|".join(key for key, setting in KEYS.items() if setting.kind is BOOL)
+    assert "proxy-keep" in flags
+    wrong = [
+        f"{page}: {shown}"
+        for page in PAGES
+        for shown in re.findall(
+            rf"--(?:no-)?(?:{flags}) (?:yes|no|true|false|on|off)\b", (ROOT / page).read_text()
+        )
     ]
     assert not wrong
 
