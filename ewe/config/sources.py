@@ -113,8 +113,10 @@ def _lines(text: str, section: str) -> dict[str, int]:
     return lines
 
 
-# workers = 8..64, which is no TOML
-RANGE_WITHOUT_QUOTES = re.compile(r"\s*([\w-]+)\s*=\s*([0-9]+\.\.[0-9]+)\s*(?:#.*)?")
+# parking = idle, idle = 30s, workers = 8..64, which are no TOML
+TEXT_WITHOUT_QUOTES = re.compile(
+    r"""\s*([\w-]+)\s*=\s*(?=\S*(?:[A-Za-z/]|\.\.))([^\s"'#=\[\]{}]+)\s*(?:#.*)?"""
+)
 
 
 def _parse(text: str, path: str) -> dict[str, Any]:
@@ -128,8 +130,8 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         message = str(error)
         if match := re.search(r" \(at line ([0-9]+), column [0-9]+\)$", message):
             line = text.split("\n")[int(match[1]) - 1]
-            hint = RANGE_WITHOUT_QUOTES.fullmatch(line)
-            more = f'; a range needs quotation marks: {hint[1]} = "{hint[2]}"' if hint else ""
+            hint = TEXT_WITHOUT_QUOTES.fullmatch(line)
+            more = f'; a text needs quotation marks: {hint[1]} = "{hint[2]}"' if hint else ""
             raise ConfigError(f"{path} line {match[1]}: {message[: match.start()]}{more}") from None
         last = len(text.rstrip().split("\n"))
         raise ConfigError(f"{path} line {last}: {message.removesuffix(' (at end of document)')}") from None

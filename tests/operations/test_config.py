@@ -432,6 +432,16 @@ def test_a_project_with_an_odd_table(text: str) -> None:
             'ewe.toml line 2: "concurrency" and "model" are one setting: keep one',
         ),
         ("port = 1\nport 2", "ewe.toml line 2: Expected '=' after a key in a key/value pair"),
+        (
+            "\nidle = 30s # kept",
+            "ewe.toml line 2: Expected newline or end of document after a statement; a text",
+        ),
+        ("parking = idle", 'ewe.toml line 1: Invalid value; a text needs quotation marks: parking = "idle"'),
+        ("user = /a/b", 'ewe.toml line 1: Invalid value; a text needs quotation marks: user = "/a/b"'),
+        (
+            "workers = 8..64",
+            "ewe.toml line 1: Expected newline or end of document after a statement; a text needs quotation",
+        ),
         ("port = 1\nport = 2", "ewe.toml line 2: Cannot overwrite a value"),
         ("port = 1\nhost = [", "ewe.toml line 2: "),
         ("port = " + "9" * 5000, "ewe.toml line 1: "),
