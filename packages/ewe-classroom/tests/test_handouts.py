@@ -241,9 +241,9 @@ def test_each_lab_about_concurrency_names_its_scenes(tmp_path: Path) -> None:
     assert rows == {each.name: list(each.scenes) for each in labs.labs() if each.scenes}
     known = {path.stem for path in (ROOT / "packages/ewe-watch").rglob("scenes/*.toml")}
     assert {name for names in rows.values() for name in names} <= known
-    assert "    ewe-watch --scene pool-starves\n    ewe-watch --scene parking\n" in handout(
-        tmp_path, "pool", "c"
-    )
+    text = handout(tmp_path, "pool", "c")
+    assert ".*\n\n**See it first.**" in text
+    assert "\n\n    ewe-watch --scene pool-starves\n    ewe-watch --scene parking\n\nWith" in text
 
 
 def test_the_frame_has_each_piece_in_each_locale() -> None:

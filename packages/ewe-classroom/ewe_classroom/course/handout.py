@@ -137,8 +137,8 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     own = numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
     title = phrase(lab.title, locale)
     scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
-    watch = frame("scenes", locale).format(commands=scenes) if scenes else ""
-    return f"# {title}\n\n{head}{watch}\n\n{text}\n{begin}{own}{section_of_points(plan, locale)}"
+    watch = frame("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
+    return f"# {title}\n\n{head}\n\n{watch}{text}\n{begin}{own}{section_of_points(plan, locale)}"
 
 
 def section_of_points(plan: scheme.Scheme, locale: str = ENGLISH) -> str:
