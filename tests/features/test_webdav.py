@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 from support import web
+from support.proc import open_files
 from support.server import MODELS, Server, Start, wait_until
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.features.languages import answered_by
 from ewe.features.webdav import changes, properties, upload
+from ewe.features.webdav.feature import WebDAV
 from ewe.features.webdav.tree import Tree
 from ewe.gateway.protected_sources import ProtectedSources
-from ewe.http.messages import Request
+from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
-from ewe.streams.base import Stream
+from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 
 SETTINGS = """\
@@ -568,6 +570,59 @@ def put(tree: Tree, body: Body, **fields: str) -> int:
         return run(upload.put(request, Stream(("", 0), ("", 0), None), tree, 100)).status  # type: ignore[arg-type]
     except HTTPError as error:
         return error.status
+
+
+class Leaving(Stream):
+    """A client that leaves during a call: an executor thread makes the call later (run_late)."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.late = function, arguments, options["abandoned"]
+        raise Disconnected
+
+    def run_late(self) -> Any:
+        """Make the call, and clean up after it; return its result."""
+        function, arguments, abandoned = self.late
+        try:
+            return function(*arguments)
+        finally:
+            abandoned()
+
+
+def test_a_client_that_leaves_while_its_file_gets_a_name(tmp_path: Path) -> None:
+    """Other files have the numbers of closed descriptors soon: the call must not find them."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    tree, io = tree_of(tmp_path, top="/x"), Leaving(("", 0), ("", 0), None)  # type: ignore[arg-type]
+    before = len(open_files(os.getpid()))
+    request = Request("PUT", "/a/f", (1, 1), path="/a/f")
+    request.body, request.length = Body(lambda: b"mine"), None
+    with pytest.raises(Disconnected):
+        run(upload.put(request, io, tree, 100))
+
+    def look() -> bytes:
+        assert io.run_late().status == 201
+        return b"of another client"
+
+    request = Request("PUT", "/b/g", (1, 1), path="/b/g")
+    request.body, request.length = Body(look), None
+    assert run(upload.put(request, Stream(("", 0), ("", 0), None), tree, 100)).status == 201  # type: ignore[arg-type]
+    assert (tmp_path / "a" / "f").read_text() == "mine"
+    assert os.listdir(tmp_path / "b") == ["g"] and (tmp_path / "b" / "g").read_text() == "of another client"
+    assert len(open_files(os.getpid())) == before
+
+
+def test_a_client_that_leaves_while_its_directory_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "name").touch()
+    io = Leaving(("", 0), ("", 0), None)  # type: ignore[arg-type]
+    root, protected = str(tmp_path), ProtectedSources(str(tmp_path))
+    webdav = WebDAV(Config(), root, "", protected, lambda path: True, "", {"write": False}, has_log_in=True)
+    before = len(open_files(os.getpid()))
+    response = run(webdav.respond(Request("PROPFIND", "/", (1, 1), (("depth", "1"),)), io))
+    assert response is not None and isinstance(response.body, Source)
+    with pytest.raises(Disconnected):
+        run(response.body.receive())
+    run(response.close())
+    assert b"name" in io.run_late() and len(open_files(os.getpid())) == before
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

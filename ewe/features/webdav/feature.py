@@ -35,6 +35,7 @@ from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
+from ewe.streams.base import Disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,17 +186,25 @@ class Members(Source):
     def __init__(
         self, tree: Tree, io: Stream, directory: int, resource: DavPath, wanted: Wanted, head: str
     ) -> None:
-        """directory: its descriptor; close() closes it. head: the first part of the answer."""
+        """directory: its descriptor; close() closes it, or the stream after an abandoned call of piece().
+
+        head: the first part of the answer.
+        """
         self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
         self.path, self.real = resource.path, resource.real
         self.head: str | None = head
         self.names: Iterator[str] | None = None
+        self.abandoned = False
 
     async def receive(self) -> bytes:
         """Return the next piece; b"" at the end."""
         if self.head is None:
             return b""
-        return await self.io.call(self.piece)
+        try:
+            return await self.io.call(self.piece, abandoned=lambda: os.close(self.directory))
+        except Disconnected:  # an executor thread may still read the directory
+            self.abandoned = True
+            raise
 
     def piece(self) -> bytes:
         """Return the next piece: the head at first, up to PIECE_MEMBERS members, and the end at last. May block."""
@@ -231,8 +240,9 @@ class Members(Source):
         return properties.response_of(path + slash, name, about, self.wanted)
 
     async def close(self) -> None:
-        """Close the directory."""
-        os.close(self.directory)
+        """Close the directory, unless the stream closes it."""
+        if not self.abandoned:
+            os.close(self.directory)
 
 
 def href(resource: DavPath) -> str:

@@ -14,6 +14,10 @@ behind.
 first. If a client sends If-Match with the ETag of the version that it has read, it gets 412 instead. The condition
 is checked before the body is read, and again while the directory is locked. All processes of the server take this
 lock before they change the directory.
+
+Possible failure: the client leaves while finish() waits for the lock in an executor thread, beside an event loop.
+If its descriptors were closed now, their numbers could soon belong to the file and the directory of another PUT.
+finish() would then publish the unfinished file of another client. They stay open until finish() has returned.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import errno
 import os
 import secrets
 import stat
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ewe.features.static import File
@@ -31,8 +36,11 @@ from ewe.http import conditional
 from ewe.http.dates import parse_date
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.streams.base import Disconnected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ewe.streams.base import Stream
 
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -107,7 +115,8 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
         raise too_large(max_bytes)
     if request.path.endswith("/"):
         raise HTTPError(409, "webdav: PUT to a path with a slash at its end; MKCOL makes a directory")
-    with tree.resource(request.path, missing=409) as resource:
+    with ExitStack() as descriptors:
+        resource = descriptors.enter_context(tree.resource(request.path, missing=409))
         check_conditions(request, resource)
         if resource.is_directory or not resource.name:
             raise HTTPError(405, f"webdav: PUT to the directory {resource.real}", (NOT_A_FILE,))
@@ -116,25 +125,40 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
             file = NewFile(resource.parent)
         except OSError as reason:
             raise refusal(reason, resource.real) from None
+        descriptors.callback(file.close)
         try:
             tree.check(resource.real, file.descriptor)
-            await receive(request, io, file.descriptor, max_bytes)
-            return await io.call(finish, request, resource, file)
+            await receive(request, file.descriptor, max_bytes)
+            return await call_with(descriptors, io, lambda: finish(request, resource, file))
         except OSError as reason:
             raise refusal(reason, resource.real) from None
-        finally:
-            file.close()
 
 
-async def receive(request: Request, io: Stream, descriptor: int, max_bytes: int) -> None:
-    """Write a body to a file, and wait until it is on the disk. Raises HTTPError, OSError."""
+async def call_with(descriptors: ExitStack, io: Stream, function: Callable[[], Response]) -> Response:
+    """Return function(), which uses descriptors, and close them after it. Raises its exceptions, Disconnected.
+
+    If the client leaves, an executor thread may still run the function. The stream then closes the descriptors.
+    """
+    held = descriptors.pop_all()
+    try:
+        response = await io.call(function, abandoned=held.close)
+    except Disconnected:
+        raise
+    except BaseException:
+        held.close()
+        raise
+    held.close()
+    return response
+
+
+async def receive(request: Request, descriptor: int, max_bytes: int) -> None:
+    """Write a body to a file. Raises HTTPError, OSError."""
     size = 0
     while piece := await request.body.receive():
         size += len(piece)
         if size > max_bytes:
             raise too_large(max_bytes)
         write(descriptor, piece)
-    await io.call(os.fsync, descriptor)
 
 
 def too_large(max_bytes: int) -> HTTPError:
@@ -143,7 +167,11 @@ def too_large(max_bytes: int) -> HTTPError:
 
 
 def finish(request: Request, resource: DavPath, file: NewFile) -> Response:
-    """Give a complete file its name, if the request's conditions still hold. Raises HTTPError, OSError."""
+    """Wait until a complete file is on the disk, and give it its name if the request's conditions still hold.
+
+    Raises HTTPError, OSError.
+    """
+    os.fsync(file.descriptor)
     with resource.locked():
         before = resource.restat()
         check_conditions(request, resource)
