@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -18,10 +19,10 @@ from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key
 from ewe.gateway import wsgi
 from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
-from ewe.http.messages import Request, Response, hides_authorization
+from ewe.http.messages import Request, Response, Source, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
-from ewe.streams.base import Stream
+from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 
 PLACE = "ewe.toml line 3:"
@@ -183,6 +184,27 @@ def test_headers() -> None:
     assert finished(guard, Response(404, fields, b"none")) == [
         ("Link", "<c>"), ("X-Frame-Options", "DENY"), ("X-Name", "Zo\xc3\xab"), ("Link", "<a>"), ("Link", "<b>"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", [Disconnected(), OSError(errno.EMFILE, "no descriptor is left")])
+def test_a_response_is_closed_if_its_error_page_fails(failure: Exception) -> None:
+    """The client leaves while a program makes the page: the connection to an upstream must be given back."""
+
+    class Body(Source):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    class Page:
+        async def respond(self, request: Request, io: Stream) -> Response:
+            raise failure
+
+    body = Body()
+    pages = made("error-pages", {"500": "/page.cgi"}).around(Inner(Response(500, (), body)), Page())
+    with pytest.raises(type(failure)):
+        run(pages.respond(Request("GET", "/", (1, 1)), io_of()))
+    assert body.closed == 1
 
 
 def test_expires() -> None:

@@ -61,6 +61,9 @@ class ErrorPages(Middleware):
         except HTTPError as error:
             logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
             return response
+        except Exception:  # the client has left, or no descriptor is left: nothing else closes the response
+            await response.close()
+            raise
         if page.status != 200:
             await page.close()
             status = page.status
