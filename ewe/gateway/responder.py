@@ -54,10 +54,14 @@ async def ask(
     """Return a responder's answer. root: the document root, for the variables.
 
     affinity: the cookie that leads a client to the same address again; None: any address answers. Raises HTTPError:
-    502, 503, 504, and the errors of reading the body.
+    502, 503, 504, 431 for variables that the protocol cannot carry, and the errors of reading the body.
     """
     body = EMPTY if request.body is NO_BODY else await spooled(request.body, config.spool)
-    params = parameters(connections, request, io, script, body.length, root, NOT_OUTSIDE)
+    try:
+        params = parameters(connections, request, io, script, body.length, root, NOT_OUTSIDE)
+    except BaseException:
+        body.close()
+        raise
     source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
     if affinity is not None:
         source.preferred = affinity.preferred(request)

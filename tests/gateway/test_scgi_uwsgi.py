@@ -18,11 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import web
+from support.memory import MemoryStream
+from support.proc import open_files
 from support.server import MODELS, Start, wait_until
 
+from ewe.body import Body
+from ewe.config.settings import Config
 from ewe.gateway import scgi, uwsgi
+from ewe.gateway.connections import Connections
 from ewe.gateway.records import Output
+from ewe.gateway.responder import ask
+from ewe.gateway.scripts import Script
+from ewe.http.limits import RequestLimits
+from ewe.http.messages import Request
 from ewe.http.status import HTTPError
+from ewe.streams.blocking import run
 
 LARGE = os.urandom(3_000_000)
 CODECS = pytest.mark.parametrize("codec", [scgi, uwsgi])
@@ -330,3 +340,17 @@ def test_flup_and_uwsgi(start: Start, model: str, programs: list[str], name: str
         assert client.get("?a=b").text == "a=b"
     for client in clients:
         client.close()
+
+
+def test_a_refused_request_leaves_no_body_open() -> None:
+    """A value is too large for uwsgi. By then the body is spooled, in a file in memory."""
+    connections = Connections(["127.0.0.1:1"], keeps=False, codec=uwsgi.Requester)
+    request = Request("POST", "/app", (1, 1), (("x-large", "x" * 70_000),), path="/app")
+    io = MemoryStream([])
+    before = len(open_files(os.getpid()))
+    request.length = 3
+    request.body = Body(io, request, b"abc", RequestLimits(), 1.0)
+    script = Script("/app", "/app", "")
+    with pytest.raises(HTTPError, match="uwsgi carries"):
+        run(ask(connections, request, io, script, "/", Config(), RequestLimits()))
+    assert request.body.finished and len(open_files(os.getpid())) == before
