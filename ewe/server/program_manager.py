@@ -296,7 +296,12 @@ class Manager:
         """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
         moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
         moments += [each.deadline for each in self.processes() if each.deadline]
-        moments += [each.started_at + YOUNG_S for each in self.processes() if each.program.hidden]
+        # Of an old process that still ends its request, this moment has passed: select() would not wait.
+        moments += [
+            slot.process.started_at + YOUNG_S
+            for slot in self.slots
+            if slot.process is not None and slot.program.hidden
+        ]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def start_due(self) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import web
 from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
-from ewe.server.program_manager import hint_about_package
+from ewe.server.program_manager import Manager, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -174,3 +177,16 @@ def test_bad_settings_are_one_line(tmp_path: Path, setting: str) -> None:
         done = run_command(tmp_path, "--fastcgi-start", setting, *check, "0")
         assert done.returncode in (1, 2) and "fastcgi-start" in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
+
+
+def test_the_manager_waits_while_an_old_process_ends_its_request() -> None:
+    """Its successors die young, so their socket is hidden. The manager must not look at them without a pause."""
+    program: Any = SimpleNamespace(count=1, hidden=True)
+    manager = Manager([program], -1, 1.0)
+    slot = manager.slots[0]
+    slot.due_at = None
+    old: Any = SimpleNamespace(program=program, started_at=time.monotonic() - 3600, deadline=0.0)
+    manager.leaving.append(old)
+    assert manager.seconds_to_next_action() is None
+    slot.process = young = old.__class__(**{**vars(old), "started_at": time.monotonic()})
+    assert young.program.hidden and manager.seconds_to_next_action()
