@@ -91,6 +91,10 @@ class Languages(Static):
         """Return whether the directory at path has an index file, perhaps in one of the languages."""
         return super().has_index(path) or any(self.variants(path + name) for name in self.index_names)
 
+    def is_index_file(self, path: str) -> bool:
+        """Return whether a file exists at path, or a variant of it."""
+        return super().is_index_file(path) or bool(self.variants(path))
+
     def variants(self, path: str) -> dict[str, str]:
         """Return language -> path of the existing variants, in the order of the setting."""
         found: dict[str, str] = {}
@@ -140,7 +144,7 @@ class Languages(Static):
         known = self.cache.get(path)
         if known is None or known.sidecars:
             return None
-        if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(known):
+        if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(path, known):
             self.forget(path)
             return None
         return known.file.response

@@ -268,7 +268,9 @@ class Static:
         except KeyError:
             known = None
         if known is not None:
-            if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(known):
+            if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(
+                request.path, known
+            ):
                 self.forget(request.path)
             elif not known.sidecars and request.method in ("GET", "HEAD"):
                 file = known.file
@@ -362,6 +364,22 @@ class Static:
     def has_index(self, path: str) -> bool:
         """Return whether the directory at path has an index file. Raises HTTPError(403, 404)."""
         return self.index_of(path) != ""
+
+    def has_earlier_index(self, path: str, index: str) -> bool:
+        """Return whether an index file comes before the one that answers for the directory at path.
+
+        index: the path of that file.
+        """
+        for name in self.index_names:
+            if path + name == index:
+                break
+            if self.is_index_file(path + name):
+                return True
+        return False
+
+    def is_index_file(self, path: str) -> bool:
+        """Return whether serve() may find a file for the path of an index file."""
+        return os.path.exists(self.name(path))
 
     def serve(self, request: Request, path: str) -> Response | None:
         """Return the response for the file or directory at path; None if neither exists. Raises HTTPError."""
@@ -576,9 +594,14 @@ class Static:
         if known is not None:
             self.used_bytes -= known.cost
 
-    def revalidate(self, known: CacheEntry) -> bool:
-        """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check."""
+    def revalidate(self, path: str, known: CacheEntry) -> bool:
+        """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check.
+
+        path: of the entry. For a directory, its index file must still be the first one.
+        """
         name = self.name(known.file.path)
+        if path.endswith("/") and self.has_earlier_index(path, known.file.path):
+            return False
         try:
             descriptor = self.open(name)
             if descriptor is None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -30,7 +31,8 @@ from support.wire import read_response
 
 from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
-from ewe.features import static
+from ewe.features import languages, static
+from ewe.features.files import static_files
 from ewe.features.static import MAX_CACHED_BYTES, Static, hidden
 from ewe.http.dates import http_date, parse_date
 from ewe.http.limits import RequestLimits
@@ -953,6 +955,26 @@ def test_a_response_keeps_its_file_open(public: Path) -> None:
     del response
     with pytest.raises(OSError):
         os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize("settings", [{}, {"languages": "en"}])
+def test_an_index_file_that_comes_first_is_seen(
+    public: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], size: int
+) -> None:
+    """The cached file of a directory is unchanged, but another one answers for the directory now."""
+    monkeypatch.setattr(static, "FILE_CHECK_S", 0.0)
+    monkeypatch.setattr(languages, "FILE_CHECK_S", 0.0)
+    (public / "index.htm").write_bytes(tell(0, size))
+    settle()
+    config = Config(documentroot=str(public), defaultindex="index.html, index.htm", **settings)
+    files = static_files(config)
+    for _ in range(2):
+        second = respond(files, "/")
+    assert second is not None and second.length == size and "/" in files.cache
+    (public / ("index.en.html" if settings else "index.html")).write_bytes(b"first")
+    first = respond(files, "/")
+    assert first is not None and first.body == b"first"
 
 
 def test_a_large_index_file_leaves_its_directory_closed(public: Path) -> None:
