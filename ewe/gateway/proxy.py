@@ -188,12 +188,14 @@ class UpstreamExchange(Source):
     async def feed(self, upstream: Upstream) -> bytes | None:
         """Take the next piece of the request's body, or return bytes of the response if they come first."""
         if not self.body.has_arrived():
+            wait_began = time.monotonic()
             try:
                 client = await self.io.either(upstream.descriptor, self.body_timeout)
             except Timeout:
                 count_timeout("body")
                 cause = f"the body stopped for {self.body_timeout:g} s (body-timeout)"
                 raise HTTPError(408, cause) from None
+            self.body.count_wait(time.monotonic() - wait_began)
             if not client:
                 return upstream.receive_now()
         self.outgoing = memoryview(await self.next_piece())

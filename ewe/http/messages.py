@@ -62,6 +62,10 @@ class BodyReader:
         """Return whether receive() would return bytes, or the end, without waiting."""
         raise NotImplementedError
 
+    def count_wait(self, seconds: float) -> None:
+        """Count seconds for which the caller has waited for the client's next bytes, for min_rate."""
+        raise NotImplementedError
+
     def may_be_skipped(self) -> bool:
         """Return whether the rest of the body is short enough to be read and dropped."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from pathlib import Path
 
 import pytest
 from support.server import Start, wait_until, write_program
@@ -40,6 +41,46 @@ def trickle(sock: socket.socket) -> bool:
         return True
     sock.send(b"x")
     return False
+
+
+SLOW = """
+import asyncio
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if not size:
+            open("begun", "w").close()
+            await asyncio.sleep(1)  # longer than the client may take for its first byte
+        size, more = size + len(message["body"]), message["more_body"]
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+"""
+
+
+def test_the_time_of_an_application_is_not_the_clients(start: Start, model: str, tmp_path: Path) -> None:
+    """An application that works between two pieces of a body: its client has sent the rest long before."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    server = start(model, "--asgi", "/slow=slow:app", *FAST)
+    with server.connect() as sock:
+        sock.sendall(b"POST /slow HTTP/1.1\r\nHost: ewe\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 100 ")
+        sock.sendall(b"1")
+        wait_until((tmp_path / "begun").exists, 20)
+        sock.sendall(b"23456789")
+        assert read_response(sock)[::2] == (200, b"9"), server.log()
+
+
+def test_a_body_that_trickles_to_another_server(start: Start, model: str) -> None:
+    """The proxy waits for the client and for its server at once: this time counts, too."""
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        server = start(model, "--proxy", f"/app=http://127.0.0.1:{upstream.getsockname()[1]}", *FAST)
+        with server.connect() as sock:
+            sock.sendall(b"POST /app HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n")
+            wait_until(lambda: trickle(sock), 30, "the byte now and then is enough")
+            assert read_response(sock)[0] == 408
+    server.wait_for_log("slower than 10000 bytes a second (min-rate)")
 
 
 def test_a_client_that_does_not_read(start: Start, variant: str) -> None:
