@@ -7,6 +7,10 @@ has been worded in four ways. Here ewe decides instead.
 A command's output may have no reader any more (`ewe-lab list | head`). Python writes the rest
 of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
 when_output_is_closed() writes it before.
+
+A parent may also start a command without a standard stream (`ewe 2>&-`). Python's stream is None then, and the next
+file that is opened gets the number: a listening socket, or a client's connection. A log would be written into it.
+open_standard_streams() gives the number to /dev/null before.
 """
 
 from __future__ import annotations
@@ -74,6 +78,7 @@ def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[
     def decorated(main: Callable[P, int]) -> Callable[P, int]:
         @wraps(main)
         def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            open_standard_streams()
             try:
                 done = main(*args, **kwargs)
             except BrokenPipeError:
@@ -84,6 +89,16 @@ def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[
         return run
 
     return decorated
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null for each standard stream that is closed."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:  # open(2) returns the lowest free number
+        os.set_inheritable(nowhere, True)
+    os.close(nowhere)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))
 
 
 def flush_stdout() -> bool:

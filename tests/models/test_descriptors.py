@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from contextlib import ExitStack
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from support.proc import children, open_files
-from support.server import Server, Start, wait_until, write_program
-from support.wire import read_response
+from support.server import ROOT, Server, Start, free_port, wait_until, write_program
+from support.wire import read_all, read_response
 
 from ewe.server.processor_factory import RESERVED_DESCRIPTORS
 
@@ -98,3 +101,34 @@ def test_refused_connections_leave_descriptors_for_programs(start: Start, model:
         for sock in held:
             sock.sendall(b"Host: s\r\n\r\n")
             assert read_response(sock)[::2] == (200, b"hello\n")
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("model", ["thread", "asyncio"])
+def test_a_parent_may_close_the_standard_streams(tmp_path: Path, model: str, closed: str) -> None:
+    """The server starts, /dev/null has their numbers, and its logs are not written into another file."""
+    port = free_port()
+    (tmp_path / "page.txt").write_text("welcome")
+    command = [sys.executable, "-m", "ewe", "--model", model, "--port", str(port), str(tmp_path)]
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 20) as sock:
+            sock.sendall(b"GET /page.txt HTTP/1.0\r\n\r\n")
+            return read_all(sock).endswith(b"welcome")
+        assert process.poll() is None, "it has ended"
+        return False
+
+    try:
+        wait_until(answers, 30)
+        assert {open_files(process.pid)[number] for number in STANDARD} == {os.devnull}
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
