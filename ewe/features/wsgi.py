@@ -23,7 +23,7 @@ from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import BodyReader, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.registry import load_application
-from ewe.streams.base import Stream, Timeout
+from ewe.streams.base import Disconnected, Stream, Timeout
 from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
@@ -132,7 +132,11 @@ class Blocks(Source):
         try:
             block = await self.io.call(run.more, seconds=self.feature.timeout, abandoned=run.finish)
         except Timeout:
+            run.abandoned = True
             raise self.feature.silent() from None
+        except Disconnected:
+            run.abandoned = True
+            raise
         if run.fault:
             raise HTTPError(500, f"{self.feature.name} failed")
         return block
@@ -149,6 +153,12 @@ class Finishing(Response):
     io: Stream
 
     async def close(self) -> None:
-        """Call the application's close(), unless it was called already."""
-        if not self.run.finished:
-            await self.io.call(self.run.finish, abandoned=self.run.finish)
+        """Release the body, which a middleware may have replaced; then call the application's close().
+
+        The stream calls it after an abandoned call, which may still run in another thread.
+        """
+        try:
+            await super().close()
+        finally:
+            if not (self.run.finished or self.run.abandoned):
+                await self.io.call(self.run.finish, abandoned=self.run.finish)

@@ -278,12 +278,12 @@ class Invocation:
     more() then returns its blocks. length: for the response's Content-Length, None if it has none.
 
     fault: the traceback of the application's exception; the error log has it already. finished: finish() was
-    called.
+    called. abandoned: nothing waits for the last more() any more, and the stream calls finish() after it.
     """
 
     __slots__ = (
-        "application", "begun", "blocks", "body", "environ", "errors", "fault", "file", "file_size", "finished",
-        "head", "input", "iterable", "length", "name", "spool", "without_body", "written",
+        "abandoned", "application", "begun", "blocks", "body", "environ", "errors", "fault", "file", "file_size",
+        "finished", "head", "input", "iterable", "length", "name", "spool", "without_body", "written",
     )  # fmt: skip
 
     def __init__(self, application: Application, environ: dict[str, Any], name: str, spool: int) -> None:
@@ -306,7 +306,7 @@ class Invocation:
         self.file = -1
         self.file_size = 0
         self.fault = ""
-        self.finished = False
+        self.finished = self.abandoned = False
 
     # Called by the application
 

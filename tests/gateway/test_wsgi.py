@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -11,17 +12,24 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from support import web
+from support.memory import MemoryStream
 from support.server import ROOT, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 from support.wsgi_apps import FAULTS, MEGABYTE
 
 from ewe.config.settings import Config
+from ewe.features.content_cache import Cached
+from ewe.features.wsgi import Blocks, Finishing
+from ewe.gateway.content_cache import ContentCache
 from ewe.gateway.wsgi import ErrorStream, FileWrapper, Invocation, checked_head, constants
+from ewe.http.messages import Request, Response, Source
 from ewe.sites import make_site
+from ewe.streams.blocking import run
 
 APPLICATIONS = ROOT / "tests" / "support" / "wsgi_apps.py"
 StartApps = Callable[..., Server]
@@ -225,6 +233,34 @@ def test_close_is_called_when_the_client_leaves(
     wait_until(lambda: closed(server) == ["closed endless"], 20)
     assert web.get(server.url + "hello").text == "Hello, world\n"
     assert server.stop() == 0, server.log()
+
+
+def test_close_is_not_called_within_a_block(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    """Beside an event loop, ewe knows that the client has left while a thread still makes the next block."""
+    server = start_apps(model, "held")
+    go_on = tmp_path / "go-on"
+    sock = server.connect()
+    sock.sendall(f"GET /held?{go_on} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    wait_until(lambda: closed(server) == ["begun"], 20)
+    reset(sock)
+    time.sleep(0.3)
+    go_on.touch()
+    wait_until(lambda: len(closed(server)) == 3, 20)
+    assert closed(server) == ["begun", "ended", "closed held"]
+    assert server.stop() == 0 and "Traceback" not in server.log(), server.log()
+
+
+def test_close_is_not_called_within_a_block_that_takes_too_long(
+    start_apps: StartApps, tmp_path: Path
+) -> None:
+    server = start_apps("asyncio", "held", "--program-timeout 100ms")
+    go_on = tmp_path / "go-on"
+    with server.connect() as sock:
+        sock.sendall(f"GET /held?{go_on} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert b"second" not in read_all(sock)  # aborted: the application was silent
+    go_on.touch()
+    wait_until(lambda: len(closed(server)) == 3, 20)
+    assert closed(server) == ["begun", "ended", "closed held"]
 
 
 def test_a_silent_application(start_apps: StartApps, model: str, tmp_path: Path) -> None:
@@ -497,3 +533,30 @@ def test_a_stop_ends_a_call_that_does_not_end(start_apps: StartApps, model: str,
         sock.sendall(f"GET /waiting?{tmp_path / 'never'} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         wait_until(lambda: closed(server) == ["begun"], 20)
         assert server.stop() == 4, server.log()
+
+
+def test_the_end_of_a_response_releases_the_body_of_a_cache() -> None:
+    """The content cache replaces the body of a response, and others wait until this body is closed."""
+
+    def application(environ: object, start_response: Callable[..., object]) -> Iterator[bytes]:
+        start_response("200 OK", [("Cache-Control", "max-age=9")])
+        yield from (b"a", b"b")
+
+    call = invocation(application)
+    io = MemoryStream([])
+    feature = SimpleNamespace(timeout=math.inf, name="app:app")
+
+    class Application:
+        async def respond(self, request: Request, io: object) -> Response:
+            assert call.head is not None
+            response = Finishing(200, call.head.fields, Blocks(feature, call, io))  # type: ignore[arg-type]
+            response.run, response.io = call, io  # type: ignore[assignment]
+            return response
+
+    cache = ContentCache(1 << 20)
+    request = Request("GET", "/", (1, 1), host="ewe")
+    response = run(Cached(Application(), cache).respond(request, io))
+    assert response is not None and isinstance(response.body, Source) and cache.in_flight
+    assert run(response.body.receive()) == b"a"
+    run(response.close())  # the client has left
+    assert not cache.in_flight and call.finished

@@ -129,6 +129,21 @@ def endless(environ: Environ, start_response: Callable[..., Any]) -> Iterable[by
     return Noted(blocks(), "endless")
 
 
+def held(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Yield a block, and the next one only when the file in the query is there; note what happens."""
+
+    def blocks() -> Iterator[bytes]:
+        yield b"first\n"
+        note("begun")
+        while not os.path.exists(environ["QUERY_STRING"]):
+            time.sleep(0.01)
+        note("ended")
+        yield b"second\n"
+
+    start_response("200 OK", TEXT)
+    return Noted(blocks(), "held")
+
+
 def closing(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Return one block, and note the close."""
     start_response("200 OK", TEXT)
