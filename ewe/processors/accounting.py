@@ -11,7 +11,8 @@ The accounts are the same for every model. Processor (base.py) derives from Acco
 
 Possible failures: a signal handler calls finish(), abort() and retire(), between any two instructions. A method
 therefore first changes the state that the handler reads, and reads `stopping` last (register). It iterates over
-copies of sets.
+copies of sets. A worker thread may end a client's last connection while the main thread accepts its next one: the
+count of a client changes under a lock, which no signal handler takes.
 
 Read next: base.py.
 """
@@ -19,6 +20,7 @@ Read next: base.py.
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
@@ -63,6 +65,7 @@ class Accounts:
         self.aborted = self.served = 0
         self.retire_at = 0.0
         self.clients: Counter[str] = Counter()
+        self.clients_lock = allocate_lock()
         self.refused: deque[socket] = deque(maxlen=MAX_LINGERING)
         self.unreported = 0  # refusals since the last log line about one
         self.report_from = 0.0  # the time.monotonic() from which a refusal is logged again
@@ -75,7 +78,8 @@ class Accounts:
         """Add a stream to the live ones, which finish() and abort() end; count its client; return it."""
         if self.config.connections_per_client:
             # A stream has no peer yet: a proxy's headers come with its first request.
-            self.clients[stream.client[0]] += 1
+            with self.clients_lock:
+                self.clients[stream.client[0]] += 1
         self.live.add(stream)
         # Checked after the stream is live: a signal that comes before finds no stream, one that comes later does.
         if self.stopping:
@@ -108,9 +112,10 @@ class Accounts:
     def uncount(self, client: str) -> None:
         """Subtract one connection from the count of a client address; drop the address when the count is 0."""
         if client in self.clients:
-            self.clients[client] -= 1
-            if self.clients[client] <= 0:
-                del self.clients[client]
+            with self.clients_lock:
+                self.clients[client] -= 1
+                if self.clients[client] <= 0:
+                    del self.clients[client]
 
     # Limits
 

@@ -8,7 +8,9 @@ import re
 import select
 import signal
 import socket
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,10 @@ from support.exercises import of_the_docs
 from support.proc import children
 from support.server import ROOT, Server, Start, wait_until
 from support.wire import read_response
+
+from ewe.config.settings import Config
+from ewe.processors.accounting import Accounts
+from ewe.streams.base import Stream
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -111,6 +117,27 @@ def test_who_is_turned_away_takes_no_place(start: Start, name: str) -> None:
         assert get(one) == get(two) == 200
     for sock in many:
         sock.close()
+
+
+def test_a_client_is_counted_while_its_last_connection_ends() -> None:
+    """The main thread accepts, and a worker thread releases: neither change of the count may be lost."""
+    accounts = Accounts(None, Config(connections_per_client=2))  # type: ignore[arg-type]
+    address, server = ("192.0.2.1", 5000), ("192.0.2.2", 80)
+    new = threading.Thread(target=lambda: accounts.register(Stream(address, server, accounts.config)))
+
+    class Switching(Counter[str]):
+        """Another thread runs just before a count of 0 is dropped."""
+
+        def __delitem__(self, client: str) -> None:
+            new.start()
+            new.join(0.2)
+            super().__delitem__(client)
+
+    accounts.clients = Switching()
+    first = accounts.register(Stream(address, server, accounts.config))
+    accounts.forget(first)
+    new.join()
+    assert accounts.clients["192.0.2.1"] == len(accounts.live) == 1
 
 
 FEW = """import ewe.processors.{module} as model, ewe.processors.{threads} as module
