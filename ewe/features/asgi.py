@@ -25,6 +25,7 @@ from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source,
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import CALL_COST_BYTES, Timeout
+from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.loops import open_channel
 from ewe.timeouts import count_timeout
 
@@ -173,13 +174,15 @@ def of_request(request: Request, variables: dict[bytes, bytes]) -> dict[str, Any
 def file_response(head: ApplicationHead, error_prefix: str) -> Response:
     """Return a response whose body is the file that the application has named (ASGI's extension pathsend).
 
-    Raises HTTPError.
+    Raises HTTPError, and OSError if no descriptor is left.
     """
     assert head.path is not None
     try:
         # O_NONBLOCK: to open a FIFO would wait for a writer.
         file = os.open(head.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as reason:
+        if reason.errno in EXHAUSTED:
+            raise
         raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: {reason.strerror}") from None
     size, mode = os.fstat(file).st_size, os.fstat(file).st_mode
     if not stat.S_ISREG(mode) or head.length not in (None, size):

@@ -17,6 +17,7 @@ import os
 
 from ewe.http.messages import BodyReader
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # stands for every empty body
 
@@ -50,7 +51,8 @@ EMPTY = Spooled(NOTHING, 0, shared=True)
 async def spooled(body: BodyReader, memory: int) -> Spooled:
     """Read a body to its end into a file: in memory up to `memory` bytes, else on disk.
 
-    Raises HTTPError: 507 if the disk is full, and those of BodyReader.receive().
+    Raises HTTPError: 507 if the disk is full, and those of BodyReader.receive(); OSError if the system has no
+    descriptor or no memory left.
     """
     if body.length == 0:
         return EMPTY
@@ -70,7 +72,7 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
     except BaseException as reason:
         if descriptor >= 0:
             os.close(descriptor)
-        if isinstance(reason, OSError):
+        if isinstance(reason, OSError) and reason.errno not in EXHAUSTED:
             raise HTTPError(507, f"a request body cannot be spooled: {reason.strerror}") from None
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 
 from ewe.config.settings import Config
+from ewe.features.asgi import file_response
 from ewe.gateway.asgi import ApplicationHead
 
 SUPPORT = ROOT / "tests" / "support"
@@ -270,6 +272,19 @@ def test_a_file_that_the_application_names(
     answer = web.get(server.url + "bare/file")
     assert answer.content == body and answer.headers["content-length"] == str(len(body))
     assert web.head(server.url + "bare/file").headers["content-length"] == str(len(body))
+
+
+def test_a_file_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error goes on to the conversation, which answers 503; the application is not at fault."""
+    head = ApplicationHead({"status": 200})
+    head.path = "/dev/null"
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", none_left)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        file_response(head, "app:app")
 
 
 def test_work_after_the_response(

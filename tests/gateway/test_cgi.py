@@ -6,6 +6,7 @@ So a test that wants a program to write this or that sends it: the program is al
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from support.cgi_heads import BAD_HEADS
+from support.memory import talk
 from support.proc import (
     Process,
     children,
@@ -31,16 +33,17 @@ from support.proc import (
     state,
 )
 from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until, write_program
-from support.wire import chunked, read_all, read_response, reset
+from support.wire import chunked, read_all, read_response, request_of, reset
 
 from ewe import __version__
 from ewe.config.settings import Config
-from ewe.gateway import cgi
+from ewe.gateway import cgi, spool
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import temporary_file
 from ewe.http.limits import RequestLimits
-from ewe.http.messages import Response
+from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
+from ewe.site import Site
 from ewe.streams.base import Stream
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -505,6 +508,25 @@ def test_a_body_that_cannot_be_kept(
     log = server.wait_for_log("507")
     assert log.count("507, a request body cannot be spooled: No such file or directory") == 4
     assert "Traceback" not in log
+
+
+def test_a_body_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is overloaded (503), and its disk is not full (507)."""
+
+    def none_left(name: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(spool, "memory_file", none_left)
+
+    class Spooling:
+        async def respond(self, request: Request, io: Stream) -> Response:
+            await spool.spooled(request.body, 1000)
+            raise AssertionError("the body is spooled")
+
+    site = Site(Config(), RequestLimits(), Spooling())
+    site.respond = Spooling().respond  # type: ignore[method-assign]
+    output = talk(site, request_of("POST /", "Content-Length: 3") + b"abc").output()
+    assert output.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 1\r\n" in output
 
 
 def test_a_body_that_does_not_come(start: Start, way_to_wait: str) -> None:
