@@ -39,6 +39,7 @@ Read next: EventStream.call() in streams/event.py; Stream.call() in streams/base
 
 from __future__ import annotations
 
+import errno
 import time
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
@@ -127,7 +128,7 @@ class ExecutorThreads:
             self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 
     def wake(self) -> None:
-        """Wake a thread; start one if none sleeps. Raises RuntimeError if not even the first thread can start."""
+        """Wake a thread; start one if none sleeps. Raises OSError if not even the first thread can start."""
         try:
             self.sleeping.pop().release()
         except IndexError:
@@ -135,11 +136,12 @@ class ExecutorThreads:
                 self.count += 1
                 try:
                     start_new_thread(self.work, ())
-                except RuntimeError:
+                except RuntimeError as reason:
                     self.count -= 1
                     if not self.count:
                         self.waiting.clear()
-                        raise
+                        # The system lacks something, as without a descriptor: the client gets a 503.
+                        raise OSError(errno.EAGAIN, str(reason)) from None
 
     def wake_more(self) -> None:
         """Double the number of threads that are awake, if the first call has waited since the last wake_more().

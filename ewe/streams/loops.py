@@ -31,6 +31,7 @@ Read next: gateway/asgi.py, which speaks ASGI over a channel.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import signal
@@ -217,10 +218,15 @@ class LoopThread:
     starting = threading.Lock()
 
     def __init__(self, choice: str) -> None:
+        """choice: the kind of loop (setting `loop`). Raises OSError if the system starts no thread."""
         self.process = os.getpid()
         self.loop = loop_maker(choice)[0]()
         self.thread = threading.Thread(target=self.work, name="applications", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as reason:
+            self.loop.close()
+            raise OSError(errno.EAGAIN, str(reason)) from None  # the client gets a 503
 
     @classmethod
     def of_this_process(cls, choice: str) -> LoopThread:

@@ -153,6 +153,11 @@ class Few(model.{name}):
 """
 
 
+FEW_CALLS = FEW.format(module="event", threads="event", name="Event", count=0).replace(
+    "ewe.processors.event as module", "ewe.streams.calls as module"
+)
+
+
 def with_few_threads(tmp_path: Path, name: str, threads: str, count: int) -> dict[str, str]:
     """Write few.py, a model for which the system has so many threads; return the environment it needs.
 
@@ -173,6 +178,23 @@ def test_the_system_has_no_more_threads(start: Start, tmp_path: Path) -> None:
                 assert read_response(refused)[0] == 503
         assert get(one) == get(two) == 200
     assert "can't start new thread" in server.log()
+    assert server.stop() == 0
+
+
+def test_an_event_loop_without_executor_threads(start: Start, tmp_path: Path) -> None:
+    """A call cannot be made: the client gets a 503, not a 500, and the loop serves the others."""
+    (tmp_path / "hello.py").write_text(
+        "def app(environ, start):\n    start('200 OK', [])\n    return [b'hello']\n"
+    )
+    (tmp_path / "few.py").write_text(FEW_CALLS)
+    server = start("few:Few", "--wsgi", "/hello=hello:app", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    for _ in range(2):
+        with server.connect() as sock:
+            sock.sendall(b"GET /hello HTTP/1.1\r\nHost: ewe\r\n\r\n")
+            status, fields, _ = read_response(sock)
+            assert (status, fields["retry-after"]) == (503, "1")
+            assert get(sock) == 200
+    assert "can't start new thread" in server.log() and "Traceback" not in server.log()
     assert server.stop() == 0
 
 

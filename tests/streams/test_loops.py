@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ewe.streams import loops
+from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.flag import Flag
 from ewe.streams.loops import LoopThread, run_unless_given_up, wait_until
 
@@ -84,3 +85,21 @@ def test_a_signal_ends_what_the_main_thread_waits_for(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert cancelled.wait(30)
+
+
+def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is one of a lacking resource, for which a client gets a 503. The loop is closed."""
+    made: list[asyncio.AbstractEventLoop] = []
+
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def make() -> asyncio.AbstractEventLoop:
+        made.append(asyncio.new_event_loop())
+        return made[0]
+
+    monkeypatch.setattr(loops, "loop_maker", lambda choice: (make, choice))
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    with pytest.raises(OSError, match="can't start new thread") as refused:
+        LoopThread("asyncio")
+    assert refused.value.errno in EXHAUSTED and made[0].is_closed()
