@@ -17,7 +17,7 @@ from ewe.features.base import Middleware
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key
-from ewe.gateway import wsgi
+from ewe.gateway import programs, wsgi
 from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
 from ewe.http.messages import Request, Response, Source, hides_authorization
 from ewe.http.request_head import passed_fields
@@ -205,6 +205,18 @@ def test_a_response_is_closed_if_its_error_page_fails(failure: Exception) -> Non
     with pytest.raises(type(failure)):
         run(pages.respond(Request("GET", "/", (1, 1)), io_of()))
     assert body.closed == 1
+
+
+def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error goes on to the conversation, which answers 503: the command has not failed."""
+    guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(programs, "start", none_left)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        ask(guard, Request("GET", "/", (1, 1), (("authorization", "Basic YTpi"),)))
 
 
 def test_expires() -> None:

@@ -23,6 +23,7 @@ from ewe.features.guards.client import client_of
 from ewe.gateway import programs
 from ewe.gateway.scripts import Script
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
@@ -41,7 +42,7 @@ class PasswordCommand:
         programs.prepare()
 
     async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
-        """Return whether the password is right. Raises HTTPError (500, 502, 504), Disconnected."""
+        """Return whether the password is right. Raises HTTPError (500, 502, 504), OSError, Disconnected."""
         environment = {
             b"PATH": os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"),
             b"REMOTE_ADDR": client_of(request, io).encode("latin-1", "replace"),
@@ -60,6 +61,8 @@ class PasswordCommand:
         try:
             program = programs.start(io, self.command, environment, "/", reader, script, self.timeout)
         except OSError as reason:
+            if reason.errno in EXHAUSTED:
+                raise
             raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
             os.close(reader)
