@@ -17,11 +17,20 @@ DATES = (
     re.compile(rf"{_DAY} {_MONTH} (?P<day>[0-9 ][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),  # asctime
 )
 DAYS_BEFORE_1970 = 719_162  # from the first day of the year 1
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999, since 1970
+
+
+def with_four_digits(seconds: float) -> float:
+    """Return a time, or the nearest one whose year has four digits: 1 to 9999.
+
+    An account can give a file any time, and time.gmtime() fails for a time far beyond the calendar.
+    """
+    return min(max(seconds, FIRST_SECOND), LAST_SECOND)
 
 
 def http_date(seconds: float) -> str:
     """Return an IMF-fixdate, such as "Sun, 06 Nov 1994 08:49:37 GMT"."""
-    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(seconds)
+    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(with_four_digits(seconds))
     return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
 
 

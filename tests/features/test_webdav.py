@@ -625,6 +625,13 @@ def test_a_client_that_leaves_while_its_directory_is_listed(tmp_path: Path) -> N
     assert b"name" in io.run_late() and len(open_files(os.getpid())) == before
 
 
+def test_dates_of_files_beyond_the_calendar() -> None:
+    """One such file must not end the listing of its directory."""
+    assert properties.iso_date(1_000_000_000) == "2001-09-09T01:46:40Z"
+    assert properties.iso_date(-(10**17)) == "0001-01-01T00:00:00Z"
+    assert properties.iso_date(10**17) == "9999-12-31T23:59:59Z"
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's word for it becomes a 507, and nothing is left."""
 

@@ -994,6 +994,15 @@ def test_dates_round_trip(seconds: int) -> None:
     assert parse_date(http_date(seconds + 0.9 if seconds >= 0 else seconds)) == seconds
 
 
+@pytest.mark.parametrize(
+    ("seconds", "year"), [(-(10**17), "0001"), (-(10**11), "0001"), (10**12, "9999"), (10**17, "9999")]
+)
+def test_dates_beyond_the_calendar(seconds: int, year: str) -> None:
+    """An account can give its files such times: they must fail neither the file nor a listing that has it."""
+    assert parse_date(http_date(seconds)) in (-62_135_596_800, 253_402_300_799)
+    assert http_date(seconds)[12:16] == year
+
+
 @quick
 @given(st.integers(0, 4102444800))
 def test_dates_as_the_library_has_them(seconds: int) -> None:

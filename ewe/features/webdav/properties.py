@@ -18,7 +18,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from ewe.features.webdav.upload import etag_of
-from ewe.http.dates import http_date
+from ewe.http.dates import http_date, with_four_digits
 from ewe.http.error_pages import html_escape
 from ewe.http.media_types import content_type
 from ewe.http.status import HTTPError
@@ -144,7 +144,8 @@ def text(value: str) -> str:
 
 def iso_date(seconds: int) -> str:
     """Return a time in the format of RFC 3339."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    year, month, day, hour, minute, second, *_ = time.gmtime(with_four_digits(seconds))
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
 def response_of(path: str, name: str, about: os.stat_result, wanted: Wanted) -> str:
