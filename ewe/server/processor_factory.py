@@ -97,7 +97,12 @@ class ProcessorFactory:
         return self.config.reload or bool(self.applications)
 
     def open_logs_and_build_site(self, config: Config) -> None:
-        """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
+        """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed.
+
+        The first site may log warnings, so its logs are opened before. At a reload the logs are opened last: the
+        site may be refused, and the old logs then stay.
+        """
+        is_reload = "config" in self.__dict__
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
         for site_config in config.each_site():
@@ -109,17 +114,16 @@ class ProcessorFactory:
         if config.trace and self.model.traces_itself:
             config = config.replace(f"the model {self.model.name} writes its own events", trace=None)
         open_trace(config.trace)
-        try:
-            open_logs(config)
-        except OSError as reason:
-            raise StartError(
-                f"cannot write {reason.filename!r}: {reason.strerror} (logfile, access-log)"
-            ) from None
-        except ValueError as reason:
-            raise StartError(str(reason)) from None
+        if not is_reload:
+            open_logs_or_fail(config)
         make_scoreboard(config)
+        site = None
         if not config.reload:
-            self.site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
+            site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
+        if is_reload:
+            open_logs_or_fail(config)
+        if site is not None:
+            self.site = site
         self.config, self.description, self.workers = config, description, workers
 
     def site_of(self, config: Config, *, imports: bool) -> Site:
@@ -248,6 +252,18 @@ def open_logs(config: Config) -> None:
             host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
             sites.append((host, site_config.access_log, site_config.log_format))
     logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
+
+
+def open_logs_or_fail(config: Config) -> None:
+    """Open the logs of a configuration. Raises StartError."""
+    try:
+        open_logs(config)
+    except OSError as reason:
+        raise StartError(
+            f"cannot write {reason.filename!r}: {reason.strerror} (logfile, access-log)"
+        ) from None
+    except ValueError as reason:
+        raise StartError(str(reason)) from None
 
 
 def make_scoreboard(config: Config) -> None:

@@ -125,6 +125,17 @@ def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path
     assert "welcome" in web.get(server.url).text
 
 
+def test_a_refused_configuration_opens_no_log(start: Start, model: str, tmp_path: Path) -> None:
+    """Its syntax is right, but its site cannot be built: the old log stays in use, and says why."""
+    file, old, new = (tmp_path / name for name in ("ewe.toml", "old.log", "new.log"))
+    file.write_text(f'logfile = "{old}"\n')
+    server = start(model, "--config", str(file))
+    file.write_text(f'logfile = "{new}"\ntls-cert = "/nowhere.pem"\n')
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "the old one stays" in old.read_text(), 20, server.log)
+    assert not new.exists() and "welcome" in web.get(server.url).text
+
+
 def test_a_reload_may_change_what_a_head_may_measure(start: Start, model: str, tmp_path: Path) -> None:
     """ewe does not use a head that it remembered under the old limits."""
     file = tmp_path / "ewe.toml"
