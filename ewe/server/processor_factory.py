@@ -164,9 +164,15 @@ class ProcessorFactory:
         self.import_now()
 
     def undo_renewal(self, old: ProcessorFactory) -> None:
-        """Undo renew(). old: the copy() made before it."""
+        """Undo renew(). old: the copy() made before it.
+
+        If an old log cannot be opened any more, since its directory is gone, the new logs stay in use.
+        """
         self.__dict__.update(old.__dict__)
-        open_logs(self.config)
+        try:
+            open_logs_or_fail(self.config)
+        except StartError as reason:
+            logger.errors.error(f"the new logs stay in use: {reason}")
 
     def make(self) -> Processor:
         """Return a new processor."""

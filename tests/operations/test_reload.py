@@ -202,6 +202,23 @@ def test_many_files_at_once_new_files_and_the_settings(start: Start, tmp_path: P
     assert server.stop() == 0, server.log()
 
 
+def test_a_failed_change_whose_old_log_is_gone(start: Start, tmp_path: Path) -> None:
+    """The new workers cannot start, and the old log cannot be opened again: the old workers go on all the same."""
+    settings, new = tmp_path / "ewe.toml", tmp_path / "new.log"
+    (tmp_path / "logs").mkdir()
+    save(tmp_path / "shop.py", WSGI, "one")
+    settings.write_text(f'wsgi = "/shop=shop:app"\nlogfile = "{tmp_path / "logs" / "old"}"\n')
+    server = start("thread", "--config", str(settings))
+    wait_for_answer(server, "shop", "one")
+    (tmp_path / "logs").rename(tmp_path / "archive")
+    settings.write_text(f'wsgi = "/shop=shop:app"\nlogfile = "{new}"\n')
+    (tmp_path / "shop.py").write_text("1 / 0\n")
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: new.exists() and "the new logs stay in use" in new.read_text(), 20, server.log)
+    assert web.get(server.url + "shop").text == "one"
+    assert server.stop() == 0, server.log()
+
+
 def test_a_save_after_the_last_worker_has_died(start: Start, tmp_path: Path) -> None:
     save(tmp_path / "shop.py", WSGI, "one")
     server = start("thread", "--reload", "--wsgi", "/shop=shop:app")
