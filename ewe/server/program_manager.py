@@ -142,11 +142,26 @@ class ProgramManager:
             os._exit(0)
 
     def restart(self, config: Config) -> None:
-        """HUP: replace every process, except that the daemon reads the databases of the new configuration."""
-        if self.daemon is not None and config.database:
-            write_settings(config, self.daemon.settings)
-        if self.pid:
+        """HUP: replace every process, except that the daemon reads the databases of the new configuration.
+
+        A failure is logged: it must not end the server, which can still answer other requests.
+        """
+        try:
+            if self.daemon is not None and config.database:
+                write_settings(config, self.daemon.settings)
+        except OSError as reason:
+            logger.errors.error(f"cannot write {reason.filename!r}: {reason.strerror} (database)")
+        if self.pid and self.has_ended():
+            logger.errors.error("the program manager has ended; restart ewe (fastcgi-start, database)")
+        elif self.pid:
             os.kill(self.pid, signal.SIGHUP)
+
+    def has_ended(self) -> bool:
+        """Return whether the manager has ended. Its process id may then belong to another process."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True  # the supervisor has reaped it
 
     def close(self) -> None:
         """End the programs, now that no worker needs them, and remove their sockets."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from support import web
 from support.proc import command_line, descendants, is_gone
@@ -190,3 +191,19 @@ def test_the_manager_waits_while_an_old_process_ends_its_request() -> None:
     assert manager.seconds_to_next_action() is None
     slot.process = young = old.__class__(**{**vars(old), "started_at": time.monotonic()})
     assert young.program.hidden and manager.seconds_to_next_action()
+
+
+@pytest.mark.parametrize("name", ["thread", "prefork"])
+def test_a_reload_after_the_manager_was_killed(start: Start, tmp_path: Path, name: str) -> None:
+    """The programs have ended with it. The server goes on, and says what to do."""
+    program = write_program(tmp_path / "program", "#!/bin/sh\nexec sleep 1000\n")
+    server = start(name, "--fastcgi-start", f".x=1:{program}")
+    wait_until(lambda: running(server, "sleep"), 20, server.log)
+    [sleeping] = running(server, "sleep")
+    manager = psutil.Process(sleeping).ppid()
+    os.kill(manager, signal.SIGKILL)
+    wait_until(lambda: is_gone(manager), 20)
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("the program manager has ended; restart ewe")
+    assert "welcome" in web.get(server.url).text
+    assert server.stop() == 0, server.log()
