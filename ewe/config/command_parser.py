@@ -8,8 +8,8 @@ A command's output may have no reader any more (`ewe-lab list | head`). Python w
 of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
 when_output_is_closed() writes it before.
 
-A parent may also start a command without a standard stream (`ewe 2>&-`). Python's stream is None then, and the next
-file that is opened gets the number: a listening socket, or a client's connection. A log would be written into it.
+A parent may also start a command with a standard stream closed. Python's stream is None then, and the next file
+that is opened gets the number: a listening socket, or a client's connection. A log would be written into it.
 open_standard_streams() gives the number to /dev/null before.
 """
 

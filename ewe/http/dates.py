@@ -30,7 +30,9 @@ def with_four_digits(seconds: float) -> float:
 
 def http_date(seconds: float) -> str:
     """Return an IMF-fixdate, such as "Sun, 06 Nov 1994 08:49:37 GMT"."""
-    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(with_four_digits(seconds))
+    if not FIRST_SECOND <= seconds <= LAST_SECOND:  # the comparison costs less than the call
+        seconds = with_four_digits(seconds)
+    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(seconds)
     return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
 
 
