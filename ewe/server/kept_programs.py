@@ -16,6 +16,7 @@ import socket
 import subprocess
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ewe.config.setting_types import parse_program
@@ -66,7 +67,7 @@ class KeptProgram:
     def hide(self) -> None:
         """Rename the socket, so that connect(2) fails, and close the connections in its backlog."""
         if not self.hidden:
-            os.rename(self.path, self.path + ".hidden")
+            rename_if_there(self.path, self.path + ".hidden")
             self.hidden = True
         # The socket stays blocking, since its flags are shared with the processes. select() prevents a wait.
         while select.select([self.socket], [], [], 0)[0]:
@@ -75,8 +76,14 @@ class KeptProgram:
     def show(self) -> None:
         """Give the socket its name back."""
         if self.hidden:
-            os.rename(self.path + ".hidden", self.path)
+            rename_if_there(self.path + ".hidden", self.path)
             self.hidden = False
+
+
+def rename_if_there(path: str, new: str) -> None:
+    """Rename a socket, unless it was removed, such as by a cleaner of /tmp: the other programs must go on."""
+    with suppress(FileNotFoundError):
+        os.rename(path, new)
 
 
 class CommandProgram(KeptProgram):

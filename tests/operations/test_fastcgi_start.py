@@ -16,6 +16,7 @@ from support import web
 from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
+from ewe.server.kept_programs import CommandProgram
 from ewe.server.program_manager import Manager, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
@@ -207,3 +208,13 @@ def test_a_reload_after_the_manager_was_killed(start: Start, tmp_path: Path, nam
     server.wait_for_log("the program manager has ended; restart ewe")
     assert "welcome" in web.get(server.url).text
     assert server.stop() == 0, server.log()
+
+
+def test_a_removed_socket_ends_no_other_program(tmp_path: Path) -> None:
+    """The manager hides the socket of a program that dies young. A cleaner of /tmp may have removed it."""
+    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    with program.socket:
+        os.unlink(program.path)
+        program.hide()
+        program.show()
+    assert not program.hidden
