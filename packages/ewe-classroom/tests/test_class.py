@@ -192,6 +192,17 @@ def test_a_repository_has_the_time_of_its_last_commit_and_runs_no_program_of_its
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.needs("git", "root")
+@pytest.mark.starts_processes
+def test_a_repository_of_another_account_has_the_time_of_its_last_commit(tmp_path: Path) -> None:
+    """As root, git takes such a repository for unsafe. Without the time, no submission would be late."""
+    github(tmp_path)
+    repository = tmp_path / "pool-submissions" / "pool-ada"
+    for path in (repository, *repository.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert submissions.last_commit(repository) == datetime(2026, 3, 1, 10, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -298,6 +309,18 @@ def tarred(path: Path, kind: bytes, name: str = "x") -> Path:
     return path
 
 
+def damaged(path: Path, compression: int) -> Path:
+    """Write a zip file whose compressed bytes are damaged."""
+    content = "".join(f"line {number}\n" for number in range(400))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("server.py", content)
+    data = bytearray(path.read_bytes())
+    begin = data.find(b"server.py") + len("server.py")
+    data[begin + 40 : begin + 80] = b"\xff" * 40
+    path.write_bytes(data)
+    return path
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
 def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: bytes) -> None:
     path = tarred(tmp_path / "a.tar", kind)
@@ -313,6 +336,8 @@ def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: byte
         (lambda top: tarred(top / "a.tar", tarfile.REGTYPE, "../evil"), "outside of its folder"),
         (lambda top: put(top / "a.zip", "no zip"), "cannot be unpacked"),
         (lambda top: put(top / "a.tar.gz", "no tar"), "cannot be unpacked"),
+        (lambda top: damaged(top / "a.zip", zipfile.ZIP_DEFLATED), "cannot be unpacked"),
+        (lambda top: damaged(top / "a.zip", zipfile.ZIP_LZMA), "cannot be unpacked"),
         (lambda top: zipped(top / "a.zip", {f"{n}.py": "" for n in range(30)}), "more than 20 files"),
         (lambda top: zipped(top / "a.zip", {"big": "x" * 5000}), "more than"),
     ],
@@ -347,6 +372,42 @@ def test_links_of_a_folder_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "ada" / "all").symlink_to("/etc")
     os.mkfifo(tmp_path / "ada" / "pipe")
     assert files_of(HandIn("a", "a", [(tmp_path / "ada", "")]), tmp_path / "to") == {"server.py": PROGRAM}
+
+
+def test_an_archive_of_windows_has_folders_with_a_backslash(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", {"lab\\": "", "lab\\server.py": PROGRAM})
+    assert files_of(HandIn("a", "a", [(path, "a.zip")]), tmp_path / "to") == {"lab/server.py": PROGRAM}
+
+
+def zip_of_a_class(path: Path) -> None:
+    """Write a class of two: one program has noted the local time, the other one also UTC, six hours later."""
+    with zipfile.ZipFile(path, "w") as archive:
+        local, both = (zipfile.ZipInfo(f"{name}/server.py", (2026, 3, 1, 12, 0, 0)) for name in ("ada", "bo"))
+        seconds = int(datetime(2026, 3, 1, 18, tzinfo=UTC).timestamp())
+        both.extra = b"ux\x01\x00\x00UT\x05\x00\x01" + seconds.to_bytes(4, "little")
+        for member in (local, both):
+            archive.writestr(member, PROGRAM)
+
+
+def tar_of_a_class(path: Path) -> None:
+    """Write a class of two, with the same times."""
+    with tarfile.open(path, "w") as archive:
+        for name, when in (("ada", datetime(2026, 3, 1, 12)), ("bo", datetime(2026, 3, 1, 18, tzinfo=UTC))):
+            member = tarfile.TarInfo(f"{name}/server.py")
+            member.size, member.mtime = len(PROGRAM), when.timestamp()  # type: ignore[assignment]
+            archive.addfile(member, io.BytesIO(PROGRAM.encode()))
+
+
+@pytest.mark.parametrize(("name", "make"), [("class.zip", zip_of_a_class), ("class.tar", tar_of_a_class)])
+def test_the_archive_of_a_class_says_when_its_files_were_sent(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """The time at which the command unpacks the files would make each submission late."""
+    make(tmp_path / name)
+    with class_command.unpacked(tmp_path / name) as folder:
+        ada, bo = submissions.read(folder, "server.py").hand_ins
+    assert ada.sent == datetime(2026, 3, 1, 12).astimezone()
+    assert bo.sent == datetime(2026, 3, 1, 18, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ Read next: class_run.py.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -24,6 +25,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,10 @@ MAX_DEPTH = 3  # folders within a submission
 MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+DOS_FOLDER = 0x10  # a bit of a zip file's attributes
+# An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
+# the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
+EXTRA_HEAD_BYTES, EXTRA_TIMES, EXTRA_TIME = 4, 0x5455, slice(1, 5)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
 MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<number>\d+)_(?P<file>.+)", re.DOTALL)
@@ -261,10 +267,23 @@ def last_commit(repository: Path) -> datetime | None:
     """Return the time of the last commit; None without git, or without a commit.
 
     The repository is a student's: git runs no program that its configuration names, also not to fetch objects that
-    are missing (a partial clone with the address ext::COMMAND).
+    are missing (a partial clone with the address ext::COMMAND). git may therefore also read the repository of
+    another account, which it refuses otherwise: root grades the files that a lecturer has cloned.
     """
-    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
-    command = ["git", *quiet, "-C", str(repository), "log", "-1", "--format=%cI", "--no-show-signature"]
+    configuration = [
+        "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false",
+        "-c", "safe.directory=*",
+    ]  # fmt: skip
+    command = [
+        "git",
+        *configuration,
+        "-C",
+        str(repository),
+        "log",
+        "-1",
+        "--format=%cI",
+        "--no-show-signature",
+    ]
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -438,13 +457,16 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
             unpack_zip(archive, target, counter)
         else:
             unpack_tar(archive, target, counter)
+    except BadHandIn:
+        raise
     except OSError as reason:
         raise BadHandIn(f"{name} cannot be unpacked: {reason.strerror or reason}") from None
-    # zipfile raises RuntimeError for a member with a password, NotImplementedError for an unknown compression.
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, RuntimeError, NotImplementedError) as reason:
-        raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
     except ValueError:
         raise BadHandIn(f"{name} cannot be unpacked: a name in it is not valid") from None
+    # A damaged archive makes zipfile and tarfile raise errors without a common base: BadZipFile, TarError,
+    # EOFError, RuntimeError (a password), NotImplementedError (an unknown compression), zlib.error, lzma.LZMAError.
+    except Exception as reason:
+        raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
 
 
 def inside(target: Path, name: str) -> Path:
@@ -460,7 +482,7 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             unix_mode = member.external_attr >> 16  # 0 if the archive was made on Windows
-            if member.is_dir() or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
+            if is_folder(member) or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
             path = inside(target, member.filename)
             counter.take(member.file_size)
@@ -468,6 +490,29 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             with opened.open(member) as source:
                 write_at_most(source.read, path, member.file_size)
             path.chmod(0o755 if unix_mode & 0o100 else 0o644)
+            set_time(path, changed_s(member))
+
+
+def is_folder(member: zipfile.ZipInfo) -> bool:
+    """Return whether a member of a zip file is a folder: older programs of Windows write `lab\\` and not `lab/`."""
+    return member.filename.endswith(("/", "\\")) or bool(member.external_attr & DOS_FOLDER)
+
+
+def changed_s(member: zipfile.ZipInfo) -> float:
+    """Return when a member of a zip file was changed, in seconds since 1970.
+
+    Most programs add the time in UTC in an extra field. The date of the zip format itself has no zone: without the
+    field it is taken for the local time.
+    """
+    extra = member.extra
+    while len(extra) > EXTRA_HEAD_BYTES:
+        kind, size = (int.from_bytes(extra[at : at + 2], "little") for at in (0, 2))
+        value = extra[EXTRA_HEAD_BYTES : EXTRA_HEAD_BYTES + size]
+        # The first byte says which times follow; bit 0 stands for the time of the last change.
+        if kind == EXTRA_TIMES and len(value) >= EXTRA_TIME.stop and value[0] & 1:
+            return float(int.from_bytes(value[EXTRA_TIME], "little", signed=True))
+        extra = extra[EXTRA_HEAD_BYTES + size :]
+    return time.mktime((*member.date_time, 0, 0, -1))
 
 
 def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
@@ -483,6 +528,16 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_at_most(source.read, path, member.size)
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
+            set_time(path, member.mtime)
+
+
+def set_time(path: Path, seconds: float) -> None:
+    """Give an unpacked file the time that its archive has for it: newest_change() reads it in the class's archive.
+
+    A time that cannot be leaves the present one.
+    """
+    with contextlib.suppress(OSError, OverflowError, ValueError):
+        os.utime(path, (seconds, seconds))
 
 
 def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyped-def]
