@@ -484,6 +484,8 @@ DUE = datetime(2026, 3, 1, tzinfo=UTC)
         ({"points": 20.0, "percent_per_day": 50.0}, 9.0, 0),
         ({"points": 7.0, "round_to": 0.5}, 0.0, 3.5),
         ({"points": 7.5, "round_to": 1.0}, 0.0, 4),
+        ({"points": 1.9, "round_to": 0.1}, 0.0, 1.0),
+        ({"points": 2.0, "round_to": 0.1, "percent_per_day": 5.0}, 0.5, 1.0),
     ],
 )
 def test_a_mark_follows_the_rules(rules: dict[str, Any], after: float, total: float) -> None:
@@ -513,6 +515,8 @@ def test_a_mark_that_the_grader_could_not_give_is_empty() -> None:
         ("[late]\npercent_per_day = 101", "percent_per_day is a number from 0 to 100"),
         ("[manual]\nstyle = 'x'", "style is a number"),
         ("[extensions]\nAda = 'x'", "Ada is a number"),
+        ("[extensions]\nAda = 0.5", "Ada is a number of whole days"),
+        ("[late]\nfree_days = 1.5", "free_days is a number of whole days"),
         ("x", "rules.toml"),
     ],
 )

@@ -45,6 +45,9 @@ KEYS = ("points", "due", "round", "late", "extensions", "manual")
 LATE_KEYS = ("free_days", "percent_per_day", "most_days")
 MAX_POINTS = 10_000.0
 MIN_ROUNDING = 0.01  # marks have two decimals
+STEP_DIGITS = (
+    6  # of a mark counted in steps: 0.95 of 0.1 are 9.5 steps, and not the 9.499999999999998 of floats
+)
 NO_TABLE = "name the platform's own file, as it was downloaded"
 # The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
 IDENTITY_COLUMNS = {
@@ -118,10 +121,10 @@ def read_rules(path: Path | None) -> MarkRules:
         points=rule_number(path, "points", table["points"]) if "points" in table else None,
         due=due,
         round_to=rule_number(path, "round", table.get("round", 0)),
-        free_days=int(rule_number(path, "free_days", late.get("free_days", 0))),
+        free_days=rule_days(path, "free_days", late.get("free_days", 0)),
         percent_per_day=rule_number(path, "percent_per_day", late.get("percent_per_day", 0), 100),
-        most_days=int(rule_number(path, "most_days", late["most_days"])) if "most_days" in late else None,
-        extensions={name: int(rule_number(path, name, days)) for name, days in extensions.items()},
+        most_days=rule_days(path, "most_days", late["most_days"]) if "most_days" in late else None,
+        extensions={name: rule_days(path, name, days) for name, days in extensions.items()},
         manual={name: rule_number(path, name, points) for name, points in manual.items()},
     )
 
@@ -140,6 +143,14 @@ def rule_number(path: Path, name: str, value: object, maximum: float = MAX_POINT
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= maximum:
         raise ConfigError(f"--rules: {path}: {name} is a number from 0 to {maximum:g}, not {value!r}")
     return float(value)
+
+
+def rule_days(path: Path, name: str, value: object) -> int:
+    """Return the value of a rule that counts days. Raises ConfigError: half a day would count as none."""
+    days = rule_number(path, name, value)
+    if not days.is_integer():
+        raise ConfigError(f"--rules: {path}: {name} is a number of whole days, not {value!r}")
+    return int(days)
 
 
 def normalized(name: str) -> str:
@@ -169,7 +180,8 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
         # Half a step is rounded up; round() would take the even one. min(): the maximum may lie between two steps.
-        total = min(max_points, math.floor(total / rules.round_to + 0.5) * rules.round_to)
+        steps = round(total / rules.round_to, STEP_DIGITS)
+        total = min(max_points, math.floor(steps + 0.5) * rules.round_to)
     return Mark(
         graded,
         automatic=automatic,
