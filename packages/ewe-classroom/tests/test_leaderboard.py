@@ -69,6 +69,33 @@ def test_the_standings(directory: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no speed: with 32 clients" in shown.out and shown.out.index("Ada") < shown.out.index("Di")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        json.dumps(result("Infinite", 0.5, score=float("inf"))),
+        json.dumps(result("Large", 0.5, began=10**400)),
+        json.dumps(result("Far", 0.5, began=1e300)),
+        json.dumps(result("Never", 0.5, began=float("nan"))),
+    ],
+    ids=["lists", "infinite", "large", "far", "never"],
+)
+def test_a_file_that_a_student_has_made_up_is_left_out(
+    directory: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (directory / "made-up.json").write_text(text)
+    assert board(str(directory), "--html", str(directory / "board.html")) == 0
+    assert "made-up.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
+
+
+def test_no_text_of_a_file_moves_the_cursor_of_a_terminal(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "fy.json").write_text(json.dumps(result("Fy", 0.0, failure="reset\x1b[2J\nAda 9.00")))
+    assert board(str(directory)) == 0
+    assert "no speed: reset?[2J?Ada 9.00" in capsys.readouterr().out
+
+
 class Table(HTMLParser):
     """Notes the rows of the page, the open elements, and the URLs that the page loads."""
 

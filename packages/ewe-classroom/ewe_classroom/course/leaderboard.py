@@ -26,6 +26,7 @@ import io
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ BREEDS = """
     lincoln lonk manx merino mouflon navajo oxford perendale polwarth portland rambouillet romney ryeland shetland
     shropshire soay southdown suffolk swaledale targhee texel welsh wensleydale
 """
+# What the contents of another file raise. RecursionError: lists within lists; OverflowError: too large a number.
+BAD_CONTENTS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 MAX_NAME_CHARS = 60
 MAX_FIGURE = 1e9  # no measured ratio or memory (in KiB) is so large
 
@@ -95,7 +98,7 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
     for path in sorted(directory.rglob("*.json")):
         try:
             entry = entry_of(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+        except (OSError, *BAD_CONTENTS) as reason:
             why = getattr(reason, "strerror", None) or "not a file that ewe-grade --json has written"
             warn(f"{path}: {why}; left out")
             continue
@@ -117,20 +120,22 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
 def entry_of(path: Path) -> LeaderboardEntry:
     """Return the entry of one result file.
 
-    The file may come from a student, so each of its values is converted to its type. Raises OSError; ValueError,
-    KeyError, TypeError or AttributeError for other contents.
+    The file may come from a student, so each of its values is converted to its type. Raises OSError; one of
+    BAD_CONTENTS for other contents.
     """
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_RESULT_BYTES))
     if table["format"] != FORMAT:
         raise ValueError("another format")
+    began = float(table["began"])
+    datetime.fromtimestamp(began, UTC)  # the page shows it: a time that no calendar has raises an error now
     checks = [verdict for verdict in table["verdicts"] if verdict["name"] != "speed"]
     name = str(table.get("student") or (path.parent.name if path.stem in GENERAL_NAMES else path.stem))
     entry = LeaderboardEntry(
-        name="".join(each if each.isprintable() else "?" for each in name[:MAX_NAME_CHARS]),
-        lab=str(table["lab"]),
-        title=str(table["title"]),
-        began=float(table["began"]),
+        name=printable(name[:MAX_NAME_CHARS]),
+        lab=printable(str(table["lab"])),
+        title=printable(str(table["title"])),
+        began=began,
         score=int(table["score"]),
         points=int(table["max_score"]),
         passed=sum(verdict["status"] == "passed" for verdict in checks),
@@ -140,7 +145,8 @@ def entry_of(path: Path) -> LeaderboardEntry:
     if not speed:  # graded without --speed
         return entry
     of_speed: dict[str, Any] = {
-        "reference": str(speed["reference"]), "claim": int(speed["claim"]), "failure": str(speed["failure"])
+        "reference": printable(str(speed["reference"])), "claim": int(speed["claim"]),
+        "failure": printable(str(speed["failure"])),
     }  # fmt: skip
     if not speed["failure"]:
         rate = rate_of(speed)
@@ -150,6 +156,11 @@ def entry_of(path: Path) -> LeaderboardEntry:
         }
         of_speed["noisy"] = bool(speed["noisy"])
     return LeaderboardEntry(**{**asdict(entry), **of_speed})
+
+
+def printable(text: str) -> str:
+    """Return a text of a result file without line ends, and without the control sequences of a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def number(value: Any) -> float:
