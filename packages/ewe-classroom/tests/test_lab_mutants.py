@@ -5,6 +5,8 @@ One grading for each mutant runs in this process: that takes a fifth of a second
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
 import types
@@ -168,6 +170,20 @@ def test_wrong_usage_of_labs_without_a_server(
     assert says in error and error.count("\n") == 1
 
 
+def run_with(key: str, value: str) -> str:
+    """Return the JSON of a run with one other value."""
+    values = {
+        "kind": '"closed"',
+        "clients": "1",
+        "repetition": "1",
+        "began": "1",
+        "seconds": "1",
+        "rate": "1",
+    }
+    values |= {"mean_ms": "1", "p99_ms": "1", "requests": "[[1, 1, 2]]", key: value}
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in values.items()) + "}"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -176,6 +192,9 @@ def test_wrong_usage_of_labs_without_a_server(
         ('{"format": "ewe-runs/1"}', "no runs"),
         ('{"format": "ewe-runs/1", "runs": [{"kind": "closed"}]}', "run 1 of the file cannot be read"),
         ('{"format": "ewe-runs/1", "runs": [[]]}', "run 1 of the file cannot be read"),
+        ("[" * 100_000, "not JSON"),
+        (f'{{"format": "ewe-runs/1", "runs": [{run_with("repetition", "Infinity")}]}}', "run 1 of the file"),
+        (f'{{"format": "ewe-runs/1", "runs": [{run_with("began", "1" + "0" * 400)}]}}', "run 1 of the file"),
     ],
 )
 def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_path: Path) -> None:
@@ -192,6 +211,37 @@ def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_p
             assert each.status == NOT_JUDGED and f"it rests on {rests[each.name]}: " in each.because
         else:
             assert each.status == FAILED, each.name
+
+
+@pytest.mark.parametrize("figure", ["rate", "mean_ms", "p99_ms", "seconds"])
+def test_a_figure_that_is_not_a_number_is_no_figure(figure: str, tmp_path: Path) -> None:
+    """No comparison with NaN is true: it would differ from nothing that the grader computes."""
+    path = data_mutants.write("honest", tmp_path)
+    table = json.loads(path.read_text())
+    for run in table["runs"]:
+        run[figure] = math.nan
+    path.write_text(json.dumps(table))
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, SandboxLimits())
+    verdicts = {each.name: each for each in grade(grading, str(path))}
+    assert verdicts["runs-complete"].status == FAILED and "cannot be read" in verdicts["runs-complete"].did
+    assert all(each.status != PASSED for name, each in verdicts.items() if name != "runs-report")
+
+
+@pytest.mark.parametrize("name", ["{outside}/results.json", "../outside/results.json", "a\0b", "/dev/null"])
+def test_a_report_outside_of_the_submission_is_not_read(name: str, tmp_path: Path) -> None:
+    """The student chooses the name. /dev/zero has no end, so nothing outside is opened."""
+    outside, work = tmp_path / "outside", tmp_path / "work"
+    work.mkdir()
+    path = data_mutants.write("honest", work)
+    (work / "lab").rename(outside)
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "report": name.format(outside=outside)}))
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, SandboxLimits())
+    (verdict,) = grade(grading, str(path), "runs-report")
+    assert verdict.status == FAILED, verdict.text()
+    (outside / "results.json").rename(work / "results.json")
+    (verdict,) = grade(grading, str(path), "runs-report")
+    assert (verdict.status == PASSED) == name.endswith("results.json")
 
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:

@@ -13,8 +13,10 @@ invented or omitted request is visible.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +89,17 @@ class LoadRun:
         return sum(request.done <= self.began + self.seconds for request in self.requests)
 
 
+def finite(value: Any) -> float:
+    """Return a number of the data. Raises ValueError for NaN and infinity, TypeError, OverflowError.
+
+    A comparison with NaN is always false, so NaN would pass each check of a difference.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number of a measurement")
+    return number
+
+
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -148,7 +161,7 @@ class RunScene(Scene):
             table = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             self.fail(f"cannot read {path.name}: {error.strerror}", "hand in runs.json")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: thousands of lists within lists
             self.fail(f"{path.name} is not JSON: {error}", "let measure.py write it, and do not edit it")
         if not isinstance(table, dict) or table.get("format") != FORMAT:
             self.fail(
@@ -166,17 +179,17 @@ class RunScene(Scene):
                 found.append(
                     LoadRun(
                         kind=str(row["kind"]),
-                        level=float(level),
+                        level=finite(level),
                         repetition=int(row["repetition"]),
-                        began=float(row["began"]),
-                        seconds=float(row["seconds"]),
-                        rate=float(row["rate"]),
-                        mean_ms=float(row["mean_ms"]),
-                        p99_ms=float(row["p99_ms"]),
-                        requests=tuple(TimedRequest(*map(float, each)) for each in row["requests"]),
+                        began=finite(row["began"]),
+                        seconds=finite(row["seconds"]),
+                        rate=finite(row["rate"]),
+                        mean_ms=finite(row["mean_ms"]),
+                        p99_ms=finite(row["p99_ms"]),
+                        requests=tuple(TimedRequest(*map(finite, each)) for each in row["requests"]),
                     )
                 )
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.fail(
                     f"run {number} of the file cannot be read ({reason})",
@@ -196,11 +209,9 @@ class RunScene(Scene):
     def served(self) -> list[Served]:
         """Return the server's log, sorted by end time. Fail without a log."""
         name = str(self.table().get("log", ""))
-        # The log lies beside the data. Without its directory, a name cannot lead to any other file.
-        path = self.subject.path.parent / Path(name).name
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if name else []
-            found = [Served(*map(float, line.split())) for line in lines]
+            lines = self.text_beside(Path(name).name).splitlines() if name else []
+            found = [Served(*map(finite, line.split())) for line in lines]
         except (OSError, TypeError, ValueError):
             found = []
         if not found:
@@ -209,6 +220,20 @@ class RunScene(Scene):
                 "hand in the file that queue_server.py has written, beside runs.json",
             )
         return sorted(found, key=lambda each: each.end)
+
+    def text_beside(self, name: str) -> str:
+        """Return the text of a file that the data names: in the directory of the data, or in one below it.
+
+        Some platforms take files without directories, so the file may also lie directly beside the data. A student
+        chooses the name. A name that leads elsewhere is not followed: /dev/zero would fill the grader's memory, and
+        a FIFO keep it waiting. Raises OSError if there is no such file, ValueError if it is not text.
+        """
+        directory = self.subject.path.parent
+        leads_elsewhere = Path(name).is_absolute() or ".." in Path(name).parts
+        for path in (*([] if leads_elsewhere else [directory / name]), directory / Path(name).name):
+            if path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+                return path.read_text(encoding="utf-8")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def levels(self, kind: str) -> dict[float, list[LoadRun]]:
         """Return the runs of a kind, grouped by level, the lowest level first."""

@@ -16,7 +16,6 @@ import bisect
 import json
 import math
 import re
-from pathlib import Path
 
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.run_scene import LoadRun, RunScene, Served, TimedRequest, mean, percentile
@@ -360,12 +359,9 @@ def latency(scene: RunScene) -> None:
 )
 def report(scene: RunScene) -> None:
     name = str(scene.table().get("report", "lab/results.json"))
-    path = scene.subject.path.parent / name
-    if not path.exists():
-        path = scene.subject.path.parent / Path(name).name  # some platforms take files without directories
     how = "make one with: ewe-lab compare -t -p --users 8 --think 0 --time 2s --repeats 3 --out lab"
     try:
-        tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
+        tables = json.loads(scene.text_beside(name))["tables"]
         cells = [cell for table in tables for cell in table["cells"] if cell["samples"]]
         loads = [(cell, re.match(r"(\d+) users, no think time", cell["load"])) for cell in cells]
         closed = [(cell, int(match[1])) for cell, match in loads if match]
@@ -387,6 +383,6 @@ def report(scene: RunScene) -> None:
                     )
     except OSError:
         scene.fail(f"there is no {name} beside runs.json", how)
-    except (ValueError, TypeError, KeyError, ZeroDivisionError):
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         scene.fail(f"{name} is not a report of ewe-lab", how)
     scene.confirm(f"ewe-lab measured {len(closed)} servers, each at least {MIN_REPETITIONS} times")
