@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from classroom_server import run_grader
@@ -224,6 +227,29 @@ def test_answers_are_computed_from_the_measurements(
     assert course("questions", "thread", str(file)) == 2
     file.write_text("{}")
     assert course("questions", "pool", str(file)) == 2
+
+
+@pytest.mark.parametrize(
+    ("lab", "changes"),
+    [
+        ("pool", {"rate": {}}),
+        ("pool", {"rate": {"8": "400"}}),
+        ("pool", {"rate": {str(clients): math.nan for clients in (1, 2, 4, 8, 16)}}),
+        ("pool", {"rate": {"8": 10**400}}),
+        ("pool", {"more": 5}),
+        ("pool", {"workers": "four"}),
+        ("measure", {"more": {}}),
+    ],
+)
+def test_measurements_that_a_student_has_changed_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lab: str, changes: dict[str, Any]
+) -> None:
+    file = tmp_path / "m.json"
+    measurements.Measurements(**{**vars(FOUND), "lab": lab}).save(file)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    assert course("questions", lab, str(file)) == 2
+    said = capsys.readouterr().err
+    assert "measure" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ measurements.json. Answers to a lab's questions are computed from it (questions.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -69,12 +71,21 @@ def load(path: Path) -> Measurements:
         table.setdefault("program_ms", {})  # a file may lack it, since not every lab has programs
         for key in ("rate", "time_ms", "tasks", "memory_kib", "program_ms"):
             # JSON has turned the numbers of clients into strings.
-            table[key] = {int(clients): value for clients, value in table[key].items()}
+            table[key] = {int(clients): figure(value) for clients, value in table[key].items()}
+        table["workers"], table["cpu_us"] = figure(table["workers"]), figure(table["cpu_us"])
+        table["more"] = {str(name): figure(value) for name, value in table.get("more", {}).items()}
         return Measurements(**table)
     except OSError as reason:
         raise ConfigError(f"cannot read {path}: {reason.strerror}; ewe-course measure makes it") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise ConfigError(f"{path}: not a file of measurements; ewe-course measure makes one") from None
+
+
+def figure(value: Any) -> Any:
+    """Return a figure of a file unchanged. Raises ValueError, OverflowError unless it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no figure")
+    return value
 
 
 def measure(

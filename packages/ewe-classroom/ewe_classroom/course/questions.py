@@ -74,6 +74,13 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
             raise ConfigError(
                 "one of these measurements is zero, which is impossible; measure again"
             ) from None
+        except (
+            LookupError,
+            ValueError,
+        ):  # LookupError: rate[8]; ValueError: a name, or max() of an empty table
+            raise ConfigError(
+                "these measurements lack a figure that the lab asks about; measure again"
+            ) from None
     return made
 
 
