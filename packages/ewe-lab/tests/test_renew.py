@@ -120,6 +120,16 @@ def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
     assert again.findings["L-T1"].word == trial.kept().findings["L-T1"].word
 
 
+def test_a_small_report_keeps_what_is_empty_and_no_default(tmp_path: Path) -> None:
+    """A figure without a unit stays without one, and a load that got no answer has no mean."""
+    times = Times(0, None, 1.0, 1.0, 1.0, 1.0, 1.0, at_least=1.0)
+    cell = Cell("thread", value="service.p99", unit="", samples=[Sample("locust", 1.0, service=times)])
+    run = Results("2026-05-05T12:00:00+00:00", "ewe-lab", {}, [ExperimentTable("T-A7", cells=[cell])])
+    path = kept_reports.write(run, run.tables[0], tmp_path, CODE)
+    [table] = lab_results.load(path).tables
+    assert table.cells[0].unit == "" and table.cells[0].samples[0].service == times
+
+
 def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
     lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}

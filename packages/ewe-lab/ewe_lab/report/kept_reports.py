@@ -10,7 +10,7 @@ code, and the share of the cores that other programs had. A chart of a timeline 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,18 @@ def small(value: Any) -> Any:
             each.name: small(part)
             for each, part in pairs
             # load() needs the format
-            if each.name == "format" or part not in ([], {}, "", None, each.default)
+            if each.name == "format" or part != default_of(each)
         }
     if isinstance(value, dict):
         return {name: small(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [small(part) for part in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return the value of a field that a report leaves out; MISSING for a field that no report may leave out."""
+    return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
 def lines_of(results: dict[str, Any]) -> str:
