@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import shlex
 import sys
 import textwrap
@@ -59,8 +58,14 @@ def main(words: list[str]) -> int:
 
 def rerun(arguments: Sequence[str]) -> str:
     """Return the command line that repeats this run, without --out: a second run must not overwrite the first."""
-    text = shlex.join(["ewe-lab", *arguments])
-    return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
+    words = iter(arguments)
+    kept = ["ewe-lab"]
+    for word in words:
+        if word in ("--out", "-o"):
+            next(words, "")
+        elif not word.startswith(("--out=", "-o")):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -413,7 +418,7 @@ def write_claims(options: argparse.Namespace) -> int:
     A finding says whether a claim, a sentence of a document, holds here. The stored findings are in the file beside
     the page. Prints a sentence for each new finding that does not replace a stored one.
     """
-    from ewe_lab.bench.results import BadResults
+    from ewe_lab.bench.results import BadResults, seconds_since_1970
     from ewe_lab.report import claims
 
     if options.page.suffix != ".md":
@@ -421,7 +426,8 @@ def write_claims(options: argparse.Namespace) -> int:
     parts = load_runs(options.directories)
     try:
         stored_findings = claims.load(claims.kept_file(options.page))
-        for results in sorted(parts, key=lambda part: part.started):  # of two equal findings the later stays
+        # Of two equal findings the later stays
+        for results in sorted(parts, key=lambda part: seconds_since_1970(part.started)):
             for sentence in stored_findings.add_findings(results):
                 print(sentence)
         claims.write(stored_findings, options.page)

@@ -56,6 +56,14 @@ def kept_after(*runs: Results) -> tuple[KeptFindings, list[str]]:
     return kept, [sentence for run in runs for sentence in kept.add_findings(run)]
 
 
+def test_the_later_of_two_runs_counts_whatever_their_zones() -> None:
+    earlier, later = run_of(), run_of(exec_micros=100)
+    earlier.started, later.started = "2026-10-25T02:45:00+02:00", "2026-10-25T02:15:00+01:00"
+    kept, sentences = kept_after(earlier, later)
+    assert kept.findings["L-T1"].started == later.started and not sentences
+    assert lab_results.join_runs([later, earlier]).started == later.started
+
+
 def test_the_page_is_up_to_date() -> None:
     """`ewe-lab claims --page packages/ewe-lab/docs/claims.md` writes it again after a change of the catalogue."""
     assert PAGE.read_text() == claims.markdown(claims.load(claims.kept_file(PAGE)))

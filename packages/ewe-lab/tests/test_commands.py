@@ -335,6 +335,9 @@ def test_the_command_that_does_it_again() -> None:
     words = ["compare", "-f", "--out", "/tmp/a b", "--model", "pool --poolthreads 3"]
     assert cli.rerun(words) == "ewe-lab compare -f --model 'pool --poolthreads 3'"
     assert cli.rerun(["compare", "-o", "x", "-t"]) == "ewe-lab compare -t"
+    for out in (["--out=my dir"], ["-omy dir"], ["--out", "it's"]):
+        assert cli.rerun(["compare", *out, "-t"]) == "ewe-lab compare -t"
+    assert cli.rerun(["compare", "--model", "pool -o x"]) == "ewe-lab compare --model 'pool -o x'"
 
 
 def test_the_locustfile_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -350,10 +351,20 @@ def value_from_json(kind: Any, value: Any) -> Any:
     return value
 
 
+def seconds_since_1970(started: str) -> float:
+    """Return a time in ISO 8601 as seconds since 1970; 0.0 for another text.
+
+    Two such texts cannot be compared as they are: 09:30+00:00 is later than 10:00+01:00.
+    """
+    try:
+        return datetime.fromisoformat(started).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def join_runs(parts: Sequence[Results]) -> Results:
     """Return runs as one. A later table replaces an earlier one with the same id; the rest is of the latest run."""
-    latest = max(parts, key=lambda part: part.started)
-    tables = {
-        table.id: table for part in sorted(parts, key=lambda part: part.started) for table in part.tables
-    }
+    by_time = sorted(parts, key=lambda part: seconds_since_1970(part.started))
+    latest = by_time[-1]
+    tables = {table.id: table for part in by_time for table in part.tables}
     return Results(latest.started, latest.command, latest.machine, list(tables.values()))

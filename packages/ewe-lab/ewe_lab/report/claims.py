@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import BadResults, ExperimentTable, Results, value_from_json
+from ewe_lab.bench.results import BadResults, ExperimentTable, Results, seconds_since_1970, value_from_json
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
 from ewe_lab.report import summary
 
@@ -76,14 +76,14 @@ class KeptFinding:
         return self.started[:10]  # YYYY-MM-DD
 
     @property
-    def rank(self) -> tuple[int, str]:
+    def rank(self) -> tuple[int, float]:
         """The rank, as a pair to compare: of two findings the one with the greater rank is kept.
 
         First 2 for a verdict of a full run, 1 of a quick one, 0 for no verdict; then the time of the run.
         """
         if self.word not in verdicts.JUDGED:
-            return 0, self.started
-        return 1 if self.quick else 2, self.started
+            return 0, seconds_since_1970(self.started)
+        return 1 if self.quick else 2, seconds_since_1970(self.started)
 
 
 @dataclass
