@@ -538,9 +538,17 @@ def test_without_its_tools_it_names_the_packages(
 
 
 @pytest.mark.parametrize(
-    "words", [["--models", "pol"], ["--sizes", "x"], ["--seconds", "0"], ["--json", "/nowhere/at/all"]]
+    "words",
+    [
+        ["--models", "pol"],
+        ["--sizes", "x"],
+        ["--seconds", "0"],
+        ["--json", "/nowhere/at/all"],
+        ["--json", "/"],  # a directory: its time could be changed, and no file be written in its place
+    ],
 )
-def test_a_wrong_option_is_a_usage_error(words: list[str]) -> None:
+def test_a_wrong_option_is_a_usage_error(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path: None)  # so that nothing is measured
     with pytest.raises(SystemExit) as raised:
         speed.main(words)
     assert raised.value.code == 2
