@@ -13,6 +13,7 @@ Read next: search.py.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 import time
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class Exploration:
         arguments += self.flags()
         if self.failure is not None:
             arguments += ["--schedule", schedule_text(self.failure.schedule)]
-        return " ".join(arguments)
+        return shlex.join(arguments)
 
     def flags(self) -> list[str]:
         """Return the options of the command that change the meaning of a schedule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -282,6 +283,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "no failure in 20 runs" in capsys.readouterr().out
     assert main(["--list"]) == 0
     assert "lost_wakeup" in capsys.readouterr().out
+
+
+def test_the_command_that_does_it_again_has_the_name_of_any_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "it's my counter.py"
+    file.write_text(Path(SAMPLES_DIRECTORY, "count.py").read_text())
+    assert main([str(file), "--runs", "50"]) == 1
+    command = re.search(r"again: (.*)", capsys.readouterr().out)
+    assert command is not None
+    _, *arguments = shlex.split(command[1])
+    assert arguments[0] == str(file) and main(arguments) == 1
 
 
 @pytest.mark.parametrize(
