@@ -137,6 +137,23 @@ def test_a_link_to_another_file_is_text() -> None:
     assert '<p>there <a href="#t">here</a> </p>' in page
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        "<b>Ann</b>",
+        "`<i>x</i>`",
+        '![a](http://x/y.png "z")',
+        "<http://x> <!-- -->",
+    ],
+)
+def test_a_name_is_no_part_of_the_page(tmp_path: Path, name: str) -> None:
+    assert cli.main(["new", "pool", str(tmp_path), "--seed", name]) == 0
+    page = (tmp_path / "assignment.html").read_text()
+    assert not re.search(r"<script>alert|<b>|<i>x|<img|<!-- -->", page)
+    assert name in (tmp_path / "README.md").read_text()
+
+
 def test_a_handout_without_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     found = builtins.__import__
 

@@ -13,7 +13,7 @@ from typing import Any
 from ewe_classroom.course.locales import ENGLISH
 
 LINK = re.compile(r'<a href="(?!#|https?:)[^"]*">(.*?)</a>', re.DOTALL)
-IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*)" ?/?>')
+IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*)"[^>]*>')
 XMLNS = ' xmlns="http://www.w3.org/2000/svg"'
 CONTENTS_FROM = 4  # sections; a shorter page has no table of contents
 
@@ -38,6 +38,9 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
         extensions=["tables", "fenced_code", "sane_lists", "toc"],
         extension_configs={"toc": {"toc_depth": "2-2"}},  # the contents list only headings of level 2 (##)
     )
+    # The texts have no HTML. With a seed they have a student's name, which must not become a part of the page.
+    reader.preprocessors.deregister("html_block")
+    reader.inlinePatterns.deregister("html")
     body = LINK.sub(r"\1", reader.convert(text))
     body = IMAGE.sub(lambda image: figure(image, pictures or {}), body)
     # The template puts the table of contents between the title with the first paragraph, and the rest.
