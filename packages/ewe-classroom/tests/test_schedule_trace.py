@@ -58,7 +58,16 @@ def test_a_trace_that_contradicts_the_clients(tmp_path: Path, change: tuple[str,
 
 
 @pytest.mark.parametrize(
-    "line", ["0.1 arrival 1 -", "0.1 begin 1 - /a", "0.1 arrival one - /a", "", "0.9 completion 1 y /a"]
+    "line",
+    [
+        "0.1 arrival 1 -",
+        "0.1 begin 1 - /a",
+        "0.1 arrival one - /a",
+        "0.1 arrival \N{SUPERSCRIPT TWO} - /a",
+        f"0.1 arrival {'1' * 5000} - /a",
+        "",
+        "0.9 completion 1 y /a",
+    ],
 )
 def test_a_line_that_is_not_of_its_form(tmp_path: Path, line: str) -> None:
     with pytest.raises(trace.BadTrace, match="of the trace"):

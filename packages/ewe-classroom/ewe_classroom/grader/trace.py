@@ -17,6 +17,7 @@ first contradiction, so a server that writes planned events, or writes late, fai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from pathlib import Path
 EVENTS = ("arrival", "dispatch", "completion", "drop")
 EVENTS_OF_EWE = {"accepted": "arrival", "runs": "dispatch", "ended": "completion"}
 LINE_FORMAT = "SECONDS EVENT CLIENT WORKER TARGET"
+PORT = re.compile("[0-9]{1,9}")  # isdigit() is also true for digits that int() refuses
 
 
 class BadTrace(ValueError):
@@ -53,7 +55,7 @@ def read(path: Path) -> TraceOrder:
     order = TraceOrder()
     for number, line in enumerate(lines, 1):
         words = line.split(" ", 4)  # the target may contain spaces
-        if len(words) != 5 or words[1] not in EVENTS or not words[2].isdigit():
+        if len(words) != 5 or words[1] not in EVENTS or not PORT.fullmatch(words[2]):
             raise BadTrace(
                 f"line {number} of the trace is {line[:80]!r}; the form of a line is {LINE_FORMAT}"
             )
