@@ -204,9 +204,13 @@ def test_a_mistake_of_a_scene_is_one_line(change: dict[str, object], words: str)
 
 
 def test_a_file_that_is_no_scene(tmp_path: Path) -> None:
+    head = "title = 'x'\ntext = 'y'\n"
     for text, words in [
         ("title = ", "own.toml"),
         ("title = 'x'", "models is missing"),
+        (f"{head}models = [5]\nstep = []", "5 does not begin with a model"),
+        (f"{head}models = ['-p']\nstep = ['say']", "'say' is no table: write "),
+        (f"{head}models = ['-p']\n[[step]]\nsay = 'z'\ncount = inf", "own.toml: cannot convert"),
         (None, "cannot read"),
     ]:
         path = tmp_path / "own.toml"

@@ -115,7 +115,8 @@ def find_scene(name: str) -> WatchScene:
         raise SceneError(f"cannot read the scene {path}: {getattr(reason, 'strerror', reason)}") from None
     try:
         return made(path.stem, tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError) as reason:
+    # OverflowError: a number of clients that is infinite
+    except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError) as reason:
         raise SceneError(f"{path}: {reason}") from None
 
 
@@ -131,15 +132,17 @@ def made(name: str, table: dict[str, Any]) -> WatchScene:
     return WatchScene(name, str(table["title"]), text, models, steps, int(table.get("users", 0)))
 
 
-def model_of(text: str) -> ModelChoice:
+def model_of(text: object) -> ModelChoice:
     """Return a model of a scene. Raises ValueError, ConfigError."""
-    if not begins_model(text):
+    if not isinstance(text, str) or not begins_model(text):
         raise ValueError(f"models: {text!r} does not begin with a model such as -p")
     return parse_choice(text)
 
 
-def step_of(number: int, table: dict[str, Any], models: int) -> SceneStep:
+def step_of(number: int, table: object, models: int) -> SceneStep:
     """Return the step of a table. number: from 1. models: how many the scene has. Raises ValueError."""
+    if not isinstance(table, dict):
+        raise ValueError(f"step {number}: {table!r} is no table: write [[step]], and its keys below")
     if unknown := table.keys() - KEYS:
         raise ValueError(f"step {number}: {min(unknown)} is unknown; there are {', '.join(sorted(KEYS))}")
     if not table.get("say"):
