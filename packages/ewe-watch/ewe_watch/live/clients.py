@@ -10,6 +10,7 @@ address in its event `accepted`.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+LENGTH = re.compile("[0-9]{1,18}")  # of a body; a server that is still being written may send anything
 LIMIT_S = 300.0  # the longest life of a client
 FLOOD_S = 5.0  # the longest flood
 FLOOD_REQUESTS = 2000  # of one flood, to each model
@@ -128,11 +130,16 @@ class LiveClient:
         except asyncio.IncompleteReadError:
             return LOST
         status_line, *field_lines = text.split("\r\n")
-        if status_line.split(" ")[1] == "503":
+        protocol, _, status = status_line.partition(" ")
+        if not protocol.startswith("HTTP/"):
+            return LOST
+        if status[:3] == "503":
             return REFUSED
         bytes_left = -1  # unknown: the body ends with the connection
         for name, _, value in (line.partition(":") for line in field_lines):
             if name.lower() == "content-length":
+                if not LENGTH.fullmatch(value.strip()):
+                    return LOST
                 bytes_left = int(value)
         while bytes_left:
             data = await reader.read(CHUNK_BYTES)

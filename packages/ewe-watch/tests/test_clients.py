@@ -1,0 +1,57 @@
+"""The clients of the live page at a server that is still being written."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.server import wait_until
+
+from ewe_watch.live import clients
+from ewe_watch.live.clients import KINDS, Clients, ModelClients
+
+
+class Answer(socketserver.StreamRequestHandler):
+    """Answers a request with the bytes `answer` of its server."""
+
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(self.server.answer)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def server() -> Iterator[socketserver.ThreadingTCPServer]:
+    """A server whose test sets `answer`."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"hello\r\n\r\n", "lost"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", "lost"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok", "lost"),
+    ],
+)
+def test_a_flood_counts_each_answer(
+    server: socketserver.ThreadingTCPServer, monkeypatch: pytest.MonkeyPatch, answer: bytes, end: str
+) -> None:
+    monkeypatch.setattr(clients, "FLOOD_REQUESTS", 20)
+    server.answer = answer  # type: ignore[attr-defined]
+    loop, group = Clients(), ModelClients(server.server_address[1])
+    loop.send(group, KINDS["flood"], 1, gate=1, slowdown=1.0)
+    try:
+        wait_until(lambda: bool(group.tally("flood").ends), 20)
+        assert group.flooded == {end: 20}
+    finally:
+        loop.stop()
