@@ -166,6 +166,11 @@ def test_a_model_derives_from_processor_alone(tmp_path: Path, source: str, says:
         own_model.expect(tmp_path / "model.py")
 
 
+def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(f"try:\n    import {'x' * 300}\nexcept ImportError:\n    pass\n")
+    own_model.expect(tmp_path / "server.py")
+
+
 @pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
 def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way: str) -> None:
     if name == "engine":

@@ -15,6 +15,7 @@ gets ewe without the files of its models (hidden_parts).
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def expect(path: Path) -> None:
                     f"from Processor alone (from {BASE} import {ALLOWED}), and any other server does without ewe"
                 )
             imported_file = path.parent / f"{module.partition('.')[0]}.py"
-            if imported_file not in seen and imported_file.is_file():
+            # os.path.isfile() is false for a name that is too long, where Path.is_file() raises an error.
+            if imported_file not in seen and os.path.isfile(imported_file):
                 seen.add(imported_file)
                 pending.append(imported_file)
 
