@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from ewe_explore.scheduler import ACTIVE_RUNS, Step
+from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step
 
 AT_NAME = "_ewe_at"
 HOLD_NAME = "_ewe_hold"
@@ -152,7 +152,7 @@ def at(number: int, value: Any = None) -> Any:
         if run.detailed and source_point.variable is not None:
             source_point.variable.frame = sys._getframe(1)
     elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
-        if not (kind == "attribute" and isinstance(target, type)):
+        if not (kind == "attribute" and (isinstance(target, type) or is_own_module(target, run))):
             return value  # the object cannot change, or its own methods have points
         attribute = source_point.name
     elif kind == "attribute":
@@ -177,6 +177,11 @@ def at(number: int, value: Any = None) -> Any:
     if source_point.stores_object:
         run.current.pending.append((number + 1, target))
     return value
+
+
+def is_own_module(target: Any, run: Run) -> bool:
+    """Return whether an object is a module of the student: its variables are shared as `module.name`, too."""
+    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(run.options.user)
 
 
 def hold(number: int, value: Any) -> Any:

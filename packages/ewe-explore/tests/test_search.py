@@ -237,6 +237,19 @@ def test_schedules_are_written_and_read() -> None:
             read_schedule(wrong)
 
 
+def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text("number = 0\n")
+    text = (
+        "import threading\nimport counts\ndef work():\n    counts.number += 1\ndef scenario():\n"
+        "    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n    assert counts.number == 2\n"
+    )
+    result = explore(program(tmp_path / "module.py", text), runs=50)
+    assert result.story is not None and any("lost update" in why for why in result.story.why)
+    assert "counts.number" in result.text(100)
+
+
 # The page and the command
 
 
