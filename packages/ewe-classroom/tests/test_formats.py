@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ewe_explore
+from ewe.config.messages import ConfigError
 from ewe_classroom.course.leaderboard import LeaderboardEntry
 from ewe_classroom.course.leaderboard_page import to_html as leaderboard
 from ewe_classroom.course.text_page import to_html as assignment
@@ -260,6 +261,13 @@ def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
         formats.write(target, text)
         assert target.read_text() == text
     assert [file.name for file in target.parent.iterdir()] == ["results.json"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(ConfigError, match="Is a directory"):
+        formats.write(tmp_path / "report.json", "{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_bytes_without_an_end_are_not_kept() -> None:

@@ -319,13 +319,18 @@ def write(path: Path, text: str) -> None:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="replace"
         ) as file:
-            file.write(text)
-        # A temporary file is closed to all other accounts. Give it the mode of an ordinary new file: the umask can
-        # only be read by setting it.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(file.name, 0o666 & ~mask)
-        os.replace(file.name, path)
+            try:
+                file.write(text)
+                file.flush()
+                # A temporary file is closed to all other accounts. Give it the mode of an ordinary new file: the
+                # umask can only be read by setting it.
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(file.name, 0o666 & ~mask)
+                os.replace(file.name, path)
+            except BaseException:  # a full disk, a directory in the place of the file, Ctrl-C
+                os.unlink(file.name)
+                raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
