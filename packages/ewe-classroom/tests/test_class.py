@@ -494,6 +494,16 @@ def test_a_mark_follows_the_rules(rules: dict[str, Any], after: float, total: fl
     assert mark.total == pytest.approx(total)
 
 
+def test_an_accent_has_two_spellings_and_one_meaning(tmp_path: Path) -> None:
+    composed, apart = "Zo\N{LATIN SMALL LETTER E WITH ACUTE}", "Zoe\N{COMBINING ACUTE ACCENT}"
+    result = graded(apart, 50, sent=DUE + timedelta(days=2), identity={"Full name": apart})
+    rules = marks.MarkRules(due=DUE, percent_per_day=50.0, extensions={composed: 2})
+    mark = marks.mark_of(result, rules, 100, {})
+    assert mark.total == 50 and marks.unknown_students(rules, [result]) == []
+    table = marks.filled(put(tmp_path / "table.csv", f"Full name,Grade\n{composed},\n"), None, [mark])
+    assert table.text == f"Full name,Grade\n{composed},50\n" and not table.missing
+
+
 def test_a_mark_that_the_grader_could_not_give_is_empty() -> None:
     mark = marks.mark_of(graded("Ada", grader_failed=True, problem="killed"), marks.MarkRules(), 100, {})
     assert mark.total is None

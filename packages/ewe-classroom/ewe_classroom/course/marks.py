@@ -29,6 +29,7 @@ import csv
 import io
 import math
 import tomllib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -154,8 +155,11 @@ def rule_days(path: Path, name: str, value: object) -> int:
 
 
 def normalized(name: str) -> str:
-    """Return a name by which two spellings are compared: single blanks, no difference of case."""
-    return " ".join(name.split()).casefold()
+    """Return a name by which two spellings are compared: single blanks, no difference of case.
+
+    An accent may be a part of its letter or a character of its own, as macOS writes it in the names of files.
+    """
+    return unicodedata.normalize("NFC", " ".join(name.split()).casefold())
 
 
 def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[str]:
