@@ -504,6 +504,24 @@ def test_an_accent_has_two_spellings_and_one_meaning(tmp_path: Path) -> None:
     assert table.text == f"Full name,Grade\n{composed},50\n" and not table.missing
 
 
+@pytest.mark.parametrize(
+    ("students", "rows", "filled"),
+    [
+        (["Kim Lee", "Kim Lee", "Ada"], ["Kim Lee", "Ada"], ["", "50"]),
+        (["Kim Lee", "Ada"], ["Kim Lee", "kim  lee", "Ada"], ["", "", "50"]),
+    ],
+)
+def test_a_name_that_two_students_have_gets_no_mark_of_the_other(
+    tmp_path: Path, students: list[str], rows: list[str], filled: list[str]
+) -> None:
+    text = "Full name,Grade\n" + "".join(f"{name},\n" for name in rows)
+    results = [graded(name, 50, identity={"Full name": name}) for name in students]
+    found = [marks.mark_of(each, marks.MarkRules(), 100, {}) for each in results]
+    table = marks.filled(put(tmp_path / "table.csv", text), None, found)
+    assert [row["Grade"] for row in csv.DictReader(table.text.splitlines())] == filled
+    assert set(table.missing) == {"Kim Lee"}
+
+
 def test_a_mark_that_the_grader_could_not_give_is_empty() -> None:
     mark = marks.mark_of(graded("Ada", grader_failed=True, problem="killed"), marks.MarkRules(), 100, {})
     assert mark.total is None

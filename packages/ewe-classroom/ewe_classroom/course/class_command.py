@@ -189,7 +189,10 @@ def write_results(
         marks.write_if_new(plan.results / options.table.name, table.text)
         print(f"{plan.results / options.table.name}")
         if table.missing:
-            print(f"ewe-course: not in {options.table}: {first_names(table.missing)}", file=sys.stderr)
+            print(
+                f"ewe-course: not in {options.table}, or several times: {first_names(table.missing)}",
+                file=sys.stderr,
+            )
         if table.above:
             print(
                 f"ewe-course: {options.table}: above the maximum of this table, and written all the same:"

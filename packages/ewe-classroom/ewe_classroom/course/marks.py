@@ -30,6 +30,7 @@ import io
 import math
 import tomllib
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -352,7 +353,8 @@ def remark(mark: Mark) -> str:
 class FilledTable:
     """A platform's table with the marks.
 
-    missing: the students who are not in it. above: "NAME MARK of MAXIMUM", for each mark above the table's maximum.
+    missing: the students who are not in it, or whose name is there several times. above: "NAME MARK of MAXIMUM",
+    for each mark above the table's maximum.
     """
 
     text: str
@@ -380,10 +382,12 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
             f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
             f" --column: {', '.join(heads)}"
         )
-    by_identity = {
-        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[identity_head], "")): mark
-        for mark in marks
-    }
+    facts = [
+        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[identity_head], "")) for mark in marks
+    ]
+    # Two students may have one name: neither of them may get the mark of the other.
+    ambiguous = repeated(facts) | repeated(normalized(row[identity_head]) for row in rows)
+    by_identity = {fact: mark for fact, mark in zip(facts, marks, strict=True) if fact not in ambiguous}
     by_identity.pop("", None)  # a student without this fact must not match an empty cell
     maximum_heads = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
     written = set()  # id() of each mark: a Mark contains dictionaries, so it has no hash
@@ -405,6 +409,11 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     writer.writerows(rows)
     missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in written]
     return FilledTable(out.getvalue(), missing, above)
+
+
+def repeated(values: Iterable[str]) -> set[str]:
+    """Return the values that occur several times."""
+    return {value for value, count in Counter(values).items() if count > 1}
 
 
 def number_in(text: str) -> float | None:
