@@ -66,6 +66,12 @@ def answering(answer: Callable[[int], bytes]) -> Iterator[int]:
             thread.join()
 
 
+@pytest.mark.parametrize(("count", "wanted"), [(1, 1), (2, 2), (99, 99), (100, 99), (101, 100), (200, 198)])
+def test_the_99th_percentile_is_not_exceeded_by_99_of_100(count: int, wanted: int) -> None:
+    times_s = [float(number) for number in range(count, 0, -1)]
+    assert speed.p99(load.Slice(1, times_s=times_s)) == wanted
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [

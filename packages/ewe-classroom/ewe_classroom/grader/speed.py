@@ -278,9 +278,10 @@ def at_load(clients: int, claim: int) -> str:
 
 
 def p99(part: Slice) -> float:
-    """Return the 99th percentile of a slice's response times, in seconds."""
+    """Return the time in seconds that 99 of 100 responses of a slice do not exceed."""
     times_s = sorted(part.times_s)
-    return times_s[len(times_s) * 99 // 100 if len(times_s) > 1 else 0]
+    rank = -(-len(times_s) * 99 // 100)  # rounded up, and counted from 1
+    return times_s[rank - 1]
 
 
 def memory_of_connection(student: Subject) -> float:
