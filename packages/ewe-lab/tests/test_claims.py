@@ -169,12 +169,16 @@ def test_a_wrong_command_is_one_line(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 1, "findings": {"L-T1": {"word": 3}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "[" * 100_000, '{"format": 1, "findings": {"L-T1": {"word": 3}}}'], ids=len
+)
 def test_a_damaged_file_of_findings_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "claims.json"
     path.write_text(text)
     with pytest.raises(BadResults, match=r"claims\.json: not findings of the lab"):
         claims.load(path)
+    with pytest.raises(BadResults, match=r"claims\.json: not results of the lab"):
+        lab_results.load(path)
 
 
 def test_a_wrong_key_of_an_untested_claim_is_named() -> None:

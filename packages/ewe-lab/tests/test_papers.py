@@ -135,6 +135,26 @@ def test_a_mistake_is_named(file: Path, old: str, new: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("experiment = 5", "experiment: 5 is not a table"),
+        ("[experiment]\nN-T1 = 5", "experiment.N-T1: 5 is not a table"),
+        ("order = 'first'", "order: 'first' is not a whole number"),
+        ("document = 5", "document: 5 is not a text"),
+        ("tested = ['nginx']", "tested: ['nginx'] is not a table"),
+        ("[tested]\nnginx = 5", "tested.nginx: 5 is not a table"),
+        ("contenders = 5", "contenders: 5 is not a table"),
+        ("[like]\nmany = 5", "like.many: 5 is not a table"),
+        ("untested = 5", "untested: 5 is not a list"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        paper(file)
+
+
+@pytest.mark.parametrize(
     ("directory", "message"),
     [
         ("nowhere", "EWE_LAB_PAPERS: nowhere is not a directory"),

@@ -318,7 +318,7 @@ def load(path: Path) -> Results:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
         results = value_from_json(Results, found)
-    except (ValueError, TypeError, KeyError, AttributeError) as reason:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as reason:
         raise BadResults(f"{path}: not results of the lab: {reason}") from None
     assert isinstance(results, Results)
     return results

@@ -30,7 +30,7 @@ from ewe.config.tables import read_file
 from ewe_lab.bench.experiment import Chart, Experiment, ServerUnderTest
 from ewe_lab.bench.results import Cell
 from ewe_lab.experiments import plain
-from ewe_lab.experiments.records import check_keys, record
+from ewe_lab.experiments.records import check_keys, of_type, record
 
 PAPERS_VARIABLE = "EWE_LAB_PAPERS"  # variable of the environment
 PACKAGE_DIRECTORY = Path(__file__).parent
@@ -46,6 +46,8 @@ KNOWN_TABLES = (
     "experiment",
     "untested",
 )
+TYPES = {"document": str, "heading": str, "order": int, "untested": list}  # all others are tables
+TABLES_OF_TABLES = ("tested", "like", "experiment")
 FORMER_TESTED_TABLE = "contenders"  # the former name of the tables `tested`
 # Keys of an experiment that are not passed to Experiment unchanged.
 APART = (
@@ -148,9 +150,12 @@ def paper_of(data: dict[str, Any], name: str) -> Paper:
             f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
             file=sys.stderr,
         )
-        data = {**data, "tested": data[FORMER_TESTED_TABLE] | data.get("tested", {})}
+        former, present = data[FORMER_TESTED_TABLE], data.get("tested", {})
+        check_types({FORMER_TESTED_TABLE: former, "tested": present})
+        data = {**data, "tested": former | present}
         del data[FORMER_TESTED_TABLE]
     check_keys(data, KNOWN_TABLES, "the file")
+    check_types(data)
     document = data.get("document", name)
     untested = tuple(record(UntestedClaim, each, "untested") for each in data.get("untested", ()))
     heading, order = data.get("heading", document), data.get("order", DEFAULT_ORDER)
@@ -166,6 +171,14 @@ def paper_of(data: dict[str, Any], name: str) -> Paper:
         table = with_remarks(kinds.get(like, {}) | own, data.get("remarks", {}), id)
         add_experiment(found, id, table, data.get("machine", {}), tested_servers)
     return found
+
+
+def check_types(data: dict[str, Any]) -> None:
+    """Check that each value of a file has its type. Raises ConfigError."""
+    for key, value in data.items():
+        of_type(TYPES.get(key, dict), value, key)
+        for name, table in value.items() if key in TABLES_OF_TABLES else ():
+            of_type(dict, table, f"{key}.{name}")
 
 
 def add_experiment(

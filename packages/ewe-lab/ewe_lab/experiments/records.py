@@ -15,6 +15,8 @@ TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     tuple: "a list",
+    list: "a list",
+    dict: "a table",
 }
 
 

@@ -143,7 +143,7 @@ def load(path: Path) -> KeptFindings:
         kept = value_from_json(KeptFindings, found)
     except FileNotFoundError:
         return KeptFindings()
-    except (ValueError, TypeError, KeyError, AttributeError) as reason:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as reason:
         raise BadResults(f"{path}: not findings of the lab: {reason}") from None
     assert isinstance(kept, KeptFindings)
     return kept
