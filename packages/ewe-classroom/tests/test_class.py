@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import io
 import json
@@ -319,6 +320,31 @@ def damaged(path: Path, compression: int) -> Path:
     data[begin + 40 : begin + 80] = b"\xff" * 40
     path.write_bytes(data)
     return path
+
+
+def with_long_header(path: Path, kind: bytes, size: int) -> Path:
+    """Write a compressed tar file with a header of this size, which takes a thousandth of it."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    with gzip.open(path, "wb") as archive:
+        archive.write(header.tobuf(tarfile.USTAR_FORMAT) + bytes(size + 1024))
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_an_archive_does_not_fill_the_memory(tmp_path: Path, kind: bytes) -> None:
+    path = with_long_header(tmp_path / "a.tar.gz", kind, 2 << 20)
+    with pytest.raises(BadHandIn, match="a header of 2 MB"):
+        files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to")
+
+
+def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path) -> None:
+    path, name = tmp_path / "a.tar.gz", f"{'a' * 200}/server.py"
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(PROGRAM)
+        archive.addfile(member, io.BytesIO(PROGRAM.encode()))
+    assert files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to") == {name: PROGRAM}
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])

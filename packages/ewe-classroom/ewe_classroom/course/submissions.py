@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from ewe.config.messages import ConfigError, one_line
 
@@ -42,6 +43,10 @@ MAX_DEPTH = 3  # folders within a submission
 MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+MAX_HEADER_BYTES = 1 << 20  # of a long name, or of the other facts about a member of a tar file
+LONG_HEADERS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 # An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
 # the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
@@ -515,9 +520,21 @@ def changed_s(member: zipfile.ZipInfo) -> float:
     return time.mktime((*member.date_time, 0, 0, -1))
 
 
+class TarMember(tarfile.TarInfo):
+    """A member of a tar file. tarfile reads the header of a long name into memory, as large as it says it is."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+        """Return the member of a header block. Raises BadHandIn for a header of many MB, which packs small."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in LONG_HEADERS and member.size > MAX_HEADER_BYTES:
+            raise BadHandIn(f"the archive has a header of {member.size >> 20} MB")
+        return member
+
+
 def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     """Unpack the regular files of a tar file, with their execute bits."""
-    with tarfile.open(archive) as opened:
+    with tarfile.open(archive, tarinfo=TarMember) as opened:
         for member in opened:
             if not member.isreg():
                 continue
