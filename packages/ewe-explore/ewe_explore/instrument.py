@@ -72,25 +72,17 @@ READING_METHODS = frozenset(
         "union",
     }
 )
-# Builtin functions that read the contents of their first argument.
-SIZE_FUNCTIONS = frozenset(
-    {
-        "all",
-        "any",
-        "dict",
-        "enumerate",
-        "iter",
-        "len",
-        "list",
-        "max",
-        "min",
-        "next",
-        "reversed",
-        "set",
-        "sorted",
-    }
-    | {"sum", "tuple"}
-)
+# Builtin functions that read the contents of their arguments.
+READING_FUNCTIONS = frozenset((
+    "all", "any", "bool", "bytearray", "bytes", "dict", "enumerate", "filter", "frozenset", "iter", "len", "list",
+    "map", "max", "min", "next", "print", "repr", "reversed", "set", "sorted", "str", "sum", "tuple", "zip",
+))  # fmt: skip
+# Methods that read the contents of their arguments.
+METHODS_OF_CONTENTS = frozenset((
+    "difference", "difference_update", "extend", "extendleft", "intersection", "intersection_update", "isdisjoint",
+    "issubset", "issuperset", "join", "symmetric_difference", "symmetric_difference_update", "union", "update",
+    "writelines",
+))  # fmt: skip
 
 
 class Variable:
@@ -203,6 +195,11 @@ def compiled(source: str, file: str) -> CodeType:
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
+def is_read(node: ast.Starred) -> bool:
+    """Return whether `*a` reads `a`, as in a call; in `first, *a = values` it is assigned."""
+    return isinstance(node.ctx, ast.Load)
+
+
 def shared_names(tree: ast.AST) -> set[str]:
     """Return the names of variables that one function changes and another function uses.
 
@@ -308,15 +305,12 @@ class Points(ast.NodeTransformer):
         """Add the point of a method call, or of a builtin function that reads a container, such as len(a)."""
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in SIZE_FUNCTIONS and node.args:
-            first = node.args[0]
-            if isinstance(first, ast.Name | ast.Attribute | ast.Subscript):
-                writes = node.func.id == "next"  # next() takes an item out of an iterator
-                number = self.add_point(node, "content", "[]", "calls", writes)
-                node.args[0] = self.wrap(AT_NAME, number, self.visit(first), first)
-                node.args[1:] = [self.visit(each) for each in node.args[1:]]
-                node.keywords = [self.visit(each) for each in node.keywords]
-                return node
+        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
+            text = ast.unparse(node)
+            writes = node.func.id == "next"  # next() takes an item out of an iterator
+            node.args = [self.content(each, "calls", text=text, writes=writes) for each in node.args]
+            node.keywords = [self.visit(each) for each in node.keywords]
+            return node
         self.generic_visit(node)
         return node
 
@@ -327,9 +321,9 @@ class Points(ast.NodeTransformer):
         """
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
         writes = function.attr not in READING_METHODS
-        has_simple_arguments = (
-            all(isinstance(each, ast.Constant | ast.Name) for each in node.args) and not node.keywords
-        )
+        reads_contents = function.attr in METHODS_OF_CONTENTS
+        simple = ast.Constant if reads_contents else ast.Constant | ast.Name
+        has_simple_arguments = all(isinstance(each, simple) for each in node.args) and not node.keywords
         last = node.args[-1] if node.args and not node.keywords else None
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = (
@@ -340,24 +334,83 @@ class Points(ast.NodeTransformer):
             self.add_point(node, "call", function.attr, "calls", writes, text=text, is_second=True)
         value = self.visit(function.value)
         function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
-        node.args = [self.visit(each) for each in node.args]
+        node.args = [
+            self.content(each, "reads") if reads_contents else self.visit(each) for each in node.args
+        ]
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
             node.args[-1] = self.wrap(AT_NAME, number + 1, node.args[-1], node.args[-1])
         return node
 
-    # Tests and loops: they read the contents of containers
+    # Tests, loops and operators: they read the contents of containers
 
-    def content(self, node: ast.expr, verb: str = "tests") -> ast.expr:
-        """Return an expression with a point. The point takes effect only if the value is a container."""
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            node.operand = self.content(node.operand)
-            return node
+    def content(
+        self, node: ast.expr, verb: str = "tests", *, text: str = "", writes: bool = False
+    ) -> ast.expr:
+        """Return an expression with a point. The point takes effect only if the value is a container.
+
+        text: of the step; the expression without one. writes: the step changes the container.
+        """
         if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             visited: ast.expr = self.visit(node)
             return visited
-        number = self.add_point(node, "content", "[]", verb, False)
+        number = self.add_point(node, "content", "[]", verb, writes, text=text)
         return self.wrap(AT_NAME, number, self.visit(node), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Add a point to `not a`, which reads the container `a`."""
+        node.operand = (
+            self.content(node.operand) if isinstance(node.op, ast.Not) else self.visit(node.operand)
+        )
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """Add points to `a + b`."""
+        node.left, node.right = self.content(node.left, "reads"), self.content(node.right, "reads")
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        """Add a point to `[*a]` and `f(*a)`."""
+        node.value = self.content(node.value, "unpacks") if is_read(node) else self.visit(node.value)
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        """Add a point to `{**a}`."""
+        values = zip(node.keys, node.values, strict=True)
+        node.values = [
+            self.content(value, "unpacks") if key is None else self.visit(value) for key, value in values
+        ]
+        node.keys = [key if key is None else self.visit(key) for key in node.keys]
+        return node
+
+    def visit_keyword(self, node: ast.keyword) -> ast.keyword:
+        """Add a point to `f(**a)`."""
+        node.value = self.content(node.value, "unpacks") if node.arg is None else self.visit(node.value)
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
+        """Add a point to `f"{a}"`."""
+        node.value = self.content(node.value, "reads")
+        node.format_spec = self.visit(node.format_spec) if node.format_spec is not None else None
+        return node
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
+        """Add a point to `yield from a`."""
+        node.value = self.content(node.value, "goes through")
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        """Add points to `for x in a if b`, within brackets."""
+        node.target = self.visit(node.target)
+        node.iter = self.content(node.iter, "goes through")
+        node.ifs = [self.content(each) for each in node.ifs]
+        return node
+
+    def visit_Match(self, node: ast.Match) -> ast.stmt:
+        """Add a point if `match a` reads a container."""
+        node.subject = self.content(node.subject)
+        node.cases = [self.visit(each) for each in node.cases]
+        return node
 
     def visit_If(self, node: ast.If) -> ast.stmt:
         """Add a point if the test reads a container, and the points of both branches."""
@@ -392,12 +445,17 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Add a point to `x in a` and `x not in a`: both read the container `a`."""
-        node.left = self.visit(node.left)
-        node.comparators = [
-            self.content(each, "looks into") if isinstance(op, ast.In | ast.NotIn) else self.visit(each)
-            for op, each in zip(node.ops, node.comparators, strict=True)
-        ]
+        """Add points to comparisons: `x in a` and `a == b` read the containers `a` and `b`, `a is b` does not."""
+        first, *_ = node.ops
+        of_contents = not isinstance(first, ast.Is | ast.IsNot | ast.In | ast.NotIn)
+        node.left = self.content(node.left, "compares") if of_contents else self.visit(node.left)
+        comparators = []
+        for op, each in zip(node.ops, node.comparators, strict=True):
+            verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
+            comparators.append(
+                self.visit(each) if isinstance(op, ast.Is | ast.IsNot) else self.content(each, verb)
+            )
+        node.comparators = comparators
         return node
 
     def visit_For(self, node: ast.For) -> ast.stmt:
@@ -412,7 +470,9 @@ class Points(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
-        node.value = self.stored(self.visit(node.value), node.targets)
+        unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
+        value = self.content(node.value, "unpacks") if unpacks else self.visit(node.value)
+        node.value = self.stored(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
 

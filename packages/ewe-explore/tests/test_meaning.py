@@ -320,6 +320,11 @@ def work():
     f([6]).append(f(box).x)
     f(box).y, table["z"] = f((7, 8))
     [n for n in f([9]) if n in f([9])]
+    first, *rest = f([12, 13])
+    seen.append(f"{f(rest)} {f({**f({1: 2}), 3: f(4)})} {f([*f(rest), *f([5])]) == f([13, 5])} {not f([])}")
+    seen.extend(f("xy")); f(list)(*f([[14]]), **f({})); print(f(""), end=f(""))
+    f([15]) + f([16]) < f([17]) != f([18])
+    seen.append([str(f(n)) for n in f([19]) if f(rest)])
     del f(box).y
     match f(box).x:
         case 3 if f(10):

@@ -237,6 +237,29 @@ def test_schedules_are_written_and_read() -> None:
             read_schedule(wrong)
 
 
+READS = (
+    "len({0})", "[x for x in {0}]", "sum(x for x in {0})", "[*{0}]", "(lambda *all: all)(*{0})", "{0} == []",
+    "{0} + [2]", "str({0})", "f'{{{0}}}'", "bool({0})", "not {0}", "list(zip({0}))", "list(map(str, {0}))",
+    "{{x: 1 for x in {0}}}", "1 in {0}", "{0}[:]", "[].extend({0}) or len({0})", "set().union({0})", "sorted({0})",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READS)
+def test_each_way_to_read_a_container_is_a_step(tmp_path: Path, read: str) -> None:
+    """A thread that reads two lists sees them between the two changes of another thread."""
+    text = (
+        "import threading\ndef scenario():\n    a, b, seen = [], [], []\n"
+        "    def write():\n        a.append(1)\n        b.append(1)\n"
+        f"    def read():\n        seen.append(({read.format('a')}, {read.format('b')}))\n"
+        "    threads = [threading.Thread(target=each) for each in (write, read)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+        "    first, second = seen[0]\n    assert first == second\n"
+    )
+    result = explore(program(tmp_path / "read.py", text), runs=60)
+    assert result.failure is not None and "first == second" in result.failure.problem.headline
+
+
 def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text("number = 0\n")
     text = (
