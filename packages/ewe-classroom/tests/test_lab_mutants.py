@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import sys
+import tomllib
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from classroom_server import PYTHON
 from ewe_classroom.course import cli as course
 from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import engine_scene, run_scene
+from ewe_classroom.grader.engine_xswitch import XSwitchServer
 from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA
 from ewe_classroom.grader.processes import free_port
 from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.scene import FailedExpectation
 from ewe_classroom.grader.scheme import load
 from ewe_classroom.grader.subject import from_command
 from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, PASSED, Verdict
@@ -242,6 +245,34 @@ def test_a_report_outside_of_the_submission_is_not_read(name: str, tmp_path: Pat
     (outside / "results.json").rename(work / "results.json")
     (verdict,) = grade(grading, str(path), "runs-report")
     assert (verdict.status == PASSED) == name.endswith("results.json")
+
+
+def server_behind_xswitch(command: list[str], directory: Path) -> XSwitchServer:
+    """Return the server of the check engine-xswitch before it starts."""
+    server = object.__new__(XSwitchServer)
+    subject = types.SimpleNamespace(
+        start_command=types.SimpleNamespace(command=command), site=None, workers=1
+    )
+    server.scene = engine_scene.EngineScene(subject)
+    server.scripts, server.log = directory, directory / "ewe.log"
+    server.log.write_text("no fault\n")
+    return server
+
+
+def test_xswitch_can_read_the_settings_for_an_engine_of_any_name(tmp_path: Path) -> None:
+    command = ["python3", 'the "sheep" 🐑\\ewe.py']
+    settings = tomllib.loads(server_behind_xswitch(command, tmp_path / "").settings())
+    assert settings["engines"]["student"]["command"] == command
+
+
+@pytest.mark.parametrize("body", [b"", b"half of {", b"[" * 100_000])
+def test_a_script_with_other_output_behind_xswitch_is_the_engines_fault(
+    body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = server_behind_xswitch(["true"], tmp_path)
+    monkeypatch.setattr(server, "ask", lambda *_, **__: (200, body))
+    with pytest.raises(FailedExpectation, match="an ordinary script behind X-Switch answered"):
+        server.probe()
 
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:

@@ -318,7 +318,7 @@ class EngineScene(Scene):
         body = answer.output.partition(b"\n\n")[2]
         try:
             found = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.fail(
                 f"an ordinary script{after and ' after ' + after} answered "
                 f"{short(answer.output)}{self.errors(answer)}",

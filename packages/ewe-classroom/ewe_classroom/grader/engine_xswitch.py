@@ -49,6 +49,11 @@ def may_read(path: Path) -> bool:
     return path.exists() and processes.is_readable(path.resolve(), account.pw_uid, account.pw_gid)
 
 
+def quoted(value: str | list[str]) -> str:
+    """Return a text, or a list of texts, as TOML has it: as JSON, but without the surrogates of JSON's escapes."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time of all threads of a process, in seconds."""
     return sum(task.ran_s for task in processes.tasks([pid]).values())
@@ -94,9 +99,9 @@ class XSwitchServer:
         words = [self.readable(word) for word in self.scene.subject.start_command.command]
         account = f'script-user = "{ACCOUNT}"\nmin-uid = 1\n' if os.geteuid() == 0 else "min-uid = 1\n"
         return (
-            f"{account}roots = [{json.dumps(str(self.scripts))}]\n{SETTINGS}"
-            f'[engines.student]\ncommand = {json.dumps(words)}\nextensions = [".py"]\nisolation = "none"\n'
-            f'[directories]\n{json.dumps(str(self.scripts))} = "student"\n'
+            f"{account}roots = [{quoted(str(self.scripts))}]\n{SETTINGS}"
+            f'[engines.student]\ncommand = {quoted(words)}\nextensions = [".py"]\nisolation = "none"\n'
+            f'[directories]\n{quoted(str(self.scripts))} = "student"\n'
         )
 
     def readable(self, word: str) -> str:
@@ -172,7 +177,15 @@ class XSwitchServer:
                 "answer 200",
                 f"the log of X-Switch says: {self.last_output()[-400:]}",
             )
-        return dict(json.loads(body))
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            self.scene.fail(
+                f"an ordinary script behind X-Switch answered {short(body)}",
+                "send the script's output as it is",
+                f"the log of X-Switch says: {self.last_output()[-400:]}",
+            )
+        return dict(found)
 
     def __enter__(self) -> XSwitchServer:
         return self
