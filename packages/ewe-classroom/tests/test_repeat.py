@@ -55,6 +55,8 @@ def test_interrupted_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     [
         ('{"format": "ewe-runs/1", "lab": "fork"}\n', "of another server, lab or choice"),
         ("a diary\n", "was not written by --runs"),
+        ("a diary of one line, which no newline ends", "of another server, lab or choice"),
+        ("[" * 100_000 + "\n", "was not written by --runs"),
         ('{"format": "ewe-runs/1"}\n{"marks": 1}\n', "of another server, lab or choice"),
     ],
 )

@@ -66,7 +66,10 @@ class Runs:
             lines = file.read_text().splitlines(keepends=True) if file.exists() else []
             # A command that was killed may have left half a line.
             complete_lines = [line for line in lines if line.endswith("\n")]
-            same = not complete_lines or json.loads(complete_lines[0]) == head
+            if complete_lines:
+                same = json.loads(complete_lines[0]) == head
+            else:  # a new file, or the half of a head
+                same = json.dumps(head).startswith("".join(lines))
             self.finished_runs = (
                 [GradingRun(**json.loads(line)) for line in complete_lines[1:]] if same else []
             )
@@ -74,7 +77,7 @@ class Runs:
                 file.write_text("".join(complete_lines) or json.dumps(head) + "\n")
         except OSError as reason:
             raise ConfigError(f"--runs: cannot write {file}: {reason.strerror}") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise ConfigError(f"--runs: {file} was not written by --runs; choose another file") from None
         if not same:
             raise ConfigError(
