@@ -44,7 +44,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             step = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter from thousands of brackets
             raise ConfigError(f"--replay: {path}, line {number}: not JSON") from None
         if not isinstance(step, dict):
             raise ConfigError(f"--replay: {path}, line {number}: not an object")
