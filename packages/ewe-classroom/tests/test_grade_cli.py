@@ -183,12 +183,22 @@ def test_a_model_of_ewe_in_one_file_is_graded(tmp_path: Path) -> None:
 
 
 @pytest.mark.starts_processes
-def test_a_server_that_does_not_start_is_said_with_its_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "how", "output"),
+    [
+        ("import no_such_module\n", "status 1", "no_such_module"),
+        # Python has no name for this real-time signal.
+        ("import os\nprint('the end', flush=True)\nos.kill(os.getpid(), 40)\n", "signal 40", "the end"),
+    ],
+)
+def test_a_server_that_does_not_start_is_said_with_its_output(
+    tmp_path: Path, source: str, how: str, output: str
+) -> None:
     server = tmp_path / "server.py"
-    server.write_text("import no_such_module\n")
+    server.write_text(source)
     done = run("--only", "answers", str(server))
     assert done.returncode == 1
-    assert "ended with status 1 before it listened" in done.stdout and "no_such_module" in done.stdout
+    assert f"ended with {how} before it listened" in done.stdout and output in done.stdout
 
 
 @pytest.mark.starts_processes
@@ -226,8 +236,9 @@ def test_a_replay_shows_what_was_sent_and_what_comes_back(tmp_path: Path) -> Non
     done = run("--replay", str(file), "--command", COMMAND)
     assert done.returncode == 0, done.stderr
     assert "A: send 'GET /1.txt HT'" in done.stdout and "D: answered status=200" in done.stdout
-    file.write_text("not JSON\n")
-    assert "line 1: not JSON" in run("--replay", str(file), "--command", COMMAND).stderr
+    for text in ("not JSON\n", "[" * 100_000):
+        file.write_text(text)
+        assert "line 1: not JSON" in run("--replay", str(file), "--command", COMMAND).stderr
 
 
 @pytest.mark.starts_processes

@@ -337,6 +337,14 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number: Python has no name for most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
 def children_of_grader() -> list[int]:
     """Return the grader's children, including adopted orphans of the server (sandbox.adopt_orphans())."""
     return children(os.getpid())

@@ -314,7 +314,7 @@ class Subject:
                     raise NotStarted(f"the server uses too much before it listens: {excess}", self.log())
             status = self.process.poll()
             if status is not None and not self.family():
-                how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+                how = f"status {status}" if status >= 0 else f"signal {processes.signal_name(-status)}"
                 raise NotStarted(
                     f"the server ended with {how} before it listened on port {self.port}", self.log()
                 )
@@ -360,7 +360,7 @@ class Subject:
         if status is None:
             return "still runs"
         return (
-            f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+            f"ended with status {status}" if status >= 0 else f"was ended by {processes.signal_name(-status)}"
         )
 
     def tasks(self) -> dict[int, processes.ThreadSample]:

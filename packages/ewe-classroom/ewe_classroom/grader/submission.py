@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import stat
 import subprocess
 import tempfile
@@ -135,7 +134,7 @@ class Submission:
             finally:
                 end_all(process, before, limits.account)
             if status:
-                how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+                how = f"status {status}" if status > 0 else f"signal {processes.signal_name(-status)}"
                 output.seek(0)
                 raise BadSubject(f"{command}: the build ended with {how}: {first_error(output.read(65536))}")
 
