@@ -163,15 +163,14 @@ def warnings_about(settings: Settings) -> list[str]:
             lines.append(
                 f"[databases.{name}] source: {source} cannot be opened; the daemon tries at each request"
             )
-        tcp_address = next((address for address in settings.listen if is_tcp(address)), "")
-        if (
-            tcp_address
-            and database_settings.key
-            and os.path.exists("/proc")
-            and not tcp_address.startswith(("127.", "localhost", "[::1]"))
-        ):
+        far_addresses = [
+            address
+            for address in settings.listen
+            if is_tcp(address) and not address.startswith(("127.", "localhost", "[::1]"))
+        ]
+        if database_settings.key and far_addresses:
             lines.append(
-                f"[databases.{name}] key: the key crosses the network unencrypted ({tcp_address});"
+                f"[databases.{name}] key: the key crosses the network unencrypted ({', '.join(far_addresses)});"
                 " use a Unix socket"
             )
     return lines

@@ -175,3 +175,16 @@ def test_the_daemon_writes_into_a_database_that_was_not_there(tmp_path: Path) ->
             assert done.stdout.split() == ["a", "7"]
         finally:
             daemon.terminate()
+
+
+def test_a_key_that_crosses_the_network_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each address counts, not only the first one."""
+    file, database = tmp_path / "dbd.toml", "[databases.log]\nsource = 'a.db'\nkey = '0123456789abcdef'\n"
+    (tmp_path / "a.db").touch()
+    for addresses, warned in (("'127.0.0.1:9001'", ""), ("'127.0.0.1:9001', '0.0.0.0:9002'", "0.0.0.0:9002")):
+        file.write_text(f"listen = [{addresses}]\n{database}")
+        assert main(["--config", str(file), "--check-config"]) == 0
+        said = capsys.readouterr().err
+        assert (f"the key crosses the network unencrypted ({warned})" in said) == bool(warned)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
+from support.server import wait_until
 from test_zoo import catches, grade, solution_faults
 
 from ewe_classroom.course.labs import lab
@@ -153,3 +158,35 @@ def test_the_unlucky_conditions_compile_without_a_warning(tmp_path: Path) -> Non
     (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n")
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-include", str(header)]
     subprocess.run(["cc", *flags, "-o", "empty", "empty.c"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("language", ["python", "c", "go"])
+def test_a_solution_follows_no_link_out_of_its_directory(language: str, tmp_path: Path) -> None:
+    """The text of the labs forbids it, also for the index file of a directory."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (root / "index.html").symlink_to("../secret")
+    (root / "own.html").write_text("own")
+    solution("serial", language, tmp_path / "work")
+    program = [sys.executable, "server.py"] if language == "python" else ["./server"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([*program, str(port), str(root), "1"], cwd=tmp_path / "work")
+    try:
+        wait_until(lambda: status_of(port, "/own.html") == 200, 30)
+        assert [status_of(port, path) for path in ("/index.html", "/")] == [404, 404]
+    finally:
+        server.kill()
+        server.wait()
+
+
+def status_of(port: int, path: str) -> int:
+    """Return the status of the response to a GET request; 0 if no server listens yet."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+            return int(response.status)
+    except HTTPError as error:
+        return error.code
+    except URLError:
+        return 0

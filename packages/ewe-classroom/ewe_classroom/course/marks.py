@@ -47,9 +47,8 @@ KEYS = ("points", "due", "round", "late", "extensions", "manual")
 LATE_KEYS = ("free_days", "percent_per_day", "most_days")
 MAX_POINTS = 10_000.0
 MIN_ROUNDING = 0.01  # marks have two decimals
-STEP_DIGITS = (
-    6  # of a mark counted in steps: 0.95 of 0.1 are 9.5 steps, and not the 9.499999999999998 of floats
-)
+# Digits of a mark counted in steps: 0.95 are 9.5 steps of 0.1, and not the 9.499999999999998 of floats.
+STEP_DIGITS = 6
 NO_TABLE = "name the platform's own file, as it was downloaded"
 # The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
 IDENTITY_COLUMNS = {

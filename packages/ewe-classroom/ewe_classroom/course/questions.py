@@ -74,10 +74,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
             raise ConfigError(
                 "one of these measurements is zero, which is impossible; measure again"
             ) from None
-        except (
-            LookupError,
-            ValueError,
-        ):  # LookupError: rate[8]; ValueError: a name, or max() of an empty table
+        except (LookupError, ValueError):  # rate[8] is missing; an unknown name, or max() of an empty table
             raise ConfigError(
                 "these measurements lack a figure that the lab asks about; measure again"
             ) from None

@@ -524,7 +524,7 @@ class TarMember(tarfile.TarInfo):
     """A member of a tar file. tarfile reads the header of a long name into memory, as large as it says it is."""
 
     @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Return the member of a header block. Raises BadHandIn for a header of many MB, which packs small."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in LONG_HEADERS and member.size > MAX_HEADER_BYTES:

@@ -228,7 +228,7 @@ class RunScene(Scene):
         chooses the name. A name that leads elsewhere is not followed: /dev/zero would fill the grader's memory, and
         a FIFO keep it waiting. Raises OSError if there is no such file, ValueError if it is not text.
         """
-        directory = self.subject.path.parent
+        directory: Path = self.subject.path.parent
         leads_elsewhere = Path(name).is_absolute() or ".." in Path(name).parts
         for path in (*([] if leads_elsewhere else [directory / name]), directory / Path(name).name):
             if path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:

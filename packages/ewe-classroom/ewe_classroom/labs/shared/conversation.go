@@ -91,7 +91,9 @@ func Find(root, path string) ([]byte, error) {
 		return nil, err
 	}
 	if about, err := os.Stat(file); err == nil && about.IsDir() {
-		file = filepath.Join(file, "index.html")
+		if file, err = filepath.EvalSymlinks(filepath.Join(file, "index.html")); err != nil {
+			return nil, err
+		}
 	}
 	if !strings.HasPrefix(file, base+"/") {
 		return nil, os.ErrNotExist

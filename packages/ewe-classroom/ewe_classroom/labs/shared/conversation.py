@@ -71,7 +71,7 @@ def find(root: str, path: str) -> bytes:
     try:
         file = os.path.realpath(root + unquote(path))
         if os.path.isdir(file):
-            file = os.path.join(file, "index.html")
+            file = os.path.realpath(os.path.join(file, "index.html"))
         if not file.startswith(root + os.sep):
             raise BadRequest(404)
         with open(file, "rb") as found:
