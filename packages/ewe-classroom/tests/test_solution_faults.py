@@ -15,7 +15,7 @@ from support.server import wait_until
 from test_zoo import catches, grade, solution_faults
 
 from ewe_classroom.course.labs import lab
-from ewe_classroom.grader.library_queues import library_queue
+from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.sanitizers import parse
 
 faults = solution_faults
@@ -125,6 +125,7 @@ def test_a_flag_that_a_signal_handler_sets_is_no_race(tmp_path: Path) -> None:
         ("python", "from queue import SimpleQueue\n", "queue.SimpleQueue"),
         ("python", "from multiprocessing import Queue\n", "multiprocessing.Queue"),
         ("python", "from concurrent.futures import ThreadPoolExecutor\n", "ThreadPoolExecutor"),
+        ("python", "from concurrent import futures\n", "concurrent.futures"),
         ("python", "from collections import deque\nimport os, threading\n", ""),
         ("python", "from multiprocessing import cpu_count\n", ""),
         ("go", "connections := make(chan net.Conn, 64)\n", "chan net.Conn"),
@@ -141,6 +142,20 @@ def test_a_library_queue_is_found(language: str, text: str, says: str, tmp_path:
     found = library_queue(language, [file])
     assert says in found and bool(found) == bool(says), found
     assert not says or found.startswith("server:1 uses ")
+
+
+def test_only_the_files_of_the_server_are_searched_for_a_queue(tmp_path: Path) -> None:
+    """A client beside the server may use any library."""
+    server, own, client = (tmp_path / f"{name}.py" for name in ("server", "own", "client"))
+    server.write_text("import os, own.more\nfrom . import again\n")
+    own.write_text("import server\nfrom again import x\n")
+    (tmp_path / "again.py").write_text("def broken(:\n")
+    client.write_text("import queue\n")
+    assert with_imports(server) == [server, own, tmp_path / "again.py"]
+    own.write_text("import client\n")
+    assert client in with_imports(server)
+    own.write_text("__import__('cli' + 'ent')\n")
+    assert client in with_imports(server) and client in with_imports(tmp_path / "package.model.py")
 
 
 def test_the_given_files_have_no_library_queue(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
 HARMLESS = {"Empty", "Full", "cpu_count"}  # names of these modules that are no queue
+COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
 GO_CHANNEL = re.compile(r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|os\.Signal)(?!\w))([\w.*\[\]]+)")
 C_CALL = re.compile(r"\b(mq_open|msgget|g_async_queue_new\w*|g_thread_pool_new)\s*\(")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -46,8 +47,35 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"the module {alias.name}"
         elif isinstance(node, ast.ImportFrom) and not node.level:  # `from .queue` is the student's own module
             names = [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in HARMLESS]
-            if any(name.startswith(tuple(f"{module}." for module in MODULES)) for name in names):
+            # `from concurrent import futures` imports a module; `from queue import Queue` a name of one
+            if any(
+                name in MODULES or name.startswith(tuple(f"{each}." for each in MODULES)) for name in names
+            ):
                 yield node.lineno, names[0]
+
+
+def with_imports(source: Path) -> list[Path]:
+    """Return a Python file and the files beside it that it imports, itself or through another of them.
+
+    A submission may have other files, such as a client, which may use any library. If a file imports by a name that
+    is computed, or `source` is no file, all files of the directory are returned.
+    """
+    found = [source] if source.is_file() else sorted(source.parent.glob("*.py"))
+    for file in found:  # the list grows meanwhile
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            nodes = list(ast.walk(ast.parse(text)))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if COMPUTED_IMPORT.search(text):
+            return sorted(source.parent.glob("*.py"))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                names += [node.module] if node.module else [alias.name for alias in node.names]
+        beside = [source.parent / f"{name.partition('.')[0]}.py" for name in names]
+        found += [each for each in dict.fromkeys(beside) if each not in found and each.is_file()]
+    return found
 
 
 def in_go(text: str) -> Iterator[tuple[int, str]]:

@@ -37,7 +37,7 @@ import ewe
 import ewe_explore
 from ewe_classroom.grader import processes, race_bursts
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.library_queues import library_queue
+from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.grader.subject import BadSubject
@@ -51,7 +51,7 @@ EXPLORER_ASLEEP_S = 30.0  # nothing wakes an explorer that has slept for so long
 MAX_EXPLORER_BYTES = 1 << 30  # memory of the explorer, with the student's queue
 MAX_REPORT_BYTES = 1 << 20
 SCENARIO_COUNT = SCENARIOS.read_text(encoding="utf-8").count("\ndef scenario_")
-PASSED_LINE = re.compile(r"^\w+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
+PASSED_LINE = re.compile(r"^[^:\n]+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
 ROOM_LINE = re.compile(rb"^ROOM = \d+", re.MULTILINE)
 SMALLEST_ROOM = b"ROOM = 1"
 # What the clients of a model do: the words for it, the explorer's options, whether there is room for one connection
@@ -91,12 +91,12 @@ def queue_races(scene: Scene) -> None:
     start_command = scene.subject.start_command
     if start_command.language == "python":
         source = Path(start_command.command[1])
-        expect_own_queue(scene, sorted(source.parent.glob("*.py")))
+        expect_own_queue(scene, with_imports(source))
         explore_queue(scene, source)
     elif start_command.language == "model":
-        expect_own_queue(scene, sorted(start_command.directory.glob("*.py")))
         model = start_command.command[start_command.command.index("--model") + 1]  # "model:Mine"
         module, _, name = model.partition(":")
+        expect_own_queue(scene, with_imports(start_command.directory / f"{module}.py"))
         explore_model(scene, module, name)
     else:
         sources = find_sources(start_command.command, start_command.directory)
