@@ -301,8 +301,7 @@ def test_a_changed_module_still_works(name: str) -> None:
         assert parser["a"]["b"] == "${x}1"
 
 
-def test_the_order_of_evaluation_stays() -> None:
-    source = """
+ORDER = """
 seen = []
 def f(value):
     seen.append(value)
@@ -336,10 +335,13 @@ def work():
     return (lambda: total)() or f(11)
 result = work()
 """
+
+
+def test_the_order_of_evaluation_stays() -> None:
     plain: dict[str, Any] = {}
-    exec(compile(source, "plain", "exec"), plain)
+    exec(compile(ORDER, "plain", "exec"), plain)
     changed: dict[str, Any] = {instrument.AT_NAME: instrument.at, instrument.HOLD_NAME: instrument.hold}
-    exec(instrument.compiled(source, "changed"), changed)
+    exec(instrument.compiled(ORDER, "changed"), changed)
 
     def told(names: dict[str, Any]) -> list[str]:
         return [type(each).__name__ if type(each).__name__ == "Box" else repr(each) for each in names["seen"]]

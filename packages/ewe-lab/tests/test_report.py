@@ -199,7 +199,7 @@ def test_a_terminal_of_100_columns() -> None:
     told = " ".join(text.split())
     assert "requests were lost" not in told and "Replies a second: no winner among" in told
     verdict = report.text(ewe_table(), CATALOG["E-T2"])
-    assert "HOLDS IN PART" in verdict and "What changed most" in verdict
+    assert "HOLDS IN PART" in verdict and "The largest change" in verdict
 
 
 def test_a_table_that_was_not_run() -> None:

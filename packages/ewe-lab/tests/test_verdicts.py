@@ -236,7 +236,7 @@ def test_since_names_what_changed_most() -> None:
     cells = table(cell("apache", 100, 100), cell("serial", 100, 1), cell("fork", 40, 50))
     text = verdicts.change_since_document(cells, EXPERIMENT)
     assert text.startswith(
-        "What changed most: Serial had 0.010 times Apache's figure then, and serial has 1.00 times"
+        "The largest change: Serial had 0.010 times Apache's figure then, and serial has 1.00 times"
     )
     assert text.endswith("fork had 50 times serial's, and has 0.40 times now.")
     quiet = verdicts.change_since_document(table(cell("apache", 100, 100), cell("fork", 40, 50)), EXPERIMENT)

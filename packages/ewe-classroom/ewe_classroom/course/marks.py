@@ -157,7 +157,7 @@ def rule_days(path: Path, name: str, value: object) -> int:
 def normalized(name: str) -> str:
     """Return a name by which two spellings are compared: single blanks, no difference of case.
 
-    An accent may be a part of its letter or a character of its own, as macOS writes it in the names of files.
+    An accent may be a part of its letter or a separate character, as macOS writes it in the names of files.
     """
     return unicodedata.normalize("NFC", " ".join(name.split()).casefold())
 

@@ -50,7 +50,7 @@ def may_read(path: Path) -> bool:
 
 
 def quoted(value: str | list[str]) -> str:
-    """Return a text, or a list of texts, as TOML has it: as JSON, but without the surrogates of JSON's escapes."""
+    """Return a text, or a list of texts, in the form of TOML: as JSON, but without its surrogates."""
     return json.dumps(value, ensure_ascii=False)
 
 

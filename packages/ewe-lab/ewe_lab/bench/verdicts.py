@@ -354,7 +354,7 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
     if log_distance(most_changed) <= math.log(MAX_RATIO_FACTOR):
         moved = f"no ratio moved by more than {MAX_RATIO_FACTOR}"
         return f"Little has changed: {moved}; at most, {printed_clause} then, and {our_clause}."
-    text = f"What changed most: {printed_clause} then, and {our_clause}."
+    text = f"The largest change: {printed_clause} then, and {our_clause}."
     if clause := inverted_pair(tested):
         text = text.removesuffix(".") + f"; {clause}."
     return text
