@@ -15,8 +15,10 @@ from support.server import wait_until
 from test_zoo import catches, grade, solution_faults
 
 from ewe_classroom.course.labs import lab
+from ewe_classroom.grader import own_model
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.sanitizers import parse
+from ewe_classroom.grader.subject import BadSubject
 
 faults = solution_faults
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(300)]
@@ -147,11 +149,11 @@ def test_a_library_queue_is_found(language: str, text: str, says: str, tmp_path:
 def test_only_the_files_of_the_server_are_searched_for_a_queue(tmp_path: Path) -> None:
     """A client beside the server may use any library."""
     server, own, client = (tmp_path / f"{name}.py" for name in ("server", "own", "client"))
-    server.write_text("import os, own.more\nfrom . import again\n")
+    server.write_text(f"import os, own.more, {'a' * 300}\nfrom . import again\n")
     own.write_text("import server\nfrom again import x\n")
     (tmp_path / "again.py").write_text("def broken(:\n")
     client.write_text("import queue\n")
-    assert with_imports(server) == [server, own, tmp_path / "again.py"]
+    assert with_imports(server) == [server, tmp_path / "again.py", own]
     own.write_text("import client\n")
     assert client in with_imports(server)
     own.write_text("__import__('cli' + 'ent')\n")
@@ -205,3 +207,10 @@ def status_of(port: int, path: str) -> int:
         return error.code
     except URLError:
         return 0
+
+
+def test_a_model_of_ewe_is_found_behind_a_relative_import(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text("from . import helper\n")
+    (tmp_path / "helper.py").write_text("from ewe.processors.pool import Pool\n")
+    with pytest.raises(BadSubject, match=r"helper\.py, line 1: this takes Pool from ewe"):
+        own_model.expect(tmp_path / "server.py")

@@ -352,8 +352,8 @@ def remark(mark: Mark) -> str:
 class FilledTable:
     """A platform's table with the marks.
 
-    missing: the students who are not in it, or whose name is there several times. above: "NAME MARK of MAXIMUM",
-    for each mark above the table's maximum.
+    missing: the students without a row, and those whose name has several rows. above: "NAME MARK of MAXIMUM", for
+    each mark above the table's maximum.
     """
 
     text: str

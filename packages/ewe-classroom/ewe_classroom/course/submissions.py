@@ -279,16 +279,8 @@ def last_commit(repository: Path) -> datetime | None:
         "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false",
         "-c", "safe.directory=*",
     ]  # fmt: skip
-    command = [
-        "git",
-        *configuration,
-        "-C",
-        str(repository),
-        "log",
-        "-1",
-        "--format=%cI",
-        "--no-show-signature",
-    ]
+    log = ["log", "-1", "--format=%cI", "--no-show-signature"]
+    command = ["git", *configuration, "-C", str(repository), *log]
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "GIT_CONFIG_NOSYSTEM": "1",

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ewe_classroom.grader.own_model import imported_files
+
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
 HARMLESS = {"Empty", "Full", "cpu_count"}  # names of these modules that are no queue
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
@@ -64,17 +66,12 @@ def with_imports(source: Path) -> list[Path]:
     for file in found:  # the list grows meanwhile
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
-            nodes = list(ast.walk(ast.parse(text)))
+            tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         if COMPUTED_IMPORT.search(text):
             return sorted(source.parent.glob("*.py"))
-        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom):
-                names += [node.module] if node.module else [alias.name for alias in node.names]
-        beside = [source.parent / f"{name.partition('.')[0]}.py" for name in names]
-        found += [each for each in dict.fromkeys(beside) if each not in found and each.is_file()]
+        found += sorted(imported_files(tree, source.parent) - set(found))
     return found
 
 

@@ -24,9 +24,9 @@ from ewe_classroom.grader.subject import BadSubject
 
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
-# Modules that start ewe, or load a model by its name.
 # The modules below ewe/processors that a server needs under any model. The others are models, or parts of one.
 NEEDED_MODULES = ("__init__", "accounting", "base", "former", "growth", "names", "policies", "seats")
+# Modules that start ewe, or load a model by its name.
 STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_explore")
 
 
@@ -35,17 +35,16 @@ def expect(path: Path) -> None:
     pending, seen = [path], {path}  # files to be read; a set, because two files may import each other
     while pending:
         file = pending.pop()
-        for line, module, name in imports(parsed(file)):
+        tree = parsed(file)
+        for line, module, name in imports(tree):
             if is_foreign(module, name):
                 raise BadSubject(
                     f"{file.name}, line {line}: this takes {name or module} from ewe; a model of a lab derives "
                     f"from Processor alone (from {BASE} import {ALLOWED}), and any other server does without ewe"
                 )
-            imported_file = path.parent / f"{module.partition('.')[0]}.py"
-            # os.path.isfile() is false for a name that is too long, where Path.is_file() raises an error.
-            if imported_file not in seen and os.path.isfile(imported_file):
-                seen.add(imported_file)
-                pending.append(imported_file)
+        new = imported_files(tree, path.parent) - seen
+        seen |= new
+        pending += sorted(new)
 
 
 def hidden_parts(language: str) -> tuple[str, ...]:
@@ -86,6 +85,13 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
         elif isinstance(node, ast.Constant) and str(node.value).startswith((f"{MODELS}.", *STARTERS)):
             yield node.lineno, str(node.value), ""
+
+
+def imported_files(tree: ast.Module, directory: Path) -> set[Path]:
+    """Return the files of a directory that a module imports. `from . import name` imports name.py."""
+    files = {directory / f"{(module or name).partition('.')[0]}.py" for _, module, name in imports(tree)}
+    # os.path.isfile() is false for a name that is too long, where Path.is_file() raises an error.
+    return {file for file in files if os.path.isfile(file)}
 
 
 def is_foreign(module: str, name: str) -> bool:

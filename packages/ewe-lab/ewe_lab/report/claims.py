@@ -59,7 +59,7 @@ whole reports. `ewe-lab claims DIR --page claims.md` puts the findings of any ot
 
 @dataclass
 class KeptFinding:
-    """The finding of one run of an experiment. since: what changed most since the document. machine: a letter."""
+    """The finding of one run of an experiment. since: the largest change since the document. machine: a letter."""
 
     word: str
     sentence: str
