@@ -88,7 +88,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def imported_files(tree: ast.Module, directory: Path) -> set[Path]:
-    """Return the files of a directory that a module imports. `from . import name` imports name.py."""
+    """Return the files of a directory that a module imports, also by `from . import name`."""
     files = {directory / f"{(module or name).partition('.')[0]}.py" for _, module, name in imports(tree)}
     # os.path.isfile() is false for a name that is too long, where Path.is_file() raises an error.
     return {file for file in files if os.path.isfile(file)}
