@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import shlex
 import shutil
 import signal
@@ -69,9 +68,15 @@ class KeptProgram:
         if not self.hidden:
             rename_if_there(self.path, self.path + ".hidden")
             self.hidden = True
-        # The socket stays blocking, since its flags are shared with the processes. select() prevents a wait.
-        while select.select([self.socket], [], [], 0)[0]:
-            self.socket.accept()[0].close()
+        # The program's processes share the socket's flags. The server calls this while none of them runs, but one
+        # that a program has left behind may take a connection first: a blocking accept() would then not return.
+        self.socket.setblocking(False)
+        try:
+            with suppress(OSError):  # BlockingIOError: the backlog is empty; EMFILE: it stays as it is
+                while True:
+                    self.socket.accept()[0].close()
+        finally:
+            self.socket.setblocking(True)
 
     def show(self) -> None:
         """Give the socket its name back."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -208,6 +210,30 @@ def test_a_reload_after_the_manager_was_killed(start: Start, tmp_path: Path, nam
     server.wait_for_log("the program manager has ended; restart ewe")
     assert "welcome" in web.get(server.url).text
     assert server.stop() == 0, server.log()
+
+
+@pytest.mark.starts_processes
+def test_a_process_that_a_program_left_behind_does_not_block_the_manager(tmp_path: Path) -> None:
+    """It takes connections from the same socket while the manager empties the backlog."""
+    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    with program.socket:
+        left_behind = os.fork()
+        if left_behind == 0:
+            signal.alarm(60)
+            while True:
+                program.socket.accept()[0].close()
+        try:
+            for _ in range(200):
+                with contextlib.ExitStack() as clients:
+                    for _ in range(5):
+                        client = clients.enter_context(socket.socket(socket.AF_UNIX))
+                        client.connect(program.path)
+                    program.hide()
+                program.show()
+                assert os.get_blocking(program.socket.fileno())
+        finally:
+            os.kill(left_behind, signal.SIGKILL)
+            os.waitpid(left_behind, 0)
 
 
 def test_a_removed_socket_ends_no_other_program(tmp_path: Path) -> None:
