@@ -270,6 +270,15 @@ def test_a_busy_machine_changes_no_mark() -> None:
     assert done.stdout.count("2 of 2 checks passed") == 3
 
 
+@pytest.mark.needs("a private network")
+@pytest.mark.starts_processes
+def test_a_check_that_was_not_run_has_not_passed() -> None:
+    """The time limit ends each run before its second check."""
+    wanted = ["--lab", "pool", "--repeat", "2", "--limit", "0.1", "--only", "progress", "--only", "fifo"]
+    done = run(*wanted, "--command", COMMAND.replace(" thread ", " pool "))
+    assert done.returncode == 1 and "failed: none" in done.stdout, done.stdout
+
+
 def test_a_directory_stands_for_the_file_in_it(tmp_path: Path) -> None:
     inner = tmp_path / "lab 4" / "src"
     inner.mkdir(parents=True)

@@ -585,7 +585,8 @@ def grade_often(
         print(text)
     if any(ERROR in run.marks.values() for run in runs.finished_runs):
         return GRADER_FAILED
-    return 1 if any(run.failed for run in runs.finished_runs) else 0
+    # A check that was not run, such as one beyond --limit, has not passed.
+    return 1 if any(run.failed or NOT_RUN in run.marks.values() for run in runs.finished_runs) else 0
 
 
 def print_verdict(verdict: Verdict, color: bool) -> None:
