@@ -130,6 +130,25 @@ def test_a_small_report_keeps_what_is_empty_and_no_default(tmp_path: Path) -> No
     assert table.cells[0].unit == "" and table.cells[0].samples[0].service == times
 
 
+def test_the_lines_of_a_setting_share_its_samples_in_the_file(tmp_path: Path) -> None:
+    """Four lines of a printed table are four figures of one measurement."""
+    measured, other = ([Sample("locust", 1.0, replies=replies, requests=5)] for replies in (3, 4))
+    cells = [
+        Cell("fork", "as printed", samples=list(measured)),
+        Cell("fork", "as printed: errors", value="lost", samples=list(measured), line="errors"),
+        Cell("fork", "as printed: replies", value="replies", samples=list(other), line="replies"),
+        Cell("fork", "as printed: connections", failure="it did not start", line="connections"),
+        Cell("thread", "as printed: errors", value="lost", samples=list(measured), line="errors"),
+        Cell("serial", "as printed", paper=1.0),
+        Cell("serial", "as printed: errors", paper=0.1, line="errors"),
+    ]
+    run = Results("2026-05-05T12:00:00+00:00", "ewe-lab", {}, [ExperimentTable("E-T3", cells=cells)])
+    path = kept_reports.write(run, run.tables[0], tmp_path, CODE)
+    assert path.read_text().count('"samples"') == 3
+    [table] = lab_results.load(path).tables
+    assert table.cells == cells == run.tables[0].cells
+
+
 def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
     lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}

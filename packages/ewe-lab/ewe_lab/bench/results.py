@@ -321,7 +321,18 @@ def load(path: Path) -> Results:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as reason:
         raise BadResults(f"{path}: not results of the lab: {reason}") from None
     assert isinstance(results, Results)
+    for table in results.tables:
+        restore_samples(table.cells)
     return results
+
+
+def restore_samples(cells: Sequence[Cell]) -> None:
+    """Give each line of a setting the samples of the first cell, where the file has them once (kept_reports.py)."""
+    first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
+    for cell in cells:
+        if cell.line and not cell.samples and not cell.failure:
+            cell.samples = list(first_samples.get((cell.server, cell.setting), ()))
+        first_samples.setdefault((cell.server, cell.setting), cell.samples)
 
 
 def value_from_json(kind: Any, value: Any) -> Any:

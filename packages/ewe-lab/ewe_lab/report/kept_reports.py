@@ -10,11 +10,12 @@ code, and the share of the cores that other programs had. A chart of a timeline 
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.results import ExperimentTable, Results
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample
 
 DIGITS = 3  # of a figure: repeats differ by more
 # No verdict needs the seconds of a run, its histogram, its first answers, the parts of a changing load, and these
@@ -33,13 +34,25 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
     code: the version of the code that was measured.
     """
     machine = {**results.machine, "code": code}
-    alone = Results(results.started, table.command or results.command, machine, [table])
+    kept_table = replace(table, cells=without_repeated_samples(table.cells))
+    alone = Results(results.started, table.command or results.command, machine, [kept_table])
     directory.mkdir(parents=True, exist_ok=True)
     path = kept_report(directory, table.id)
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(lines_of(small(alone)), encoding="utf-8")
     temporary.replace(path)
     return path
+
+
+def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells; the lines of a setting lose the samples that its first cell has. load() restores them."""
+    first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
+    kept_cells = []
+    for cell in cells:
+        earlier = first_samples.setdefault((cell.server, cell.setting), cell.samples)
+        is_repeated = cell.line and earlier is not cell.samples and small(earlier) == small(cell.samples)
+        kept_cells.append(replace(cell, samples=[]) if is_repeated else cell)
+    return kept_cells
 
 
 def small(value: Any) -> Any:
