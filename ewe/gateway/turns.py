@@ -5,13 +5,18 @@ other thread waits for 16 turns each time that it needs the interpreter, and an 
 system call. If the 16 threads take turns, the event loop waits for one turn. The computations do not end later,
 because only one thread computes at a time in any case.
 
-Possible failure: the thread that has the turn may hang, in a network file system for example. The others wait for
-TURN_TIMEOUT_S and then go on without their turn. A process that was forked while another thread had the turn does
-the same.
+Possible failures:
+
+- The thread that has the turn hangs, in a network file system for example. The others wait for a time, and then go
+  on without their turn. A computation that reads no file can be waited for longer: if many threads made the same
+  result beside each other, a busy machine would have all the more to do.
+- A process is forked while another thread has the turn. That thread does not exist in the child, so the turn is
+  free there.
 """
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,15 +27,23 @@ TURN_TIMEOUT_S = 5.0  # seconds
 class Turns:
     """The turns of one kind of computation. Any thread may call one_at_a_time()."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = TURN_TIMEOUT_S) -> None:
+        """timeout_s: how long a thread waits for its turn."""
+        self.timeout_s = timeout_s
+        self.be_forked()
+        os.register_at_fork(after_in_child=self.be_forked)
+
+    def be_forked(self) -> None:
+        """Make the turn free."""
         self.lock = allocate_lock()
 
     @contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """Wait for the turn of this thread, TURN_TIMEOUT_S at most, and end it when the block is left."""
-        has_turn = self.lock.acquire(timeout=TURN_TIMEOUT_S)
+        """Wait for the turn of this thread, `timeout_s` at most, and end it when the block is left."""
+        lock = self.lock
+        has_turn = lock.acquire(timeout=self.timeout_s)
         try:
             yield
         finally:
             if has_turn:
-                self.lock.release()
+                lock.release()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 import pytest
+from support.server import wait_until
 
-from ewe.gateway import turns
 from ewe.gateway.turns import Turns
 
 
@@ -38,11 +39,23 @@ def test_a_turn_ends_with_an_exception() -> None:
     assert not shared.lock.locked()
 
 
-def test_who_hangs_does_not_hold_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_TIMEOUT_S", 0.01)
-    shared = Turns()
+def test_who_hangs_does_not_hold_the_others() -> None:
+    shared = Turns(0.01)
     with shared.one_at_a_time():
         with shared.one_at_a_time():
             pass
         assert shared.lock.locked()  # it is still the first one's
+    assert not shared.lock.locked()
+
+
+@pytest.mark.starts_processes
+def test_a_forked_process_begins_with_a_free_turn() -> None:
+    """The thread that has the turn does not exist in the child."""
+    shared = Turns(60)
+    with shared.one_at_a_time():
+        child = os.fork()
+        if child == 0:
+            with shared.one_at_a_time():
+                os._exit(0 if shared.lock.locked() else 1)
+        wait_until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), 10)
     assert not shared.lock.locked()

@@ -47,7 +47,8 @@ MAX_PAGES = 200  # pages in memory
 MAX_DIRECTORIES = 1_000  # directories in memory, with the contents of their books
 MAX_DOCUMENTS = 4  # books in memory, each as one document
 DOCUMENT_S = 10.0  # CPU time for the pages of one document that are not in the cache
-PAGE_TURNS, DOCUMENT_TURNS = Turns(), Turns()
+PAGE_TURN_TIMEOUT_S = 60.0  # a page takes PAGE_CPU_S at most, which is longer on a busy machine
+PAGE_TURNS, DOCUMENT_TURNS = Turns(PAGE_TURN_TIMEOUT_S), Turns()
 KIND = "text/html; charset=utf-8"
 
 
