@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
 from urllib.parse import quote
 
 import httpx
@@ -16,6 +18,7 @@ import markdown
 import pytest
 from support import web
 from support.examples import some
+from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Start, wait_until
 
 from ewe.cli import MANUAL, with_manual
@@ -24,11 +27,14 @@ from ewe.features.markdown import book as books
 from ewe.features.markdown.convert import convert, leaves
 from ewe.features.markdown.layout import MAX_QUERY_CHARS
 from ewe.features.markdown.outline import Anchors, outline
+from ewe.features.markdown.pages import MarkdownPages
 from ewe.features.markdown.search import query_of, results
 from ewe.features.static import Static
 from ewe.http.dates import parse_date
+from ewe.http.messages import Request
 from ewe.sites import make_site
 from ewe.sites.explain import explain
+from ewe.streams.blocking import run
 
 NO_WAIT = {"ewe.features.markdown.book.CHECK_S": 0.05, "ewe.features.markdown.pages.CHECK_S": 0.05}
 README = """# The *book*
@@ -462,6 +468,33 @@ def test_clients_that_come_at_once_get_the_same_page(start: Start) -> None:
         )
     assert len(set(pages[::2])) == len(set(pages[1::2])) == 1
     assert "<header" in pages[0] and "<h1>Search</h1>" in pages[1]
+
+
+def test_a_client_that_comes_while_a_new_page_waits_for_its_book(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the page, too, and not the source of the page."""
+    write(root, README="# R\n\n[a](a.md)", a="# A")
+    config = Config(documentroot=str(root))
+    pages = MarkdownPages(config, Static(config), lambda path: None)
+    book_of, arrived, may_go_on = pages.books.book_of, SimpleQueue[str](), Event()
+
+    def slow(path: str) -> books.Book | None:
+        arrived.put("in the book")
+        may_go_on.wait(10)
+        return book_of(path)
+
+    monkeypatch.setattr(pages.books, "book_of", slow)
+    request = Request("GET", "/a.md", (1, 1), path="/a.md")
+    found = []
+    with ThreadPoolExecutor(2) as clients:
+        for _ in range(2):
+            found.append(clients.submit(lambda: run(pages.respond(request, MemoryStream([])))))
+            found[-1].add_done_callback(lambda _: arrived.put("answered"))
+            arrived.get(timeout=10)
+        may_go_on.set()
+    first, second = (future.result() for future in found)
+    assert first is not None and second is not None and first.body == second.body
 
 
 def test_the_manual_of_the_sample_site(start: Start, model: str) -> None:

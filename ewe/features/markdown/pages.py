@@ -136,13 +136,15 @@ class MarkdownPages:
         """
         if page is None:
             page = self.convert_file(path, about, source)
-        page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
+        if page.response is not None:  # a new page has none yet: other requests for it come here, too
+            page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
         if page.text is not None and page.body is not None:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
             if version != page.version:
-                self.assemble(page, path, book)
+                self.assemble(page, path, book, is_new=page.version is None)
                 page.version = version
+        page.check_at = time.monotonic() + CHECK_S
         return page
 
     def convert_file(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
@@ -158,8 +160,8 @@ class MarkdownPages:
                 page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
         return page
 
-    def assemble(self, page: CachedPage, path: str, book: Book | None) -> None:
-        """Make the whole page from its parts."""
+    def assemble(self, page: CachedPage, path: str, book: Book | None, *, is_new: bool) -> None:
+        """Make the whole page from its parts. is_new: for the first time."""
         assert page.text is not None and page.body is not None
         name = os.path.basename(path)
         title = page.text.title or html_escape(shown(name))
@@ -167,7 +169,7 @@ class MarkdownPages:
             page.body.decode(), title, self.language_of(name), page.text.headings, path, book
         ).encode("utf-8", "replace")
         now = int(time.time())
-        if page.response is not None:
+        if not is_new:
             page.modified = float(now)  # the navigation changed, perhaps because a file was removed
         elif book is not None:
             page.modified = max(page.file.modified, float(min(book.modified, now)))
