@@ -13,6 +13,7 @@ import pytest
 from support import web
 from support.server import Start
 
+from ewe.features.markdown import convert
 from ewe.features.markdown.book import MAX_FILE_BYTES
 from ewe.features.markdown.convert import EXTENSIONS, HEADING, LIBRARY, TAG, TooSlow, bounded
 
@@ -104,3 +105,14 @@ def test_the_bound_is_not_raised_in_a_generator_that_is_closed(monkeypatch: pyte
     with pytest.raises(TooSlow):
         bounded(lambda: "".join(str(first()) for _ in range(10**9)), 0.02)
     assert not ignored
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# a\n" * 300 + "[TOC]\n\n" * 300, f"[x]: http://a/{'b' * 1000}\n\n" + "[x], " * 600],
+)
+def test_a_short_text_makes_no_large_page(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limits of ewe, 256 KB could become many gigabytes: all headings at each [TOC], 20,000 times."""
+    monkeypatch.setattr(convert, "MAX_PAGE_CHARS", 500_000)
+    assert convert.convert(markdown, text, "/a.md", "a.md") is None
+    assert convert.convert(markdown, text[: len(text) // 4], "/a.md", "a.md") is not None

@@ -11,7 +11,8 @@ therefore work here as on GitHub, since the anchors are GitHub's, too (outline.p
 
 Possible failures: the library needs hours for some texts, such as 256 KB of "[". Its time for a page is therefore
 bounded (PAGE_CPU_S). A running call of the library cannot be stopped from outside, but it calls other functions all
-the time, and bounded() checks the clock at these calls. ewe then sends the file itself, like a file that is too
+the time, and bounded() checks the clock at these calls. A short text can also make a page of many gigabytes, so the
+size of a page is bounded (MAX_PAGE_CHARS). Above a bound, ewe sends the file itself, like a file that is too
 large, until the file changes.
 """
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PAGE_CPU_S = 5.0  # CPU time for one page
+MAX_PAGE_CHARS = 8 * 1024 * 1024  # characters of one page, without its raw HTML
+ELEMENT_CHARS = 10  # characters that each element counts for, besides its text and its attributes
 CO_GENERATOR = 0x20  # of the module inspect: the code of a generator
 LOOK_S = 0.01  # seconds between two looks at the clock of the thread, which costs a system call
 LIBRARY = ("markdown.", "html.", "_markupbase", "xml.")  # the modules of Markdown and of its parser
@@ -54,7 +57,7 @@ class Converted(NamedTuple):
 
 
 def convert(library: Any, text: str, path: str, name: str) -> Converted | None:
-    """Return a Markdown text as HTML; None if that takes too long.
+    """Return a Markdown text as HTML; None if that takes too long, or if the page is too large.
 
     library: the module markdown. path: the path of the file below the directory that is served. name: of the file,
     for the log.
@@ -63,10 +66,10 @@ def convert(library: Any, text: str, path: str, name: str) -> Converted | None:
     markdown.treeprocessors.register(LinksAndTables(path.count("/") - 1), "ewe", 1)
     try:
         body = bounded(lambda: markdown.convert(text), PAGE_CPU_S)
-    except (TooSlow, RecursionError):
+    except (TooSlow, TooLarge, RecursionError):
         logger.errors.warning(
-            f"{name!r} is sent as it is: its page takes more than {PAGE_CPU_S:g} s, or it is nested too deeply"
-            " (markdown)"
+            f"{name!r} is sent as it is: its page takes more than {PAGE_CPU_S:g} s, has more than"
+            f" {MAX_PAGE_CHARS >> 20} MB, or is nested too deeply (markdown)"
         )
         return None
     body = body.replace("<pre>", '<pre tabindex="0">')  # to scroll long lines with the keyboard
@@ -96,6 +99,7 @@ class LinksAndTables:
 
         In an ElementTree, `tail` is the text after an element's end. It must stay behind the new <div>.
         """
+        check_size(root)
         for element in list(root.iter()):
             for at, child in enumerate(element):
                 if child.tag == "table":
@@ -127,6 +131,25 @@ class LinksAndTables:
             element.append(code)
 
 
+def check_size(root: Element) -> None:
+    """Raise TooLarge for a tree that becomes a page of more than MAX_PAGE_CHARS.
+
+    A short text can make a large page: each `[TOC]` stands for all headings, and each use of a reference for its
+    whole target. The elements of all `[TOC]` are the same objects. They take no memory here, but in the page.
+    """
+    size = 0
+    for _ in root.iter():  # without a call: bounded() makes each call slow
+        size += ELEMENT_CHARS
+        if size > MAX_PAGE_CHARS:
+            raise TooLarge
+    for element in root.iter():
+        for text in (element.text, element.tail, *element.attrib.values()):
+            if text:
+                size += len(text)
+        if size > MAX_PAGE_CHARS:
+            raise TooLarge
+
+
 def leaves(target: str, depth: int) -> bool:
     """Return whether a relative link leads above the top. depth: of the page. Browsers take \\ for a slash."""
     if ABSOLUTE.match(target) is not None or ".." not in (path := decoded(target)):
@@ -145,6 +168,10 @@ def decoded(target: str) -> str:
     """Return the path of a link, percent-decoded."""
     path = target.partition("#")[0].partition("?")[0]
     return unescape(path.encode().decode("latin-1")) if "%" in path else path
+
+
+class TooLarge(Exception):
+    """A page has more characters than its limit."""
 
 
 class TooSlow(Exception):
