@@ -163,6 +163,8 @@ def test_large_values_end_a_page_early_and_never_fill_the_memory(browsing: Serve
         ("log/goods/row?key=7", 404, "no such row"),
         ("log/goods/row", 400, "named by its key"),
         ("log/goods/row?key=[", 400, "does not name a row"),
+        ("log/goods/row?key=%5B%22%5Cud800%22%5D", 400, "does not name a row"),
+        ("log/goods?column=id&op=in&value=" + "," * 5000, 400, "more than 1000 values"),
         ("log/goods/row?key=[1]&key=[2]", 400, "named by its key"),
         ("log/goods/edit?key=[1]", 404, "no forms"),
         ("log/goods.xml", 404, "only .csv and .json"),

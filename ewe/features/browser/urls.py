@@ -41,6 +41,7 @@ PAGE_ROWS = 100  # on one page, unless its URL says otherwise
 MAX_ROWS = 1000  # on one page
 MAX_FILTERS = 20  # of one page; each makes its statement slower
 MAX_FACETS = 5  # of one page; each is a statement that counts
+MAX_VALUES = 1000  # of all filters “is one of” of one page; a statement takes 4,096 parameters
 MAX_PARAMETERS = 200  # of a query string
 MAX_OFFSET = 10_000_000  # rows before a page of a table without a key; the database has to skip them
 # Each operator of a filter: its text for people, and whether it takes a value
@@ -169,9 +170,12 @@ def view_of(table: Table, query: str | None) -> View:
             lists[name].append(value)
         else:
             parameters[name] = value
+    search = parameters.get("search", "").strip()
+    if "\0" in search:
+        raise BadRequest("A search cannot hold the character NUL.")
     return View(
         filters=tuple(filters_of(table, lists)),
-        search=parameters.get("search", "").strip(),
+        search=search,
         sort=column_of(table, parameters["sort"], also=table.key) if parameters.get("sort") else "",
         descending=parameters.get("desc", "") == "1",
         facets=facets_of(table, lists["facet"]),
@@ -192,6 +196,7 @@ def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
         raise BadRequest("A filter is column, op and value, in this order; one of them is missing.")
     if len(columns) > MAX_FILTERS:
         raise BadRequest(f"These are more than {MAX_FILTERS} filters.")
+    count = 0  # values of the operator “in” so far
     for column, op, value in zip(columns, operators, values, strict=True):
         if not column:
             continue
@@ -199,6 +204,9 @@ def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
             raise BadRequest(f"There is no operator “{op[:40]}”. There are: {', '.join(OPERATORS)}.")
         if "\0" in value:
             raise BadRequest("A filter cannot hold the character NUL.")
+        count += value.count(",") + 1 if op == "in" else 0
+        if count > MAX_VALUES:
+            raise BadRequest(f"The filters “in” have more than {MAX_VALUES} values.")
         yield Filter(column_of(table, column, also=table.key), op, value if OPERATORS[op][1] else "")
 
 
@@ -259,11 +267,17 @@ def values_in(text: str) -> list[Value] | None:
     return values if isinstance(values, list) and all(map(is_value, values)) else None
 
 
+# A NUL, and a surrogate: JSON can name it, and UTF-8 cannot encode it
+NOT_IN_VALUES = re.compile(r"[\x00\ud800-\udfff]")
+
+
 def is_value(value: object) -> bool:
     """Return whether a database can compare this value."""
     if isinstance(value, int):
         return -(1 << 63) <= value < 1 << 63
-    return value is None or isinstance(value, float | bytes) or (isinstance(value, str) and "\0" not in value)
+    if isinstance(value, str):
+        return NOT_IN_VALUES.search(value) is None
+    return value is None or isinstance(value, float | bytes)
 
 
 NOT_IN_NAMES = re.compile(r"[\x00-\x2c./:-@\[-^`{-\x7f]|^-")
