@@ -11,7 +11,7 @@ The other modules therefore treat both databases in the same way. `Dialect` cont
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ewe.database.protocol import Value
@@ -212,12 +212,17 @@ def schema_of(
 def foreign_keys(
     rows: Iterable[Sequence[Value]], tables: dict[str, dict[str, Column]]
 ) -> dict[str, list[ForeignKey]]:
-    """Return the foreign keys of each table. A key that refers to a missing table is left out."""
+    """Return the foreign keys of each table. A key with a missing table or column is left out.
+
+    SQLite ignores letter case in the names that follow REFERENCES, and does not check that they exist. PostgreSQL
+    also lists the keys of tables that this account may not read.
+    """
+    by_lower_case = {name.lower(): name for name in tables}
     # (table, number of the key, other table) -> the pairs of a column and the column of the other table
     pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for table, number, column, other, other_column in rows:
-        name = next((each for each in tables if each.lower() == str(other).lower()), "")
-        if name:
+        name = str(other) if str(other) in tables else by_lower_case.get(str(other).lower(), "")
+        if name and str(table) in tables:
             to = str(other_column or "")
             pairs.setdefault((str(table), str(number), name), []).append((str(column), to))
     found: dict[str, list[ForeignKey]] = {}
@@ -225,10 +230,16 @@ def foreign_keys(
         there = tuple(to for _, to in columns)
         if "" in there:  # REFERENCES other, without columns, means its primary key
             there = primary_key_of(tables[other], False)
+        there = tuple(own_spelling(to, tables[other]) for to in there)
         here = tuple(column for column, _ in columns)
-        if len(here) == len(there):
+        if len(here) == len(there) and "" not in there and all(each in tables[table] for each in here):
             found.setdefault(table, []).append(ForeignKey(table, here, other, there))
     return found
+
+
+def own_spelling(name: str, names: Collection[str]) -> str:
+    """Return the one of `names` that differs from `name` in letter case at most; "" if there is none."""
+    return name if name in names else next((each for each in names if each.lower() == name.lower()), "")
 
 
 def primary_key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
