@@ -283,6 +283,17 @@ def test_a_row_is_inserted_changed_and_deleted(browsing: Server, daemon: Daemon)
     assert web.post(url + "delete?key=[71]", content="", headers=FORM).status_code == 404
 
 
+def test_a_form_with_other_line_ends_changes_no_text(browsing: Server, daemon: Daemon) -> None:
+    """A browser sends each line end as CRLF. Only the column that the visitor has changed is written."""
+    with closing(sqlite3.connect(daemon.directory / "shop.db")) as shop, shop:
+        shop.execute("INSERT INTO goods (id, name) VALUES (80, 'a' || char(13) || 'b')")
+    url = f"{browsing.url}{BASE}shop/goods/edit?key=[80]"
+    assert '<textarea name="v.name"' in web.get(url).text  # a field of one line would drop the line end
+    fields = {"v.id": "80", "v.name": "a\r\nb", "v.price": "3"}
+    assert web.post(url, content=urlencode(fields), headers=FORM).status_code == 303
+    assert goods(daemon)[80][:2] == ("a\rb", 3.0)
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [

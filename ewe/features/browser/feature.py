@@ -485,7 +485,7 @@ class Browser:
             if value is None:
                 if before is not None:
                     changed[name] = None
-            elif before is None or value != pages.plain(before).replace("\r\n", "\n"):
+            elif before is None or value != with_line_feeds(pages.plain(before)):
                 changed[name] = value
         if not changed:
             return see_other(trail.of_row(table.name, key))
@@ -594,4 +594,9 @@ async def form_of(request: Request) -> dict[str, str]:
     fields = dict(urls.parameters_of(text))
     if any("\0" in value for value in fields.values()):
         raise BadRequest("A field cannot hold the character NUL.")
-    return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
+    return {name: with_line_feeds(value) for name, value in fields.items()}
+
+
+def with_line_feeds(text: str) -> str:
+    """Return a text in which each line ends in LF. A browser sends every line end of a form as CRLF."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")

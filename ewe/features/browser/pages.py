@@ -759,7 +759,7 @@ def field_of(column: Column, value: Value, is_edit: bool, given: dict[str, str] 
     name = html_escape(column.name)
     text = (given or {}).get("v." + column.name, plain(value))
     is_null = ("null." + column.name) in given if given is not None else is_edit and value is None
-    if len(text) > MAX_LINE_CHARS or "\n" in text:
+    if len(text) > MAX_LINE_CHARS or "\n" in text or "\r" in text:
         lines = min(4 + text.count("\n"), 20)
         field = f'<textarea name="v.{name}" id="f-{name}" rows="{lines}">\n{html_escape(text)}</textarea>'
     else:
