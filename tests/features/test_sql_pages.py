@@ -18,6 +18,7 @@ import pytest
 from support import web
 from support.daemon import ME, Daemon
 from support.memory import MemoryStream
+from support.proc import peak_memory
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 from support.xswitch_client import account
@@ -428,6 +429,17 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.needs("root")
+def test_a_large_result_never_fills_the_memory(pages: Server) -> None:
+    """A page is made in memory. An export is sent as the rows come, and may have any size."""
+    query = "-- database: books\n-- query: x\nSELECT zeroblob(3000000) AS z FROM books AS a, books AS b"
+    (pages.root / "large.sql.html").write_text(query)
+    web.get(pages.url + "books.sql.html")
+    before = peak_memory([pages.pid])
+    assert web.get(pages.url + "large.sql.html").status_code == 500
+    assert "x: database books: TOO MANY ROWS: the rows have more than 16 MB" in pages.log()
+    assert peak_memory([pages.pid]) - before < 60e6
+
+
 def test_a_users_template_does_not_hold_the_event_loop(start: Start, tmp_path: Path) -> None:
     """Others are answered while it takes all of its time."""
     with account() as alice:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 NUMBERS = ("gateways", "waiting", "running", "served", "refused")
 STATUS_REQUEST = ClientRequest("", "")  # without a database: the daemon answers with its status
 RETRY_ADDRESS_S = 5.0  # seconds without an address of the daemon after a failure, if there are several
+MAX_RESULT_BYTES = 16 << 20  # of a whole result in memory; its Python objects take several times as much
 
 
 class ResultTable(NamedTuple):
@@ -117,7 +118,7 @@ class Databases:
     async def rows(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> ResultTable:
         """Return a whole result, at most request.rows rows. Raises the exceptions of ask().
 
-        The result is in memory, so request.rows should not exceed the rows of a page.
+        The result is in memory. One of more than MAX_RESULT_BYTES is the error TOO MANY ROWS.
         """
         limit = request.rows
         row_request = replace(request, layout="ROWS", rows=None if limit is None else limit + 1)
@@ -126,6 +127,10 @@ class Databases:
         try:
             while piece := await result.next():
                 data += piece
+                if len(data) > MAX_RESULT_BYTES:
+                    raise DatabaseError(
+                        "TOO MANY ROWS", f"the rows have more than {MAX_RESULT_BYTES >> 20} MB"
+                    )
         finally:
             await result.close()
         # All lines are decoded as one JSON text: decoding each line takes five times as long.
