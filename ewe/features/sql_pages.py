@@ -29,6 +29,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ewe import logger
 from ewe.bounded import SETTLED_S, BoundedDict, TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.base import Mount
@@ -485,11 +486,17 @@ class PageRequest:
             query = f"?{self.request.query}" if self.request.query else ""
             return percent_encode(self.request.path) + query
         try:
-            return fill_placeholders(post.redirect, values)
+            target = fill_placeholders(post.redirect, values)
         except KeyError as missing:
             name = missing.args[0]
             text = f"redirect: {{{name}}} is neither a parameter of {post.name} nor a column that it returns"
             raise PageError(post.line, text) from None
+        except ValueError as reason:  # the statement has changed the database, so the visitor gets no error
+            where = f"{self.pages.static.name(self.file)}, line {post.line}"
+            logger.errors.warning(f"{where}: redirect: {reason}: the visitor is sent to the page itself")
+            return percent_encode(self.request.path)
+        # If a value is empty, /{a}/{b} begins with two slashes, and a browser would take the other value for a host
+        return "/" + target.lstrip("/") if target.startswith("//") else target
 
 
 def cross_site(request: Request) -> str:

@@ -182,6 +182,27 @@ def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
     assert "(CAST(CAST(NULL AS BIGINT) AS BIGINT) IS NULL OR year >= CAST(NULL AS BIGINT))" in books.statement
 
 
+@pytest.mark.parametrize(
+    ("redirect", "query", "location"),
+    [
+        ("/books.sql.html?q={q}", "q=" + "x" * 9000, "/books.sql.html"),
+        ("/{q}/{title}", "q=", "/a"),
+        ("/{q}/{title}", "q=//b", "/%2F%2Fb/a"),
+    ],
+)
+def test_a_form_leads_to_a_page_of_this_site(
+    tmp_path: Path, redirect: str, query: str, location: str
+) -> None:
+    """The statement has written by then: a text too long for a URL is no error, and an empty one no host."""
+    (tmp_path / "books.sql.html").write_text(BOOKS.replace("/books.sql.html?q={title}", redirect))
+    fields = (("content-type", "application/x-www-form-urlencoded"),)
+    request = Request("POST", "/books", (1, 1), fields, path="/books.sql.html", query=query)
+    config = Config(documentroot=str(tmp_path))
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None
+    assert (response.status, dict(response.fields)["Location"]) == (303, location)
+
+
 PATHS = (
     "books.sql.html", "BOOKS.SQL.HTML", "Books.Sql.Html", "books.sql.html/", "books.sql.html/more",
     "books.sql%2ehtml", "books%2esql.html", "books.sql.htm%6c", "books.sql.html.", "books.sql.html%20",
@@ -408,6 +429,17 @@ def test_an_export_is_streamed(pages: Server) -> None:
     assert web.get(pages.url + "many.sql.json?query=none").status_code == 404
 
 
+def test_a_large_result_never_fills_the_memory(pages: Server) -> None:
+    """A page is made in memory. An export is sent as the rows come, and may have any size."""
+    query = "-- database: books\n-- query: x\nSELECT zeroblob(3000000) AS z FROM books AS a, books AS b"
+    (pages.root / "large.sql.html").write_text(query)
+    web.get(pages.url + "books.sql.html")
+    before = peak_memory([pages.pid])
+    assert web.get(pages.url + "large.sql.html").status_code == 500
+    assert "x: database books: TOO MANY ROWS: the rows have more than 16 MB" in pages.log()
+    assert peak_memory([pages.pid]) - before < 60e6
+
+
 def test_a_database_in_the_document_root_is_not_sent(start: Start, tmp_path: Path) -> None:
     names = ("own.db", "own.db-wal", "own.db-journal", "own.db-shm")
     for name in names:
@@ -429,17 +461,6 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.needs("root")
-def test_a_large_result_never_fills_the_memory(pages: Server) -> None:
-    """A page is made in memory. An export is sent as the rows come, and may have any size."""
-    query = "-- database: books\n-- query: x\nSELECT zeroblob(3000000) AS z FROM books AS a, books AS b"
-    (pages.root / "large.sql.html").write_text(query)
-    web.get(pages.url + "books.sql.html")
-    before = peak_memory([pages.pid])
-    assert web.get(pages.url + "large.sql.html").status_code == 500
-    assert "x: database books: TOO MANY ROWS: the rows have more than 16 MB" in pages.log()
-    assert peak_memory([pages.pid]) - before < 60e6
-
-
 def test_a_users_template_does_not_hold_the_event_loop(start: Start, tmp_path: Path) -> None:
     """Others are answered while it takes all of its time."""
     with account() as alice:
