@@ -244,6 +244,23 @@ def test_no_server_sends_its_own_settings(tmp_path: Path, monkeypatch: pytest.Mo
         assert ask(text, tmp_path, *targets) == [403, 403, 200]
 
 
+def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written $$, also in front of a variable, and in the name of a directory and of a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a$b").mkdir()
+    for name in ("one.txt", "b$c.txt"):
+        (tmp_path / "a$b" / name).write_text("a file")
+    locations = (
+        ('prefix = "/all"', "a$$b"), ('pattern = "^/some/(.*)$"', "a$$b/$1"), ('path = "/one"', "a$$b/b$$c.txt"),
+        ('pattern = "^/c/(.*)$"', "a$$b/b$$$1"),
+    )  # fmt: skip
+    text = "[[site]]\n" + "".join(
+        f'[[site.location]]\n{match}\nalias = "{alias}"\n' for match, alias in locations
+    )
+    targets = ("/all/one.txt", "/all/b$c.txt", "/some/one.txt", "/one", "/c/c.txt", "/c/d.txt")
+    assert ask(text, tmp_path, *targets) == [200] * 5 + [404]
+
+
 def test_an_explanation_looks_into_what_wraps_a_feature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
