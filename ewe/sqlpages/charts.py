@@ -27,6 +27,7 @@ MAX_TICK_LABEL_WIDTH = 90  # the width of a row's label below a plot
 # Sizes of numbers that the arithmetic of a chart can handle: smaller ones are drawn as 0, larger ones are left out
 SMALLEST, LARGEST = 1e-300, 1e300
 PLOT_HEIGHT = 180  # the height of a plot with lines
+LEAST_SPAN = 1e-6  # the part of a number that an axis for it alone spans
 Columns = Sequence[Sequence[Value]]
 
 
@@ -148,7 +149,9 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
         top = write_legend(picture, line_names, top)
     y_axis = axis_of(ys, start=top + PLOT_HEIGHT, end=top)  # y grows downwards in a picture
     low, high = min(positions), max(positions)
-    x_axis = Scale(low, high if high > low else low + 1, start=plot_left + 4, end=WIDTH - 12)
+    if high == low:
+        high = low + max(1.0, abs(low) * LEAST_SPAN)  # a large number plus 1 may be the same number
+    x_axis = Scale(low, high, start=plot_left + 4, end=WIDTH - 12)
     for tick in y_axis.ticks(Y_TICK_DISTANCE):
         picture.line(plot_left, y_axis(tick), WIDTH - 8, y_axis(tick), "grid" if tick else "axis")
         picture.write(
