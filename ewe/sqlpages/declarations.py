@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from urllib.parse import quote
@@ -36,6 +36,7 @@ MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
 MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
+MAX_COMPARED_NAMES, MAX_COMPARED_CHARS = 200, 40  # names, and their characters, for "did you mean"
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
 # again and again: "(.*?)[ \t]*\Z" does so at each space, and a token without an end, such as "/*", at each
 # beginning.
@@ -131,6 +132,7 @@ class DeclarationParser:
         self.declarations = Declarations()
         self.statement: Statement | None = None  # the statement whose SQL is being read
         self.sql: list[str] = []  # its lines so far
+        self.has_sql = False  # one of these lines is not blank
 
     def read(self) -> Declarations:
         """Return the declarations. Raises PageError."""
@@ -160,6 +162,7 @@ class DeclarationParser:
         """Add a line of SQL. Raises PageError if no statement has begun."""
         if self.statement is not None:
             self.sql.append(line)
+            self.has_sql = self.has_sql or line.strip() != ""
         elif line.strip() and not line.lstrip().startswith("--"):
             hint = "; HTML stands below a line ---" if line.lstrip().startswith(("<", "{")) else ""
             raise PageError(self.line, f"SQL needs a name: write `-- query: NAME` above it{hint}")
@@ -178,10 +181,10 @@ class DeclarationParser:
             near = get_close_matches(word, all_words, 1)
             hint = f", did you mean {near[0]}?" if near else f": use {', '.join(dict.fromkeys(all_words))}"
             raise PageError(self.line, f"unknown declaration {word!r}{hint}")
-        has_sql = "".join(self.sql).strip() != ""  # declarations of a statement stand above its SQL
-        if isinstance(statement, Query) and word in QUERY_DECLARATIONS and not has_sql:
+        # Declarations of a statement stand above its SQL
+        if isinstance(statement, Query) and word in QUERY_DECLARATIONS and not self.has_sql:
             getattr(self, f"query_{word}")(statement, rest)
-        elif isinstance(statement, PostStatement) and word in POST_DECLARATIONS and not has_sql:
+        elif isinstance(statement, PostStatement) and word in POST_DECLARATIONS and not self.has_sql:
             getattr(self, f"post_{word}")(statement, rest)
         else:
             owner = "query" if word in QUERY_DECLARATIONS else "post"
@@ -231,8 +234,8 @@ class DeclarationParser:
 
     def query_rows(self, query: Query, rest: str) -> None:
         """Set the number of rows of a page: `-- rows: 20`. Raises PageError."""
-        # [:9]: int() of many digits would take long
-        if not rest.isdecimal() or not 1 <= int(rest[:9]) <= MAX_ROWS:
+        # len(): MAX_ROWS is shorter, and int() refuses thousands of digits
+        if not rest.isdecimal() or len(rest) > 9 or not 1 <= int(rest) <= MAX_ROWS:
             raise PageError(self.line, f"rows is a number from 1 to {MAX_ROWS}")
         query.rows = int(rest)
 
@@ -306,7 +309,7 @@ class DeclarationParser:
     def begin_statement(self, statement: Query | PostStatement) -> None:
         """Add a statement to the declarations; the lines that follow are its SQL."""
         self.statement = statement
-        self.sql = []
+        self.sql, self.has_sql = [], False
         if isinstance(statement, Query):
             self.declarations.queries[statement.name] = statement
         else:
@@ -320,11 +323,10 @@ class DeclarationParser:
         statement, self.statement = self.statement, None
         if statement is None:
             return
-        lines, line_of_name = list(self.sql), statement.line
-        while lines and not lines[0].strip():
-            del lines[0]
-            statement.line += 1
-        statement.sql, names = self.checked_sql("\n".join(lines).rstrip(), statement.line)
+        line_of_name = statement.line
+        blank = next((number for number, line in enumerate(self.sql) if line.strip()), len(self.sql))
+        statement.line += blank
+        statement.sql, names = self.checked_sql("\n".join(self.sql[blank:]).rstrip(), statement.line)
         if not statement.sql:
             raise PageError(line_of_name, f"{statement.name} has no SQL")
         needed_parameter = statement.needed_parameter if isinstance(statement, Query) else ""
@@ -332,7 +334,7 @@ class DeclarationParser:
         parameters = self.declarations.parameters
         if undeclared := next((name for name in used_names if name not in parameters), ""):
             same = [name for name in parameters if name.lower() == undeclared.lower()]
-            near = same or get_close_matches(undeclared, parameters, 1)
+            near = same or near_names(undeclared, parameters)
             hint = f", did you mean :{near[0]}?" if near else f": write `-- parameter: {undeclared}` above"
             raise PageError(
                 statement.line, f"{statement.name} uses :{undeclared}, which is not declared{hint}"
@@ -368,6 +370,15 @@ class DeclarationParser:
             line_of_rest = line + sql.count("\n", 0, sql.rindex(rest))
             raise PageError(line_of_rest, "only one statement stands below each name")
         return (sql[:end] if has_sql or rest else ""), names
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the most similar of the names, if one is similar.
+
+    The time of a comparison grows with the square of the length, so long names and many names are not compared.
+    """
+    compared = [each for each in names if len(each) <= MAX_COMPARED_CHARS][:MAX_COMPARED_NAMES]
+    return get_close_matches(name, compared, 1) if len(name) <= MAX_COMPARED_CHARS else []
 
 
 def with_typed_null_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
