@@ -47,6 +47,7 @@ import jinja2.debug
 from jinja2 import nodes
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
+from jinja2.filters import do_round
 from jinja2.runtime import BlockReference, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, htmlsafe_json_dumps
@@ -67,6 +68,7 @@ MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a
 MAX_UNCOUNTED_CHARS = 4096  # characters of a text that is too short to count
 MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # bits of a number
+MAX_DIGITS = 400  # digits to which a number is rounded; a float has no more
 INCLUDABLE_FILE = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
 REMOVED_FILTERS = (
@@ -197,6 +199,7 @@ class Environment(ImmutableSandboxedEnvironment):
             "ewe_concat": concatenate,
             "join": join,
             "replace": replace_in_text,
+            "round": with_limits(rounded),
             "sum": sum_of_numbers,
             "tojson": with_limits(lambda value: htmlsafe_json_dumps(value)),
             "ewe_check_size": check_size,
@@ -444,6 +447,13 @@ def replace_in_text(value: Any, old: str, new: str) -> str:
         raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     result: str = check_size(text.replace(old, new))
     return result
+
+
+def rounded(value: Any, precision: Any = 0, method: Any = "common") -> Any:
+    """Round a number: jinja2's filter with a limit. For 100 million digits, Python would compute a power of ten."""
+    if isinstance(precision, int) and abs(precision) > MAX_DIGITS:
+        raise SecurityError(f"round() to more than {MAX_DIGITS} digits")
+    return do_round(value, precision, method)
 
 
 def sum_of_numbers(values: Iterable[Any], start: float = 0) -> Any:

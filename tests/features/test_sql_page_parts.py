@@ -584,6 +584,16 @@ def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.
             begin + "{% for i in range(99999) %}" + "y" * 20000 + "{% endfor %}" + end
             for begin, end in (
                 ("{% set x %}", "{% endset %}"),
+@pytest.mark.parametrize(
+    "use", ["5|round(-99999999)", "0.5|round(99999999, 'ceil')", "[5]|map('round', -99999999)|list"]
+)
+def test_a_number_is_rounded_to_some_digits(use: str) -> None:
+    """For 100 million digits, Python computes for minutes, and no other client is answered meanwhile."""
+    with pytest.raises(PageError, match=r"round\(\) to more than 400 digits"):
+        render(f"{{{{ {use} }}}}")
+    assert render("{{ 42.55|round(1, 'floor') }} {{ 42.55|round }} {{ 1234|round(-2) }}") == "42.5 43.0 1200"
+
+
                 ("{% filter upper %}", "{% endfilter %}"),
                 ("{% macro m() %}", "{% endmacro %}{{ m() }}"),
                 ("{% block b %}", "{% endblock %}{{ self.b() }}"),
