@@ -153,7 +153,7 @@ class QueryResult:
     def table(
         self,
         links: Mapping[str, str] | None = None,
-        hide: Sequence[str] = (),
+        hide: Sequence[object] = (),
         labels: Mapping[str, str] | None = None,
         empty: str = "Nothing was found.",
     ) -> Markup:
@@ -166,7 +166,11 @@ class QueryResult:
             return Markup("")
         if not self._rows:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
-        shown = [(index, name) for index, name in enumerate(self.columns) if name not in hide]
+        # A set: with two lists, the time would be the product of their lengths
+        hidden = hide if isinstance(hide, str) else {name for name in hide if isinstance(name, str)}
+        shown = [(index, name) for index, name in enumerate(self.columns) if name not in hidden]
+        if len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
+            raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
         heads = "".join(self._head(index, name, (labels or {}).get(name, name)) for index, name in shown)
         patterns = [(links or {}).get(name) for _, name in shown]  # the URL of each column; None: no link
         if any(patterns) or len(shown) < len(self.columns):
@@ -206,11 +210,12 @@ class QueryResult:
         shown: (index, name) of each column that is not left out. patterns: the URL of each of them; None: no link.
         """
         cells = []
+        values = dict(zip(self.columns, row, strict=True))
         for (index, _), pattern in zip(shown, patterns, strict=True):
             if pattern is None or row[index] is None:
                 cells.append(html_cell(row[index]))
             else:
-                url = fill_placeholders(pattern, dict(zip(self.columns, row, strict=True)))
+                url = fill_placeholders(pattern, values)
                 number = ' class="number"' if isinstance(row[index], NUMBERS) else ""
                 cells.append(f'<td{number}><a href="{escape(url)}">{escape(text_of(row[index]))}</a>')
         return f"<tr>{''.join(cells)}\n"

@@ -315,6 +315,8 @@ def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
         ):
             assert "<script" not in drawn
             ElementTree.fromstring(drawn)
+    for number in (1.7e18, -9e299, 2026, 0):  # an axis for one number
+        ElementTree.fromstring(lines("n", "", ["x", "y"], [[number, number], [1, 2]]))
     several = lines("n", "", ["x", "y", "z"], [[2000, 2001, 2002], [1, 2, 3], [3, None, 1]])
     assert several.count('class="line ') == 2
     assert bars("n", "", ["x", "y"], [["a"], ["b"]]) == "" and lines("n", "", ["x", "y"], [[], []]) == ""
@@ -326,8 +328,6 @@ def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
     "text",
     [
         "{{ x.table(links={'a': '{a}' * 100}) }}",
-    for number in (1.7e18, -9e299, 2026, 0):  # an axis for one number
-        ElementTree.fromstring(lines("n", "", ["x", "y"], [[number, number], [1, 2]]))
         "{{ x.table(links={'a': '{b}' * 300000}) }}",
         "{{ x.lines('b', *'b' * 50000) }}",
     ],
@@ -354,6 +354,26 @@ def test_a_table_of_links_is_no_longer_than_a_page(monkeypatch: pytest.MonkeyPat
     found = result(["a", "b"], [["t" * 8000, 1]] * 10)
     with pytest.raises(ValueError, match="a table longer than"):
         found.table(links={"a": "{a}"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ x.table(hide=many) }}", "{{ x.table(links=links) }}"],
+)
+def test_the_time_of_a_table_grows_with_its_size(text: str) -> None:
+    """With the product of two sizes, a call would take many seconds, in which no other client is answered."""
+    columns = [f"c{number}" for number in range(2000)]
+    found = result(columns, [[1] * 2000] * 19)
+    began = time.process_time()
+    render(text, x=found, many=list(range(500_000)), links=dict.fromkeys(columns, "{c0}"))
+    assert time.process_time() - began < 2
+
+
+def test_a_table_without_links_is_no_longer_than_a_page() -> None:
+    found = result(["a"] * 2000, [[1] * 2000] * 20)
+    found._rows *= 250
+    with pytest.raises(ValueError, match="a table longer than"):
+        found.table()
 
 
 def load(name: str) -> tuple[str, Any]:
@@ -564,6 +584,16 @@ def test_no_call_takes_the_product_of_two_sizes(text: str) -> None:
         render(text)
 
 
+@pytest.mark.parametrize(
+    "use", ["5|round(-99999999)", "0.5|round(99999999, 'ceil')", "[5]|map('round', -99999999)|list"]
+)
+def test_a_number_is_rounded_to_some_digits(use: str) -> None:
+    """For 100 million digits, Python computes for minutes, and no other client is answered meanwhile."""
+    with pytest.raises(PageError, match=r"round\(\) to more than 400 digits"):
+        render(f"{{{{ {use} }}}}")
+    assert render("{{ 42.55|round(1, 'floor') }} {{ 42.55|round }} {{ 1234|round(-2) }}") == "42.5 43.0 1200"
+
+
 @pytest.mark.parametrize("use", ["-1 in b", "a == b", "a < b", "a is eq b", "-1 is in b", "b[1:]", "b[::-1]"])
 def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MAX_COUNTED", 1 << 40)
@@ -584,16 +614,6 @@ def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.
             begin + "{% for i in range(99999) %}" + "y" * 20000 + "{% endfor %}" + end
             for begin, end in (
                 ("{% set x %}", "{% endset %}"),
-@pytest.mark.parametrize(
-    "use", ["5|round(-99999999)", "0.5|round(99999999, 'ceil')", "[5]|map('round', -99999999)|list"]
-)
-def test_a_number_is_rounded_to_some_digits(use: str) -> None:
-    """For 100 million digits, Python computes for minutes, and no other client is answered meanwhile."""
-    with pytest.raises(PageError, match=r"round\(\) to more than 400 digits"):
-        render(f"{{{{ {use} }}}}")
-    assert render("{{ 42.55|round(1, 'floor') }} {{ 42.55|round }} {{ 1234|round(-2) }}") == "42.5 43.0 1200"
-
-
                 ("{% filter upper %}", "{% endfilter %}"),
                 ("{% macro m() %}", "{% endmacro %}{{ m() }}"),
                 ("{% block b %}", "{% endblock %}{{ self.b() }}"),
