@@ -68,6 +68,7 @@ MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a
 MAX_UNCOUNTED_CHARS = 4096  # characters of a text that is too short to count
 MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # bits of a number
+MAX_SORTED_ITEMS = 1 << 18  # items of a list that one call sorts
 MAX_DIGITS = 400  # digits to which a number is rounded; a float has no more
 INCLUDABLE_FILE = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that can make a long text or list from a short one, and filters whose arguments need a check, too
@@ -85,8 +86,9 @@ SAFE_TEXT_METHODS = frozenset({
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 CONTAINERS = list, tuple, dict, set, frozenset
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
-# Filters that process all items in one call
-ALL_ITEMS_FILTERS = frozenset({"sort", "groupby", "unique", "min", "max"})
+# Filters that process all items in one call, and filters that may yield none of many items
+ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
+SELECTING_FILTERS = frozenset({"select", "reject", "selectattr", "rejectattr"})
 # Returns the text of a file that a template extends or includes, and a test whether it is unchanged
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
@@ -300,6 +302,8 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     if name in ("default", "d"):
         return value
     check_search_texts(arguments)
+    if name in SELECTING_FILTERS:
+        return check_each_round(value) if value else value
     if name not in ALL_ITEMS_FILTERS:
         return value
     # The items must be counted before they are sorted
@@ -316,7 +320,12 @@ def check_search_texts(arguments: Iterable[Any]) -> None:
 
 
 def check_sort_keys(count: int, arguments: Iterable[Any]) -> None:
-    """Raise SecurityError for too many keys: an item has one for each part of "a.b,c.d". count: of the items."""
+    """Raise SecurityError for too many items, or keys: an item has a key for each part of "a.b,c.d".
+
+    count: of the items.
+    """
+    if count > MAX_SORTED_ITEMS:
+        raise SecurityError(f"more than {MAX_SORTED_ITEMS} items to sort")
     texts = [argument for argument in arguments if isinstance(argument, str)]
     part_count = sum(text.count(".") + text.count(",") for text in texts)
     if count * part_count > MAX_RESULT_CHARS:
@@ -433,7 +442,7 @@ def concatenate(parts: list[Any]) -> str:
 
 def join(values: Iterable[Any], separator: str = "") -> str:
     """Return the values as one text, with `separator` between them: jinja2's filter with a limit."""
-    parts = [part for value in values for part in (separator, value)]
+    parts = [part for value in check_each_round(values) for part in (separator, value)]
     return concatenate(parts[1:])  # without the separator before the first value
 
 
@@ -458,6 +467,7 @@ def rounded(value: Any, precision: Any = 0, method: Any = "common") -> Any:
 
 def sum_of_numbers(values: Iterable[Any], start: float = 0) -> Any:
     """Return `start` plus the sum of the numbers; skip NULL."""
+    values = check_each_round(values)
     numbers = (value if isinstance(value, int) else float(value) for value in values if value is not None)
     return sum(numbers, start)
 

@@ -584,6 +584,31 @@ def test_no_call_takes_the_product_of_two_sizes(text: str) -> None:
         render(text)
 
 
+FILTERS_OF_MANY_ITEMS = (
+    "select('string')|list", "reject('number')|list", "selectattr('real', 'string')|list",
+    "rejectattr('real', 'number')|list", "join", "sum",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("use", FILTERS_OF_MANY_ITEMS)
+def test_a_filter_of_many_items_looks_at_the_clock(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it yields none of them: four million items take half a minute."""
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * templates.RENDER_TIMEOUT_S / 100)
+    monkeypatch.setattr(templates, "time", clock)
+    with pytest.raises(PageError, match="longer than 2 s"):
+        render(f"{{{{ numbers|{use} }}}}", numbers=[0] * 200)
+    monkeypatch.undo()
+    assert render("{{ none|select('string')|list }}{{ [1, 'a']|select('string')|join }}") == "[]a"
+
+
+@pytest.mark.parametrize("use", ["sort", "min", "unique|list", "groupby(0)"])
+def test_a_list_of_many_items_is_not_sorted(use: str) -> None:
+    """One call sorts, so no check of the clock can end it."""
+    with pytest.raises(PageError, match="more than 262144 items to sort"):
+        render(f"{{{{ numbers|{use} }}}}", numbers=[0] * 300_000)
+
+
 @pytest.mark.parametrize(
     "use", ["5|round(-99999999)", "0.5|round(99999999, 'ceil')", "[5]|map('round', -99999999)|list"]
 )
