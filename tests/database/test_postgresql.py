@@ -396,11 +396,12 @@ def test_nul_is_refused_and_the_connection_stays(
 
 BROWSED = """
 CREATE SCHEMA browsed; SET search_path = browsed;
+CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.makers (name text PRIMARY KEY);
 CREATE TABLE makers (name text PRIMARY KEY, founded date);
 CREATE TABLE goods (id serial PRIMARY KEY, name varchar(40) NOT NULL, price numeric(8, 2),
     maker text REFERENCES makers, at timestamptz, tags jsonb, cents int GENERATED ALWAYS AS (price * 100) STORED);
 CREATE TABLE stock (good int REFERENCES goods, place text, PRIMARY KEY (good, place));
-CREATE TABLE "a;""b" ("c'd" text);
+CREATE TABLE "a;""b" ("c'd" text, n int, maker text REFERENCES elsewhere.makers);
 CREATE VIEW cheap AS SELECT name, price FROM goods WHERE price < 5;
 INSERT INTO makers VALUES ('Bess', '1820-05-01'), ('Ivy', NULL);
 INSERT INTO goods (name, price, maker, at, tags) VALUES ('wool', 2.5, 'Bess', '2026-01-01 UTC', '{"a": 1}'),
@@ -436,6 +437,7 @@ def test_the_browser_reads_the_schema(browsed: DatabaseConnection) -> None:
     ]
     assert schema.tables["stock"].key == ("good", "place") and schema.tables["cheap"].is_view
     assert [each.table for each in schema.referring["goods"]] == ["stock"]
+    assert schema.tables['a;"b'].foreign == ()  # the table of the same name in this schema is another one
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -87,7 +87,8 @@ FROM pg_constraint AS k JOIN pg_class AS r ON r.oid = k.conrelid JOIN pg_class A
 CROSS JOIN LATERAL unnest(k.conkey, k.confkey) WITH ORDINALITY AS p(here, there, place)
 JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum = p.here
 JOIN pg_attribute AS b ON b.attrelid = o.oid AND b.attnum = p.there
-WHERE k.contype = 'f' AND r.relnamespace = current_schema()::regnamespace ORDER BY 1, 2, p.place""",
+WHERE k.contype = 'f' AND r.relnamespace = current_schema()::regnamespace AND o.relnamespace = r.relnamespace
+ORDER BY 1, 2, p.place""",
     like="ILIKE",
     as_text="CAST({} AS text)",
     nulls_first=False,
