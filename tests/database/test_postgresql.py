@@ -492,6 +492,7 @@ def test_the_browsers_other_statements_run(browsed: DatabaseConnection) -> None:
             browsed, statements.rows_of(schema, goods, View((Filter("name", op, "%s :a ? %(b)s"),), "100%"))
         )
     assert rows_of(browsed, statements.facet_of(schema, goods, View(), "maker"))[1][0] == ["Ivy", 2]
+    assert rows_of(browsed, statements.facet_of(schema, schema.tables['a;"b'], View(), "n"))[1] == []
     assert rows_of(browsed, statements.row_of(schema, goods, [3]))[1][0][1] == "w_ol"
     labels = statements.statement_of_labels(schema, schema.tables["stock"].foreign[0], [1, 3])
     assert labels is not None and sorted(rows_of(browsed, labels)[1], key=str) == [[1, "wool"], [3, "w_ol"]]

@@ -77,8 +77,9 @@ def facet_of(schema: Schema, table: Table, view: View, column: str) -> BoundStat
     parameters: dict[str, Value] = {}
     conditions = conditions_of(schema, table, view, parameters)
     name = quote(column)
-    lines = [f"SELECT {name}, COUNT(*) AS n", f"FROM {quote(table.name)}", *where(conditions)]
-    lines += [f"GROUP BY {name}", f"ORDER BY n DESC, {name}", f"LIMIT {FACET_VALUES + 1}"]
+    # By position: a column may have any name, also that of the count
+    lines = [f"SELECT {name}, COUNT(*)", f"FROM {quote(table.name)}", *where(conditions)]
+    lines += [f"GROUP BY {name}", "ORDER BY 2 DESC, 1", f"LIMIT {FACET_VALUES + 1}"]
     return BoundStatement("\n".join(lines), parameters)
 
 
