@@ -66,7 +66,7 @@ def convert(library: Any, text: str, path: str, name: str) -> Converted | None:
     markdown.treeprocessors.register(LinksAndTables(path.count("/") - 1), "ewe", 1)
     try:
         body = bounded(lambda: markdown.convert(text), PAGE_CPU_S)
-    except (TooSlow, TooLarge, RecursionError):
+    except (TooSlow, PageTooLarge, RecursionError):
         logger.errors.warning(
             f"{name!r} is sent as it is: its page takes more than {PAGE_CPU_S:g} s, has more than"
             f" {MAX_PAGE_CHARS >> 20} MB, or is nested too deeply (markdown)"
@@ -132,7 +132,7 @@ class LinksAndTables:
 
 
 def check_size(root: Element) -> None:
-    """Raise TooLarge for a tree that becomes a page of more than MAX_PAGE_CHARS.
+    """Raise PageTooLarge for a tree that becomes a page of more than MAX_PAGE_CHARS.
 
     A short text can make a large page: each `[TOC]` stands for all headings, and each use of a reference for its
     whole target. The elements of all `[TOC]` are the same objects. They take no memory here, but in the page.
@@ -141,13 +141,13 @@ def check_size(root: Element) -> None:
     for _ in root.iter():  # without a call: bounded() makes each call slow
         size += ELEMENT_CHARS
         if size > MAX_PAGE_CHARS:
-            raise TooLarge
+            raise PageTooLarge
     for element in root.iter():
         for text in (element.text, element.tail, *element.attrib.values()):
             if text:
                 size += len(text)
         if size > MAX_PAGE_CHARS:
-            raise TooLarge
+            raise PageTooLarge
 
 
 def leaves(target: str, depth: int) -> bool:
@@ -170,7 +170,7 @@ def decoded(target: str) -> str:
     return unescape(path.encode().decode("latin-1")) if "%" in path else path
 
 
-class TooLarge(Exception):
+class PageTooLarge(Exception):
     """A page has more characters than its limit."""
 
 
