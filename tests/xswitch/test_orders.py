@@ -165,6 +165,29 @@ def test_a_directory_that_vanishes_while_a_script_is_examined(
         rules.examine(str(tmp_path / "x.py"), Settings(roots=(str(tmp_path),), script_user="daemon"))
 
 
+def test_a_path_of_many_parts_holds_suexecme_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may lay forty links with two thousand directories each: all other users would wait for suexecme."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "last.py").write_text(PYTHON_HELLO)
+    links = [tmp_path / f"{number}.py" for number in range(rules.MAX_LINKS)]
+    for link, target in zip(links, [*links[1:], tmp_path / "last.py"], strict=True):
+        link.symlink_to("d/../" * 200 + target.name)
+    looks: list[str] = []
+    lstat = os.lstat
+
+    def look(path: str) -> os.stat_result:
+        looks.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", look)
+    with pytest.raises(Refusal, match="no script: File name too long") as refused:
+        rules.examine(str(links[0]), Settings(roots=(str(tmp_path),), script_user="daemon"))
+    assert refused.value.status == 404 and len(looks) <= rules.MAX_PARTS
+    assert rules.resolve_links(str(links[-1]))[0] == os.path.realpath(tmp_path / "last.py")
+
+
 def test_a_suexecme_that_hangs_is_replaced() -> None:
     """As on a file system whose server is down: its requests get 503, and the next ones are answered."""
     with xswitch("queue-timeout = '1s'") as running:

@@ -30,6 +30,8 @@ from ewe.xswitch.settings import Settings
 MAX_FIRST_LINE_BYTES = 200  # bytes of a script's first line that are read to find its interpreter
 MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhile
 MAX_LINKS = 40  # symbolic links on the way to a script: the kernel's own limit (path_resolution(7))
+# Parts of a path and of the links on it. Forty links with 2,000 directories each would take suexecme ten seconds.
+MAX_PARTS = 1000
 WRITABLE_BY_OTHERS = 0o022  # the bits of a mode that let the group or other users write
 
 
@@ -105,9 +107,13 @@ def resolve_links(path: str) -> tuple[str, dict[str, int]]:
     """Return a path without links, and the links on the way: {link: uid of its owner}. Raises OSError."""
     links: dict[str, int] = {}
     followed_count = 0
+    part_count = 0
     real = "/"
     remaining_parts = path.split("/")[::-1]  # the next part comes last
     while remaining_parts:
+        part_count += 1
+        if part_count > MAX_PARTS:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         name = remaining_parts.pop()
         if name in ("", ".", ".."):
             real = os.path.dirname(real) if name == ".." else real
