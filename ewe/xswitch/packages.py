@@ -52,6 +52,8 @@ MAX_PACKAGES = 100  # in one directory
 MAX_FILES = 10_000  # in one package
 MAX_PACKED_BYTES = MAX_UNPACKED_BYTES = 256 << 20
 MAX_SETTINGS_BYTES = 16_384
+# In the settings. The time of the TOML parser grows with the square of the dots in keys, and suexecme parses them.
+MAX_DOTS = 400
 MAX_VARIABLES = 100
 CHUNK_BYTES = 1 << 20
 KEEP_S = 600.0  # seconds in which a replaced version stays for the requests that run in it
@@ -84,6 +86,8 @@ def parse_settings(data: bytes) -> PackageSettings:
     """Return the settings that the text of a package.toml has. Raises BadPackage."""
     if len(data) > MAX_SETTINGS_BYTES:
         raise BadPackage(f"{SETTINGS} is longer than {MAX_SETTINGS_BYTES} bytes")
+    if data.count(b".") > MAX_DOTS:
+        raise BadPackage(f"{SETTINGS} has more than {MAX_DOTS} dots")
     try:
         table = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as reason:

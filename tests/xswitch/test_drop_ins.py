@@ -101,6 +101,7 @@ BAD = {
     "length": (package_of({"package.toml": "environment.CONTENT_LENGTH = '9'"}), "is no name of a variable"),
     "deep TOML": (package_of({"package.toml": "entry = " + "[" * 9000}), "package.toml: "),
     "long TOML": (package_of({"package.toml": "#" * 20_000}), "longer than 16384 bytes"),
+    "dots in TOML": (package_of({"package.toml": "a" + ".a" * 8000 + " = 1"}), "has more than 400 dots"),
 }
 
 
@@ -181,6 +182,17 @@ def test_settings() -> None:
     assert parse_settings(b"") == packages.PackageSettings()
     text = b"language = 'python'\nversion = '2'\nentry = ['a']\n[environment]\nA = 'b'\n"
     assert parse_settings(text) == ("python", "2", "", ("a",), {"A": "b"})
+
+
+def test_no_settings_hold_suexecme_for_long() -> None:
+    """suexecme parses the settings at a request, and all users wait meanwhile."""
+    header = "[" + ".".join("a" * 200) + "]\n"
+    lines = "".join(f"b{number}.c = 1\n" for number in range(200))
+    for text in (header + lines, "a" + ".a" * packages.MAX_DOTS + " = 1\n", "[a]\n" + "b.c = 1\n" * 2000):
+        began = time.process_time()
+        with pytest.raises(BadPackage):
+            parse_settings(text.encode())
+        assert time.process_time() - began < 0.5
 
 
 # A running X-Switch
