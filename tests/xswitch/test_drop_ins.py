@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.accounts import User, two_users
 from support.server import ROOT, wait_until
-from support.xswitch_client import XSwitch, xswitch
+from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
 from ewe.xswitch import packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
@@ -316,6 +316,31 @@ def test_nothing_of_another_user_is_installed(running: XSwitch, two: tuple[User,
     )
     directory.chmod(0o755)
     shutil.rmtree(directory)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_variables_and_a_path_that_no_message_can_carry_are_refused(
+    running: XSwitch, two: tuple[User, User]
+) -> None:
+    """A byte that is not UTF-8 takes six bytes in a message. suexecme goes on, and so do all engines."""
+    alice, bob = two
+    version = alice.public / "cgi-bin" / ".packages" / "long" / "1"
+    directory = version.joinpath(*[os.fsdecode(b"\xff" * 250)] * 14)
+    directory.mkdir(parents=True)
+    directory.joinpath("x.py").write_text(PYTHON_HELLO)
+    version.joinpath("package.toml").write_text(f"environment.LONG = '{'é' * 8000}'\n")
+    link = alice.public / "cgi-bin" / "long.py"
+    link.symlink_to(directory / "x.py")
+    subprocess.run(["chown", "-hR", f"{alice.uid}:{alice.gid}", alice.public], check=True)
+    hello = bob.write("hello.py", PYTHON_HELLO)
+    assert running.ask(hello).text == "hello\n", running.log()
+    before = running.members(), running.engines()[0]["pid"]
+    assert running.ask(link).status == 500
+    running.wait_for_log(": its path and the variables of its package are too long")
+    version.joinpath("package.toml").write_text("environment.SHORT = 'é'\n")
+    wait_until(lambda: running.ask(link).text == "hello\n", 20, running.log)
+    assert before[1] in {engine["pid"] for engine in running.engines()} and running.members() == before[0]
 
 
 @pytest.mark.needs("root")

@@ -203,11 +203,18 @@ class Suexecme:
                 os.close(descriptor)
 
     def send_to_main(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message to the main process, if it still runs."""
+        """Send a message to the main process, if it still runs.
+
+        A user chooses the path and the variables of a script. An answer that is too long for a message becomes a
+        refusal.
+        """
         try:
             channel.send(self.main, message, descriptors)
         except OSError:
             pass
+        except ValueError as reason:
+            cause = f"suexecme cannot send {reason}: its path and the variables of its package are too long"
+            self.send_to_main({"id": message["id"], "refused": cause, "status": 500})
 
     def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
         """Send the main process a message about a user, with a descriptor of the user's log.
