@@ -127,6 +127,9 @@ def duplicate_above(descriptor: int, least: int) -> int:
 def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: str = "") -> None:
     """Set the limits, then become the user, and drop all privileges for good. Raises OSError.
 
+    This process still has the memory of root's process, with the key of `tls-key`. The user's other processes
+    cannot read it: the kernel gives /proc/PID to root until execve(2) has replaced the memory (PR_SET_DUMPABLE).
+
     cgroup: the file `cgroup.procs` of the cgroup to enter; "": none. namespace: the file of the mount namespace to
     enter; "": none.
     """
@@ -144,7 +147,6 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
     if os.getresuid() != (account.uid,) * 3 or (account.uid and 0 in os.getresuid()):
         raise PermissionError(None, f"could not become {account.name}")
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the user owns /proc/self again
     try:
         os.chdir(account.home)
     except OSError:

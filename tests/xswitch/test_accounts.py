@@ -23,7 +23,7 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
 
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged.rules import Refusal, examine
-from ewe.xswitch.process import Account
+from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.user_logs import MAX_LOG_BYTES, directory_fault, open_log
 
@@ -191,6 +191,51 @@ def test_alice_cannot_touch_other_processes(running: XSwitch, users: tuple[User,
         )
         assert try_out(running, alice, f"open('/proc/{pid}/mem', 'rb')") == "PermissionError"
     assert engine in {each["pid"] for each in running.engines()}
+
+
+def test_alice_cannot_read_roots_memory_in_a_process_that_is_about_to_be_hers(
+    users: tuple[User, User],
+) -> None:
+    """Until execve(2), it has the memory of suexecme, in which the key of `tls-key` lies."""
+    alice, _ = users
+    account = Account(alice.name, alice.uid, alice.gid, (alice.gid,), str(alice.home))
+    waits, goes_on = os.pipe()
+
+    def become_and_wait() -> None:
+        become(account, EngineLimits())
+        os.write(1, b"x")
+        os.read(0, 1)
+
+    says, said = os.pipe()
+    pid = start(["cat"], {"PATH": "/usr/bin:/bin"}, {0: waits, 1: said, 2: 2}, become_and_wait)
+    try:
+        assert os.read(says, 1) == b"x"
+        for name in ("mem", "maps", "environ", "fd/0"):
+            reads = ["head", "-c", "1", f"/proc/{pid}/{name}"]
+            seen = subprocess.run(
+                reads, user=alice.uid, group=alice.gid, extra_groups=[], capture_output=True
+            )
+            assert b"Permission denied" in seen.stderr, (name, seen)
+        os.write(goes_on, b"x")
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "cat\n", 20)
+        assert os.stat(f"/proc/{pid}").st_uid == alice.uid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for end in (waits, goes_on, says, said):
+            os.close(end)
+
+
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_an_engine_is_its_users_process(users: tuple[User, User], preload: str) -> None:
+    """As each process that the user starts: a debugger, /proc/self and /dev/fd work."""
+    alice, _ = users
+    with xswitch(f"preload = {preload}\n{SETTINGS}") as running:
+        for name, text in (
+            ("owner.py", f"import os\nprint('{HEAD}\\n', os.stat('/proc/self').st_uid)\n"),
+            ("owner.pl", f'print "{HEAD}\\n", (stat "/proc/self")[4];'),
+        ):
+            assert int(running.ask(alice.write(name, text)).text) == alice.uid, running.log()
 
 
 def test_alice_has_no_socket_but_her_own(running: XSwitch, users: tuple[User, User]) -> None:

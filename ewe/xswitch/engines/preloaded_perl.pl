@@ -101,7 +101,7 @@ sub begin {
     enter($order->{cgroup}) if $order->{cgroup};
     limit(%{ $order->{limits} }, core => 0);
     become($name, $uid, $gid, @$groups);
-    call('prctl', $DUMPABLE, 1, 0, 0, 0);    # the user owns /proc/self again
+    call('prctl', $DUMPABLE, 1, 0, 0, 0);    # the user owns /proc/self, as after execve(2)
     chdir $home or chdir '/';
     select undef, undef, undef, 0.0002 while getppid == $between;    # until suexecme adopts it, or has ended
     call('prctl', $SUBREAPER, 1, 0, 0, 0);

@@ -100,6 +100,7 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         process.prepare_process({0: data, 1: data, 2: errors, process.CONTROL_DESCRIPTOR: control})
         limits = process.EngineLimits(**order["limits"])
         process.become(account, limits, order.get("cgroup", ""), order.get("namespace", ""))
+        process.prctl(process.PR_SET_DUMPABLE, 1, 0, 0, 0)  # the user owns /proc/self, as after execve(2)
         while os.getppid() == middle_pid:  # until suexecme adopts this process, or has ended, too
             time.sleep(ADOPTION_CHECK_S)
         process.become_subreaper()
