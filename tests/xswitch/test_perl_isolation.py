@@ -288,6 +288,21 @@ def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path) -> None:
             assert int(ask(running, parent).output) != first
 
 
+def test_a_body_whose_process_cannot_be_forked_is_not_the_next_ones(tmp_path: Path) -> None:
+    """As at the user's limit of processes. No process has read the body, so its engine ends."""
+    (tmp_path / "Barren.pm").write_text(
+        "package Barren; BEGIN { *CORE::GLOBAL::fork = sub () "
+        f"{{ $0 =~ /zygote/ && -e '{tmp_path}/full' ? undef : CORE::fork() }} }} 1;"
+    )
+    file = tmp_path / "echo.pl"
+    file.write_text(f"{PERL_HEAD} print <STDIN>;")
+    with engine("fork", PERL5OPT="-MBarren", PERL5LIB=str(tmp_path)) as running:
+        assert running.ask(str(file), body=b"mine", seconds=60).output.endswith(b"mine")
+        (tmp_path / "full").touch()
+        answer = running.ask(str(file), body=b"left", seconds=60)
+        assert answer.output == b"" and answer.status is None and b"cannot fork" in answer.errors
+
+
 @isolations
 def test_a_signal_that_ends_a_script_ends_its_engine(tmp_path: Path, isolation: str) -> None:
     file = tmp_path / "killed.pl"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import resource
+import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +17,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, isolated
+from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, PatientDriver, isolated
 from support.proc import resident_kilobytes
 from support.server import ROOT
 
 from ewe.xswitch import check
 from ewe.xswitch.protocol import MAX_LINES_BYTES, MarkReader, ProtocolError, request_lines
+from ewe.xswitch.tools.check_scripts import SCRIPTS
 from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 pytestmark = pytest.mark.starts_processes
@@ -731,6 +735,44 @@ print({HEAD!r}, "said" if "_exit" in {end!r} else "", flush=True)
     answer = python.ask(hard)
     assert answer.status in (None, 0)  # 0: the process was not the engine's
     assert answer.output.split()[-1] == b"said"
+
+
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+@pytest.mark.parametrize("fault", ["no room", "no directory"])
+def test_a_body_that_no_script_gets_is_not_the_next_ones(
+    command: list[str], isolation: str, fault: str, tmp_path: Path
+) -> None:
+    """The engine ends, or has read the body to its end. No script gets a part of it as if that were all."""
+
+    def have_no_room() -> None:
+        if fault == "no room":  # as on a full /tmp; a failing write is no signal
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    suffix = Path(command[-1]).suffix
+    directory = tmp_path / "sub"
+    directory.mkdir()
+    for each in (directory / f"echo{suffix}", tmp_path / f"echo{suffix}"):
+        each.write_text(SCRIPTS[suffix]["echo"])
+    if fault == "no directory":
+        directory.rename(tmp_path / "other")
+    left = b"left" * 25_000
+    with PatientDriver(command, isolated(isolation), have_no_room) as engine:
+        # Sent as by X-Switch, which writes all of the body while its engine runs
+        engine.data.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(left))
+        engine.data.sendall(left)
+        try:
+            answer = engine.ask(
+                str(directory / f"echo{suffix}"), environment={"CONTENT_LENGTH": str(len(left))}
+            )
+            assert not answer.output
+            if answer.status is None:
+                return
+            answer = engine.ask(str(tmp_path / f"echo{suffix}"), body=b"mine")
+        except ConnectionError:
+            return  # the engine has ended
+        assert answer.output.endswith(b"\nmine"), answer
 
 
 def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ delete @INC{ grep { m{/perl_(?:child|protocol)\.pl\z} } keys %INC };
 
 my $LINK = 64;    # least descriptor to the engine: a script's own begin where `perl script` has them
 my $LAST_OF_PROGRAM = 31;
+my $KILLED = 9;    # wait status of a process that SIGKILL has ended
 
 my ($link, $program, $number);  # to the engine; the file that perl reads, and its descriptor
 my $read;                       # bytes that perl has read before the script begins
@@ -35,7 +36,7 @@ sub serve {
         my $child = fork;
         return prepare(@texts) if defined $child && !$child;    # to perl, which continues to read
         if (defined $child) { waitpid $child, 0 }
-        else { syswrite STDERR, "cannot fork: $!\n"; $? = 255 << 8 }
+        else { syswrite STDERR, "cannot fork: $!\n"; $? = $KILLED }    # nobody has read the body: the engine must end
         XSwitch::Protocol::tell($link, 'ended', $?);
     }
     kill KILL => $$;    # no END block of a module may run
@@ -79,7 +80,10 @@ sub prepare {
     umask 022;
     chdir($script =~ s{[^/]*\z}{}r);
     XSwitch::Protocol::set_blocking($_) for *STDOUT, *STDERR;
-    take_input($ENV{CONTENT_LENGTH} || 0);
+    if (!eval { take_input($ENV{CONTENT_LENGTH} || 0); 1 }) {
+        print STDERR "$script: $@";
+        kill KILL => $$;    # ends the engine, too: the next script would read the rest of the body as its own
+    }
     if ($report) { $reports = $$ }
     else { close $link }
     $path = $expected if $loaded;

@@ -17,7 +17,8 @@ sub words {
 }
 
 # Return a handle on the request's body, `length` bytes from the handle `data`, with an end of file; nothing if the
-# sender has closed its end.
+# sender has closed its end. Dies if there is no room for the body: its rest is then still in `data`, and the engine
+# must end.
 sub body {
     my ($data, $length) = @_;
     my ($source, $sink, $piece);
@@ -26,8 +27,10 @@ sub body {
     while ($length) {
         my $count = sysread $data, $piece, $length < $PIPE ? $length : $PIPE;
         return unless $count;
-        syswrite $sink, $piece;
         $length -= $count;
+        for (my $sent = 0; $sent < $count;) {
+            $sent += syswrite($sink, $piece, $count - $sent, $sent) // die "no room for the body of the request: $!\n";
+        }
     }
     sysseek $source, 0, 0 if $source == $sink;
     return $source;

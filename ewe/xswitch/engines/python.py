@@ -122,7 +122,13 @@ def answer(lines, profile=None, store=None):
     lines: of the request. profile: the ImportProfile for which this run must write a report, or
     None. store: the ModuleStore of a zygote, or None.
     """
-    script, *arguments = prepare_for(lines)
+    try:
+        script, *arguments = prepare_for(lines)
+    except Exception:
+        # No room for the body, or no way into the directory. The body may still be in the data socket, and the next
+        # script would read it as its own. This signal ends the engine, too.
+        sys.excepthook(*sys.exc_info())
+        protocol.end_by_signal(fork.KILL)
     os.closerange(CONTROL_DESCRIPTOR, END_OF_DESCRIPTORS)
     if store:
         sys.meta_path.insert(0, store)

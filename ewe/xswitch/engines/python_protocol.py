@@ -73,6 +73,8 @@ def open_input(length):
 
     The data socket stays open after the body. The body is therefore copied to a pipe or a file, which has an end: a
     script and its children may read to the end. length: of the body, in bytes.
+
+    Raises OSError if there is no room for the body. Its rest is then still in the data socket: the engine must end.
     """
     if length <= PIPE_BYTES:
         source, sink = os.pipe()
@@ -82,7 +84,9 @@ def open_input(length):
         piece = os.read(DATA_DESCRIPTOR, min(length, PIPE_BYTES))
         if not piece:
             os._exit(0)  # the sender has closed its end
-        length -= os.write(sink, piece)
+        length -= len(piece)
+        while piece:
+            piece = piece[os.write(sink, piece) :]  # write(2) accepts a part if the disk is almost full
     if source == sink:
         os.lseek(source, 0, os.SEEK_SET)  # the script reads the file from its beginning
     else:
