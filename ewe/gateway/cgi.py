@@ -379,11 +379,12 @@ class GatewaySource(Source):
             head += data
             # A head that begins with a line end (LF, or 13: CR) is empty.
             match = HEAD_END.search(head) if head[0] > 13 else FIRST_END.match(head) or HEAD_END.search(head)
+            # The limit also holds for a head that has come whole: it does not depend on how the pieces arrive.
+            if (len(head) if match is None else match.start()) > MAX_HEAD_BYTES:
+                raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
             if match is not None:
                 self.body_start = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""
-            if len(head) > MAX_HEAD_BYTES:
-                raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
 
     def take_body_start(self) -> bytes:
         """Return the bytes that were read with the head; b"" on a second call."""

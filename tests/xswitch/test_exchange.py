@@ -303,11 +303,28 @@ def test_the_head_is_held_back_until_it_is_whole() -> None:
         (b"", b"x-SWITCH: no-engine\n\n", False, b"\n"),
         (b"x-swi", b"tch: no-engine\n\n", False, b"\n"),
         (b"", b"x-switch: a", True, b""),
-        (b"", b"A" * (MAX_HEAD_BYTES + 1), False, b"A" * (MAX_HEAD_BYTES + 1)),
+        (b"", b"A" * MAX_HEAD_BYTES, False, None),
+        (b"", b"A" * (MAX_HEAD_BYTES + 1), True, b"A" * (MAX_HEAD_BYTES + 1)),
     ],
 )
 def test_heads(held: bytes, data: bytes, last: bool, expected: bytes | None) -> None:
     assert without_own_field(held, data, last) == expected
+
+
+@pytest.mark.parametrize("line", [b"A: b\n", b"X-Switch: a\n"])
+@pytest.mark.parametrize("piece_bytes", [1000, MAX_HEAD_BYTES, 10 * MAX_HEAD_BYTES])
+def test_a_field_of_x_switch_never_follows_a_long_head(line: bytes, piece_bytes: int) -> None:
+    """The head is 502 before a byte of it is sent, and the engine ends: its script still writes."""
+    bench = Bench()
+    exchange = bench.bring_to(State.RUNNING)
+    head = b"A: b\n" + line * (MAX_HEAD_BYTES // len(line) + 1)
+    for begin in range(0, len(head), piece_bytes):
+        if exchange.state is not State.DONE:
+            exchange.output_arrived(head[begin : begin + piece_bytes])
+    [(name, page, _)] = bench.client.calls
+    assert name == "end_response" and page.startswith(b"Status: 502")
+    assert [name for name, *_ in bench.engine.calls] == ["discard"]
+    assert "more than 65536 bytes" in bench.services.said[-1]
 
 
 @pytest.mark.parametrize(

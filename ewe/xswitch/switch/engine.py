@@ -265,10 +265,10 @@ class Engine:
         if exchange is not None:
             exchange.engine_failed(cause)
 
-    def discard(self) -> None:
-        """Close an engine whose exchange has had its response: it would read the rest of the body as a request."""
+    def discard(self, end_cause: str) -> None:
+        """Close an engine whose exchange has had its response, and whose script still runs. end_cause: why."""
         self.take_exchange()
-        self.end_cause = "killed: a body without its end would be read as the next request"
+        self.end_cause = end_cause
         self.close()
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ Possible failures, and the reaction:
   closed at once: the rest of the body will never come (let_engine_end).
 - The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH.
   Its engine is closed, because it would read surplus bytes as the next body (reject_body).
+- The head of the response has no end. The exchange ends with 502, and its engine is closed (reject_head).
 
 A protocol describes each neighbour: ResponseReceiver (a connection of a web server), ScriptRunner (an engine),
 ExchangeQueue (the scheduler) and Services (the rest of the main process). No method waits, and no code here uses a
@@ -51,7 +52,14 @@ from ewe.xswitch.switch.exchange_table import (
     IllegalEvent,
     State,
 )
-from ewe.xswitch.switch.response_head import NO_ENGINE, REFUSED, error_page, without_own_field
+from ewe.xswitch.switch.response_head import (
+    MAX_HEAD_BYTES,
+    NO_ENGINE,
+    REFUSED,
+    LongHead,
+    error_page,
+    without_own_field,
+)
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
@@ -102,8 +110,8 @@ class ScriptRunner(Protocol):
     def fail(self, cause: str) -> None:
         """Close the engine, and make the exchange fail with this cause."""
 
-    def discard(self) -> None:
-        """Close the engine. The exchange has its response already."""
+    def discard(self, end_cause: str) -> None:
+        """Close the engine. The exchange has its response already. end_cause: for the trace."""
 
 
 class ExchangeQueue(Protocol):
@@ -232,7 +240,7 @@ class Exchange:
         else:
             self.fail(411, "the body has no CONTENT_LENGTH: let the web server buffer chunked bodies")
         if has_engine and self.engine is not None:
-            self.engine.discard()
+            self.engine.discard("killed: a body without its end would be read as the next request")
 
     def client_left(self) -> None:
         """Note that the response is no longer wanted."""
@@ -278,7 +286,11 @@ class Exchange:
         """Send part of the response to the web server, but withhold the head until it is complete."""
         self.output_bytes += len(data)
         if self.state in HEAD_NOT_SENT:
-            sendable = without_own_field(self.withheld_head, data, is_far=self.is_far)
+            try:
+                sendable = without_own_field(self.withheld_head, data, is_far=self.is_far)
+            except LongHead:
+                self.reject_head()
+                return
             if not sendable:
                 # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
                 self.withheld_head = self.withheld_head + data if sendable is None else b""
@@ -286,6 +298,13 @@ class Exchange:
                 return
             data = sendable
         self.handle(Event.OUTPUT, data)
+
+    def reject_head(self) -> None:
+        """Refuse a response whose head has no end: X-Switch withholds no more of it."""
+        self.withheld_head = b""
+        self.fail(502, f"its head has more than {MAX_HEAD_BYTES} bytes: an empty line must follow its fields")
+        assert self.engine is not None
+        self.engine.discard("killed: the head of its response had no end")
 
     def complete(self, data: bytes, status: int) -> None:
         """Send the rest of the response, and end the exchange. status: the script's exit status."""

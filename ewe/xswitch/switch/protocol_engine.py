@@ -169,6 +169,8 @@ class ProtocolEngine(Engine):
             if not (piece := self.receive()):
                 break
             exchange.output_arrived(piece)
+            if self.exchange is None:  # its head has no end: Exchange.reject_head()
+                return
         if self.exit_status is None:
             self.fail("it closed its output without its mark")
         elif self.exit_status >= 0 and exchange.output_bytes:

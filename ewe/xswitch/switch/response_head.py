@@ -16,12 +16,16 @@ from ewe.http.status import REASONS
 NO_ENGINE, REFUSED = "no-engine", "refused"  # the two values of the field
 OWN_FIELD = b"x-switch"
 HEAD_END = re.compile(rb"(?:\A|\n)\r?\n")
-MAX_HEAD_BYTES = 64 * 1024  # a longer head is sent as it is; ewe does not accept one
+MAX_HEAD_BYTES = 64 * 1024  # that are withheld at most; an answer with a longer head is refused
 RETRY_AFTER_SECONDS = 5
 
 
+class LongHead(Exception):
+    """The head of a response is not complete within MAX_HEAD_BYTES."""
+
+
 def without_own_field(withheld: bytes, data: bytes, last: bool = False, is_far: bool = False) -> bytes | None:
-    """Return a response's beginning without fields X-Switch; None while its head is not complete.
+    """Return a response's beginning without fields X-Switch; None while its head is not complete. Raises LongHead.
 
     withheld: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
     is_far: the response is that of another X-Switch.
@@ -29,7 +33,9 @@ def without_own_field(withheld: bytes, data: bytes, last: bool = False, is_far: 
     search_from = max(len(withheld) - 2, 0)  # the empty line at the end may begin in the withheld bytes
     data = withheld + data
     match = HEAD_END.search(data, search_from)
-    if match is None and not last and len(data) <= MAX_HEAD_BYTES:
+    if match is None and not last:
+        if len(data) > MAX_HEAD_BYTES:  # to send a part of the head would let a field X-Switch follow it
+            raise LongHead
         return None
     head = data[: match.end()] if match is not None else data
     if OWN_FIELD not in head.lower():
