@@ -25,6 +25,7 @@ from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged.rules import Refusal, examine
 from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.identify import CACHE_SECONDS
 from ewe.xswitch.user_logs import MAX_LOG_BYTES, directory_fault, open_log
 
 pytestmark = pytest.mark.starts_processes
@@ -513,6 +514,40 @@ def test_nobody_leads_others_to_a_script(running: XSwitch, users: tuple[User, Us
     wait_until(lambda: statuses() == [200] * 3, 20)
     for link in paths:
         link.unlink()
+
+
+def test_a_chain_of_links_in_place_of_a_users_directory_harms_nobody(
+    running: XSwitch, users: tuple[User, User]
+) -> None:
+    """suexecme finds the directory of the script's owner, here by bob's link. It follows no chain to its end."""
+    alice, bob = users
+    script = alice.write("../real/hers.py", PYTHON_HELLO, 0o755).resolve()
+    link = bob.public / "to-hers.py"
+    link.symlink_to(script)
+    hello = bob.write("hello.py", PYTHON_HELLO)
+    assert running.ask(hello).text == "hello\n", running.log()
+    before = running.members()
+    aside = alice.public.rename(alice.home / "aside")
+    chain = alice.home / "chain"
+    chain.mkdir()
+    try:
+        for number in range(1500):
+            (chain / str(number)).symlink_to(str(number + 1))
+        for target, reason in (
+            (chain / "0", "Too many levels of symbolic links"),
+            (chain / "no", "No such file"),
+        ):
+            alice.public.symlink_to(target)
+            assert running.ask(link).status == 403
+            running.wait_for_log(f"403, the directory {alice.public} of its owner {alice.name}: {reason}")
+            alice.public.unlink()
+            time.sleep(CACHE_SECONDS)
+    finally:
+        alice.public.unlink(missing_ok=True)
+        aside.rename(alice.public)
+        shutil.rmtree(chain)
+        link.unlink()
+    assert running.members() == before and running.ask(hello).text == "hello\n"
 
 
 def test_a_refusal_tells_the_log_and_not_the_client(running: XSwitch, users: tuple[User, User]) -> None:

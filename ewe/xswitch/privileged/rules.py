@@ -149,7 +149,12 @@ def account_for_owner(real: str, uid: int, settings: Settings) -> Account:
         raise Refusal(
             f"its owner is {account.name}, and this X-Switch runs as {own_name}: only root can become another"
         )
-    directory = os.path.realpath(os.path.join(account.home, settings.userdir))
+    public = os.path.join(account.home, settings.userdir)
+    try:
+        # Not realpath(), which has no limit: the owner may put a chain of thousands of links there
+        directory, _links = resolve_links(public)
+    except OSError as reason:
+        raise Refusal(f"the directory {public} of its owner {account.name}: {reason.strerror}") from None
     if not is_inside(real, directory):
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_path(real, directory, {uid})
