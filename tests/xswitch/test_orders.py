@@ -17,6 +17,7 @@ import pytest
 from support.server import wait_until
 from support.xswitch_client import PYTHON_HELLO, xswitch
 
+from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged import rules
@@ -163,6 +164,30 @@ def test_a_directory_that_vanishes_while_a_script_is_examined(
     monkeypatch.setattr(rules, "check_path", check_path)
     with pytest.raises(Refusal, match="replaced again and again"):
         rules.examine(str(tmp_path / "x.py"), Settings(roots=(str(tmp_path),), script_user="daemon"))
+
+
+def test_a_fault_of_suexecme_costs_one_order(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its end would be that of all engines. The log has the traceback, and the descriptors are closed."""
+    orders, main = channel.pair()
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
+
+    def fail(*_: object) -> int:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(suexecme, "start", fail)
+    monkeypatch.setattr(suexecme, "kill_engine", fail)
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    with orders, main:
+        order = {"order": "start", "id": 7, "path": "/x.py", "uid": 1, "engine": "python"}
+        suexecme.handle_order(order, [descriptor])
+        assert channel.receive(orders) == ({"id": 7, "refused": "a fault of suexecme", "status": 500}, [])
+        suexecme.handle_order({"order": "kill", "pid": 1}, [])
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+    assert capfd.readouterr().err.count("RecursionError: too deep") == 2
 
 
 def test_a_path_of_many_parts_holds_suexecme_for_a_moment(

@@ -176,7 +176,7 @@ class Suexecme:
     def handle_order(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Carry out an order of the main process, answer it, and close its descriptors.
 
-        A refusal or an OSError becomes the answer. The order `kill` has no answer.
+        A refusal, an OSError or a fault of this program becomes the answer. The order `kill` has no answer.
         """
         try:
             if message["order"] == "identify":
@@ -198,6 +198,10 @@ class Suexecme:
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
             self.send_to_main({"id": message["id"], "refused": str(reason.strerror), "status": 503})
+        except Exception:  # a fault of this program costs one request, and not the engines of all users
+            self.log.exception(f"{message.get('path')}: order '{message['order']}' failed")
+            if "id" in message:
+                self.send_to_main({"id": message["id"], "refused": "a fault of suexecme", "status": 500})
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
