@@ -22,6 +22,7 @@
  *   the head   is malformed: the rest of the output is dropped, the client gets 500, and the library is unloaded
  *              (LibCGI paper, section 4.1). The process continues.
  *   fork()     in a library: the child must not answer, too. It ends where it returns to the host.
+ *   orphans    of programs that a library has started: suexecme adopts them, and kills them when this process ends.
  *
  * A library that prints to the standard output writes to the log: descriptor 1 is a copy of 2.
  */
@@ -35,6 +36,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -395,6 +397,10 @@ static int prepare(void)
         return errno;
     close(nothing);
     close(3);
+    /* X-Switch has made this process a subreaper. A library may wait for its own children, so the host reaps none:
+       orphans among their children would stay as zombies, and count towards the limit of the user's processes.
+       suexecme adopts and reaps them instead. */
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     signal(SIGPIPE, SIG_IGN);
     setvbuf(stdout, NULL, _IOLBF, 0);
     self = getpid();

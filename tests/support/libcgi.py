@@ -92,6 +92,7 @@ void processfunc(char *input)
     lputs(HEAD);
     if (!strcmp(query, "print")) { printf("to the log\n"); fflush(stdout); }
     if (!strcmp(query, "fork") && fork() == 0) { lputs("child"); return; }
+    if (!strcmp(query, "background") && system("true &") != 0) abort();
     if (!strcmp(query, "cwd")) { char at[4096]; lputs(getcwd(at, sizeof at)); return; }
     lprintf("%d %d %d %s", calls, (int)getpid(), (int)geteuid(), getenv("VALUE") ? getenv("VALUE") : "-");
 }

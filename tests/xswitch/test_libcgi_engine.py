@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.engines import PatientDriver
 from support.libcgi import DOES, END, INIT, NONE, PLAIN, SAMPLES, SECOND, compiled, engine
+from support.proc import children_of
 from support.server import wait_until
 
 from ewe.libcgi import samples
@@ -160,6 +161,13 @@ def test_a_library_finds_no_descriptor_of_x_switch_where_it_expects_one(host: Ho
     """0 reads nothing, 3 is closed: neither leads to X-Switch."""
     output, _, status = host.does("write")
     assert output.startswith(OK + b"1 ") and status == 0
+
+
+def test_programs_in_the_background_leave_no_zombies(host: Host) -> None:
+    """Each zombie would count towards the limit of the user's processes, until no engine of the user can fork."""
+    for _ in range(10):
+        assert host.does("background")[2] == 0
+    wait_until(lambda: not children_of(host.pid), 20)
 
 
 def test_the_child_of_a_library_that_forks_does_not_answer(host: Host) -> None:
