@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engines import HEAD, PYTHON, isolated
+from support.engines import HEAD, PYTHON, PatientDriver, isolated
 from support.proc import children_of, state
 from support.server import wait_until
 
@@ -131,6 +131,39 @@ def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memo
         "print(os.read(new, 5), spare.progress_memory[spare.PROGRESS] == spare.DONE)\n"
     )
     assert printed_by(code) == "b'begun' True\n"
+
+
+@pytest.mark.parametrize("isolation", ["auto", "fork"])
+@pytest.mark.parametrize("fault", ["no process", "no file"])
+def test_a_fault_of_the_process_that_forks_leaves_no_body_behind(
+    tmp_path: Path, isolation: str, fault: str
+) -> None:
+    """At the limit of processes, or if the script is gone: each answer is whole or none, and no body is mixed up."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nfork = os.fork\n"
+        f"def fork_below_the_limit():\n    if os.path.exists('{tmp_path}/full'): raise BlockingIOError(11, 'full')\n"
+        "    return fork()\nos.fork = fork_below_the_limit\n"
+    )
+    script, other = tmp_path / "echo.py", tmp_path / "other.py"
+    for each in (script, other):
+        each.write_text(f"import logging, os, sys\nprint({HEAD!r}, os.getppid())\nprint(sys.stdin.read())\n")
+    environment = {**isolated(isolation), "PYTHONPATH": str(tmp_path)}
+    with PatientDriver(PYTHON, environment) as engine:
+        first = ask(engine, script)
+        wait_until(lambda: ask(engine, script) != first, 30)  # until the script has a zygote
+        (tmp_path / "full").touch() if fault == "no process" else script.unlink()
+        try:
+            for number in range(2):
+                body = f"left {number}"
+                answer = engine.ask(str(script), body=body.encode())
+                assert answer.output == b"" or answer.output.endswith(f"\n{body}\n".encode())
+                if answer.status is None:
+                    return
+            (tmp_path / "full").unlink(missing_ok=True)
+            answer = engine.ask(str(other), body=b"mine")
+        except ConnectionError:
+            return  # the engine has ended
+        assert answer.output.endswith(b"\nmine\n"), answer
 
 
 def test_at_most_four_scripts_have_a_zygote() -> None:

@@ -224,7 +224,13 @@ def start_server_process(run_child):
         helpers.clear()
         preload.profiles.clear()
         spare.become_forking_process()
-        run_child()
+        try:
+            run_child()
+        except Exception:
+            # It cannot fork, for example. The body may still be in the data socket, and the next script would read
+            # it as its own. This signal ends the engine, too.
+            sys.excepthook(*sys.exc_info())
+            protocol.end_by_signal(KILL)
     os._exit(0)
 
 

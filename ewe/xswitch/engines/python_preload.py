@@ -314,7 +314,11 @@ def profile_with_zygote(script, lines, arguments):
         return None
     if profile.read_variables is None and not has_become_ready(profile):
         return None
-    if profile.signature != file_signature(script) or not profile.has_unchanged_files():
+    try:
+        is_unchanged = profile.signature == file_signature(script) and profile.has_unchanged_files()
+    except OSError:
+        is_unchanged = False  # the script is gone: a child will report that
+    if not is_unchanged:
         drop_profile(script)
         return None
     environment = environment_of(lines)
