@@ -127,6 +127,40 @@ def test_a_stall_is_in_the_response_time_and_not_in_the_service_time(known: Know
     assert looped.service.p90 < response.p90 / 2
 
 
+def test_a_request_that_never_gets_a_connection_is_lost(known: KnownServers) -> None:
+    """One connection serves at most twenty of a hundred requests a second. Most of the others still wait for it at the end."""
+    load = Load("arrivals", rate=100, users=1, seconds=2, warm_up=0, timeout=0.5, length=1000)
+    sample = run_locust(load, known("delay"))
+    response = sample.response
+    due = sum(second.due or 0 for second in sample.timeline)
+    assert due == 200
+    assert response is not None
+    assert response.count + sample.errors.get("ct", 0) == due
+    assert response.all == due
+    assert (sample.lost or 0) > 0.5
+    assert response.at_least is not None and response.p99 >= response.at_least
+    assert sum(sum(second.errors.values()) for second in sample.timeline) == sample.errors["ct"]
+
+
+def test_a_request_that_waits_is_lost_in_the_phase_in_which_it_was_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    recorder = Recorder(scheduled=True)
+    recorder.set_window(10.0, 13.0)
+    recorder.divide_into_phases([1.0, 2.0])
+    for client, due in enumerate((9.5, 10.5, 11.5, 12.5)):
+        recorder.count_waiting(client, due)
+    recorder.count_sent(2, 12.0, 11.5)  # the only one that got a connection
+    clock[0] = 14.0
+    sample = recorder.sample("locust")
+    assert (sample.requests, sample.errors) == (1, {"ct": 3})
+    assert [phase.errors for phase in sample.phases] == [{"ct": 1}, {"ct": 2}]
+    assert sample.response is not None and (sample.response.all, sample.response.at_least) == (3, 1.5)
+    assert sample.service is not None and (sample.service.all, sample.service.max) == (1, 2.0)
+
+
 def test_arrivals_keep_their_schedule(known: KnownServers) -> None:
     url = known("delay")
     load = Load("arrivals", rate=40, calls=3, think=0.05, seconds=2, warm_up=0.4)

@@ -19,8 +19,7 @@ COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
 
 def pack_counts(recorder: Recorder) -> dict[str, Any]:
     """Return the counts of a recorder that has ended, as plain data. Requests under way count as never answered."""
-    if not recorder.scheduled:
-        recorder.count_under_way_as_unanswered()
+    recorder.count_under_way_as_unanswered()
     return {
         "length": recorder.end - recorder.begin,
         "client": recorder.cpu / recorder.measured if recorder.measured > 0 else 0.0,

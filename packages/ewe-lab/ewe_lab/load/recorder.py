@@ -23,8 +23,9 @@ class Recorder:
     """Counts from `begin` to `end` (times of time.perf_counter()). experiment.Load defines which requests count.
 
     A request that is under way at the end counts too: when it is answered or times out, and at the latest in
-    `sample`, as a request that was never answered. Otherwise the figures of a server that leaves most clients
-    waiting would be those of the few that it serves.
+    `sample`, as a request that was never answered. This also holds for a request that was due and still waits for a
+    free connection. Otherwise the figures of a server that leaves most clients waiting would be those of the few
+    that it serves.
 
     scheduled: each request has a time at which it is due, so there is a response time beside the service time.
     """
@@ -49,6 +50,7 @@ class Recorder:
         self.running: list[tuple[int, float]] = []  # a number of answers, and their mean service time
         self.next_mark = 1  # answers at which the mean so far is noted next
         self.send_times: dict[int, float] = {}  # send times of the requests without an answer
+        self.due_times: dict[int, float] = {}  # of a schedule: due times of the requests without an answer
         self.phases: list[Recorder] = []  # each counts a part of the window
 
     def set_window(self, begin: float, end: float) -> None:
@@ -101,11 +103,19 @@ class Recorder:
             second = self.second_of(due)
             second.due = (second.due or 0) + 1
 
-    def count_sent(self, client: int, at: float) -> None:
-        """Note that a client sends a request."""
+    def count_waiting(self, client: int, due: float) -> None:
+        """Note that a client has a request that is due, and waits until it can send it."""
         for phase in self.phases:
-            phase.count_sent(client, at)
+            phase.count_waiting(client, due)
+        self.due_times[client] = due
+
+    def count_sent(self, client: int, at: float, due: float | None = None) -> None:
+        """Note that a client sends a request. due: None without a schedule."""
+        for phase in self.phases:
+            phase.count_sent(client, at, due)
         self.send_times[client] = at
+        if due is not None:
+            self.due_times[client] = due
         if self.counts_at(at):
             self.requests += 1
 
@@ -121,6 +131,7 @@ class Recorder:
             phase.count_end(client, due, sent, error, new_connections, received)
         at = time.perf_counter()
         self.send_times.pop(client, None)
+        self.due_times.pop(client, None)
         ends_in_window = self.counts_at(at)
         if self.scheduled:
             request_counts = self.counts_at(due)
@@ -143,18 +154,20 @@ class Recorder:
         if request_counts:
             self.record_times(at, due, sent)
 
-    def record_times(self, at: float, due: float, sent: float, answered: bool = True) -> None:
+    def record_times(self, at: float, due: float, sent: float | None, answered: bool = True) -> None:
         """Count the times of a request that ended at `at`. answered: False if its client waited without success.
 
-        The mean so far is noted at 1, 2, 5, 10 ... answers.
+        sent: None for a request that was due and never sent: it has no service time. The mean so far is noted at 1,
+        2, 5, 10 ... answers.
         """
-        self.service.add(at - sent, answered)
+        if sent is not None:
+            self.service.add(at - sent, answered)
         if (answers := self.service.count - self.service.unanswered) == self.next_mark and answered:
             self.running.append((answers, self.service.total / answers))
             self.next_mark = next_mark(answers)
         if self.scheduled:
             self.response.add(at - due, answered)
-        self.times_by_second[self.second_of(at).at].add(at - (due if self.scheduled else sent), answered)
+        self.times_by_second[self.second_of(at).at].add(at - due, answered)
 
     def count_error(self, error: str, at: float) -> None:
         """Count an error."""
@@ -170,23 +183,30 @@ class Recorder:
             self.count_error("fd", due)
 
     def count_under_way_as_unanswered(self) -> None:
-        """Count the requests that are still under way as never answered, and forget them."""
+        """Count the requests that have no answer yet as never answered, and forget them.
+
+        With a schedule these are the requests that were due in the window, sent or not.
+        """
+        for phase in self.phases:
+            phase.count_under_way_as_unanswered()
         at = time.perf_counter()
-        for sent in self.send_times.values():
-            if sent < self.end:
+        for client in self.send_times | self.due_times:
+            sent = self.send_times.get(client)
+            due = self.due_times.get(client, sent)
+            assert due is not None  # the client is in one of the two
+            if self.counts_at(due) if self.scheduled else due < self.end:
                 self.count_error("ct", at)
-                # It is called without a schedule only, so nothing was due earlier
-                self.record_times(at, sent, sent, answered=False)
+                self.record_times(at, due, sent, answered=False)
         self.send_times.clear()
+        self.due_times.clear()
 
     def sample(self, tool: str) -> Sample:
-        """Return the sample, after the end. Closed loads: requests still under way count as never answered.
+        """Return the sample, after the end. Requests that still have no answer count as never answered.
 
         tool: its name in the report.
         """
         length = self.end - self.begin
-        if not self.scheduled:
-            self.count_under_way_as_unanswered()
+        self.count_under_way_as_unanswered()
         for number, histogram in self.times_by_second.items():
             second = self.seconds[number]
             p50, p99 = histogram.percentiles(SHARES["p50"], SHARES["p99"])

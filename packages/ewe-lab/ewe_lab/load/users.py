@@ -62,7 +62,7 @@ def send_request(
     """
     connections_before, received_before = connection.connections, connection.received
     sent = time.perf_counter()
-    plan.recorder.count_sent(client, sent)
+    plan.recorder.count_sent(client, sent, due)
     error = ""  # the kind of the error
     try:
         connection.ask(number)
@@ -176,6 +176,7 @@ def run_session(plan: UsersPlan, client: int, due: float, pool: Queue[LoadConnec
     due: the time at which the session, and with it the first request, was due. pool: the connections that all
     sessions share, None if each has its own.
     """
+    plan.recorder.count_waiting(client, due)  # all connections may be busy, to the end of the load and beyond
     connection = LoadConnection(plan.target) if pool is None else pool.get()
     try:
         for call in range(plan.load.calls):
