@@ -280,6 +280,29 @@ def test_a_clock_that_differs_is_said(
     assert abs(ahead - offset) <= error + 0.001
 
 
+START_TIMES = """
+from ewe_lab.load import worker, users
+from ewe_lab.bench.experiment import Load
+load, times = Load(users=6, think=0.6), []
+users.gevent.sleep = lambda seconds=0: times.append(round(seconds, 3))
+for index in range(2):
+    plan = worker.plan_of(load, "http://127.0.0.1:1/", index, 2)
+    for _ in range(3):
+        user = object.__new__(users.ClosedUser)
+        user.plan = plan
+        user.on_start()
+print(sorted(times))
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("locust")
+def test_the_users_of_several_workers_begin_at_equal_distances() -> None:
+    """Six users of two machines think 0.6 s each: one sends every 0.1 s, and no two of them together."""
+    done = subprocess.run([sys.executable, "-c", START_TIMES], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0.0, 0.1, 0.2, 0.3, 0.4, 0.5]\n", done.stderr
+
+
 @pytest.mark.starts_processes
 @pytest.mark.needs("locust")
 def test_workers_share_users_and_a_schedule(tmp_path: Path) -> None:

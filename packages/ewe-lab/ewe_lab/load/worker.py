@@ -6,10 +6,13 @@ says how many of them it runs (`spawn`); two messages of the lab's own say when 
 
 An open loop has one user on each worker, which keeps a part of the schedule: each worker has an equal part of the
 rate, and begins a part of an interval later than the one before it, so that together they are as even as one.
+Closed users start one after another within a think time. Their numbers say when, so the workers take the numbers in
+turns: worker 1 of 2 has the users 1, 3, 5 ...
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from dataclasses import replace
@@ -63,10 +66,16 @@ class LateArrivals(users.ArrivalUser):
         gevent.sleep(self.late)
 
 
-def plan_of(load: Load, url: str) -> users.UsersPlan:
-    """Return the plan of this worker's users. Raises OSError, ValueError if the server's name is unknown."""
+def plan_of(whole: Load, url: str, number: int, of: int) -> users.UsersPlan:
+    """Return the plan of the users of worker `number` (from 0) of `of`.
+
+    Raises OSError, ValueError if the server's name is unknown.
+    """
+    load = part_of_load(whole, number, of)
     recorder = Recorder(scheduled=load.shape == "arrivals")
-    return users.UsersPlan(load, load_target(load, url), recorder, max_sessions())
+    plan = users.UsersPlan(load, load_target(load, url), recorder, max_sessions())
+    plan.numbers = itertools.count(number, of)
+    return plan
 
 
 def count_from_here(plan: users.UsersPlan) -> None:
@@ -99,7 +108,7 @@ def main() -> int:
     assert isinstance(whole, Load)
     worker_index, worker_count = int(order["number"]), int(order["of"])
     try:
-        plan = plan_of(part_of_load(whole, worker_index, worker_count), order["url"])
+        plan = plan_of(whole, order["url"], worker_index, worker_count)
     except (OSError, ValueError) as reason:
         print(f"cannot load {order['url']}: {reason}", file=sys.stderr)
         return 1
