@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe_lab.bench import verdicts
+from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times, Usage
+from ewe_lab.report import summary
 
 EXPERIMENT = Experiment(
     "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"
@@ -294,6 +295,20 @@ def test_whoever_loses_requests_wins_nothing() -> None:
     assert by_name["micros"].next.server == "c"
     assert by_name["usage.memory"].server == "c"
     assert by_name["service.p99"].server == ""  # they are level
+
+
+def test_a_loss_in_any_repeat_is_a_loss() -> None:
+    """The repeat with the median rate, which a table shows, lost nothing."""
+    broken = measured("a", 100, 0, 0.1, 0.1)
+    broken.samples += measured("a", 50, 50, 0.05).samples
+    sound = measured("b", 99, 0, 1.0, 1.0, 1.0)
+    assert figures.middle_sample(broken).lost == 0
+    assert verdicts.winners([broken, sound]) == []
+    told = [*summary.outcomes([broken, sound]), *summary.remarks(table(broken, sound))]
+    percent = "50\N{NO-BREAK SPACE}%"
+    assert any(f"requests were lost by a ({percent})" in each for each in told)
+    assert f"a: it lost {percent} of the requests in another repeat than the one that is shown." in told
+    assert summary.remarks(table(measured("a", 50, 50, 1.0))) == []  # the row itself shows this loss
 
 
 @pytest.mark.parametrize(

@@ -458,16 +458,24 @@ class Winner:
         return self.best.server if len(self.level) == 1 else ""
 
 
+def greatest_lost_share(cell: Cell) -> float:
+    """Return the share of its requests that a server lost in the repeat in which it lost most.
+
+    A table shows the repeat with the median rate. A repeat with many losses is seldom that one.
+    """
+    return max((sample.lost or 0.0 for sample in cell.samples), default=0.0)
+
+
 def has_lost_requests(cell: Cell) -> bool:
-    """Whether a server lost more than 1 % of its requests, so that it cannot win."""
-    return (figures.figure_of_cell(cell, "lost") or 0) > MAX_LOST_SHARE
+    """Whether a server lost more than 1 % of its requests in some repeat, so that it cannot win."""
+    return greatest_lost_share(cell) > MAX_LOST_SHARE
 
 
 def winners(cells: Sequence[Cell]) -> list[Winner]:
     """Return the winners by rate, CPU time, p99 and memory, among cells that may be compared.
 
-    A server that lost more than 1 % of its requests takes no part: it serves few clients, and serves these fast and
-    cheaply.
+    A server that lost more than 1 % of its requests in some repeat takes no part: it serves few clients, and serves
+    these fast and cheaply.
     """
     found = []
     p99 = "service.p99"

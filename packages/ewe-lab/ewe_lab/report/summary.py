@@ -108,7 +108,9 @@ def outcomes(cells: Sequence[Cell]) -> list[str]:
     found = []
     losers = [cell for cell in cells if verdicts.has_lost_requests(cell)]
     if losers:
-        names = join_names([f"{cell.server} ({figures.figure_text(cell, 'lost')})" for cell in losers])
+        names = join_names(
+            [f"{cell.server} ({figures.percent_text(verdicts.greatest_lost_share(cell))})" for cell in losers]
+        )
         times = "their times and costs" if losers[1:] else "its times and cost"
         found.append(f"requests were lost by {names}: {times} are those of the few that were served")
         reliable = [cell.server for cell in cells if cell.samples and not verdicts.has_lost_requests(cell)]
@@ -280,7 +282,7 @@ def standings(results: Results) -> list[ModelSummary]:
                     into.setdefault(model, []).append(value.divided_by(best_value))
             crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
             for cell in ours:
-                lost.setdefault(cell.server, []).append(figures.figure_of_cell(cell, "lost") or 0.0)
+                lost.setdefault(cell.server, []).append(verdicts.greatest_lost_share(cell))
                 if (peak := figures.figure_of_cell(cell, "usage.memory")) is not None:
                     memory.setdefault(cell.server, []).append(peak)
     found = [
@@ -360,7 +362,13 @@ def remarks(table: ExperimentTable) -> list[str]:
     by_note: dict[str, list[str]] = {}
     for cell in table.cells:
         sample = figures.middle_sample(cell)
-        for note in [*([cell.remark] if cell.remark else []), *(sample.notes if sample else ())]:
+        notes = [*([cell.remark] if cell.remark else []), *(sample.notes if sample else ())]
+        if sample and not cell.line and verdicts.has_lost_requests(cell):
+            lost = verdicts.greatest_lost_share(cell)
+            if lost != sample.lost:
+                share = figures.percent_text(lost)
+                notes.append(f"it lost {share} of the requests in another repeat than the one that is shown")
+        for note in notes:
             by_note.setdefault(note, []).append(cell.server)
     found = []
     for note, servers in by_note.items():
