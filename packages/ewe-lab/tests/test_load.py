@@ -128,7 +128,7 @@ def test_a_stall_is_in_the_response_time_and_not_in_the_service_time(known: Know
 
 
 def test_a_request_that_never_gets_a_connection_is_lost(known: KnownServers) -> None:
-    """One connection serves at most twenty of a hundred requests a second. Most of the others still wait for it at the end."""
+    """One connection serves at most twenty of a hundred requests a second. At the end most of the others wait."""
     load = Load("arrivals", rate=100, users=1, seconds=2, warm_up=0, timeout=0.5, length=1000)
     sample = run_locust(load, known("delay"))
     response = sample.response
