@@ -27,6 +27,7 @@ from ewe_lab.experiments import (
     DOCUMENTS,
     apps,
     clients,
+    ewe_sweeps,
     ewe_tables,
     full,
     l_t1,
@@ -392,6 +393,22 @@ def test_every_runnable_claim_can_be_judged() -> None:
     for id in RUNNABLE:
         each = CATALOG[id]
         assert id in CHECKS or (each.reference and each.paper_reference), id
+
+
+@pytest.mark.parametrize(
+    ("busy", "word", "told"), [(0.5, "holds", "fork (60%)"), (0.9, "does not hold", "fork (100%)")]
+)
+def test_a_fall_under_a_load_generator_at_its_limit_is_not_the_servers(
+    busy: float, word: str, told: str
+) -> None:
+    """busy: the share of its core that the load generator used at the highest demand, where the rate fell."""
+    points = ((10.0, 10, 0.1), (50.0, 50, 0.3), (100.0, 100, 0.5), (200.0, 60, busy))
+    cells = [
+        Cell("fork", x=demand, samples=[Sample("locust", 1.0, replies=replies, client=share)])
+        for demand, replies, share in points
+    ]
+    found = ewe_sweeps.check(ExperimentTable("E-F2", cells=cells))
+    assert (found.word, told in found.sentence) == (word, True)
 
 
 def silent(**share: float) -> ExperimentTable:

@@ -17,6 +17,7 @@ from lab_tables import compared, everything, ewe_table, sweep, times
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Results, Sample, Usage, load
+from ewe_lab.bench.verdicts import FigureRange
 from ewe_lab.experiments import CATALOG
 from ewe_lab.report import report, summary, terminal
 
@@ -228,6 +229,17 @@ def test_the_summary_names_the_cheapest_and_the_losers() -> None:
     said = " ".join(summary.headline(two, summary.standings(two)))
     assert "asyncio needs the least CPU time" in said and "fork the most" in said
     assert "serial (up to" in said
+
+
+def test_a_model_between_two_that_are_level_is_level_too() -> None:
+    """The repeats of c reach from those of a to beyond those of b: no sentence calls c the best and the worst."""
+    ranked = [
+        summary.ModelSummary(name, 3, FigureRange(name, *figure), None, 0.0, None, "")
+        for name, figure in (("a", (1, 1, 1.1)), ("b", (1.3, 1.25, 1.4)), ("c", (2, 1.05, 3)))
+    ]
+    assert summary.headline(Results("", ""), ranked) == [
+        "The models that answered almost every request need about the same CPU time for a reply."
+    ]
 
 
 def test_a_difference_is_told_in_words_that_can_be_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -141,6 +142,8 @@ def rated(apache: float, serial: float, paper: float, busy: str, value: str = "r
         (100, 140, 1.0, "serial", "not testable"),
         (100, 200, 0.5, "serial", "inverted"),
         (100, 115, 0.9, "serial", "not testable"),  # a factor below 1.5 might be all
+        (100, 115, 2.0, "serial", "not testable"),  # measured once: below 20 % may be chance
+        (100, 85, 0.5, "apache", "not testable"),
         (100, 50, 0.5, "serial", "not testable"),  # at least a half: perhaps more than apache
         (100, 50, 0.1, "apache", "shape"),  # at most a half
         (100, 50, 2.0, "apache", "inverted"),
@@ -295,6 +298,32 @@ def test_whoever_loses_requests_wins_nothing() -> None:
     assert by_name["micros"].next.server == "c"
     assert by_name["usage.memory"].server == "c"
     assert by_name["service.p99"].server == ""  # they are level
+
+
+def test_no_pair_is_named_as_inverted_that_overlaps() -> None:
+    """Then a had twice b's figure. Now their repeats overlap, and the medians alone say the opposite."""
+
+    def told(of_a: tuple[int, ...]) -> str:
+        cells = [
+            Cell(
+                name, paper=paper, paper_server=name, samples=[Sample("x", 1, replies=each) for each in rates]
+            )
+            for name, paper, rates in (("apache", 1, (100,) * 3), ("a", 4, of_a), ("b", 2, (80, 105, 130)))
+        ]
+        return verdicts.change_since_document(table(*cells), replace(EXPERIMENT, paper_reference="apache"))
+
+    assert "b's, and has" not in told((50, 88, 112))
+    assert "a had 2.00 times b's, and has 0.48 times now" in told((49, 50, 51))
+
+
+def test_a_check_names_the_rows_in_which_the_load_generator_was_the_limit() -> None:
+    cells = [Cell(name, x=1.0, samples=[Sample("ab", 1, replies=9, client=busy)])
+             for name, busy in (("a", 0.5), ("b", 0.8))]  # fmt: skip
+    found = ExperimentTable("X", cells=cells, foreign=0.0)
+    judged = verdicts.Finding(verdicts.HOLDS, "All is well.")
+    said = summary.finding_with_doubts(judged, found, EXPERIMENT, checked=True).sentence
+    assert "In 1 of 2 rows the load generator was the limit" in said
+    assert "limit" not in summary.finding_with_doubts(judged, found, EXPERIMENT, checked=False).sentence
 
 
 def test_a_loss_in_any_repeat_is_a_loss() -> None:

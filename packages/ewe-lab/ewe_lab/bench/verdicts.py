@@ -15,9 +15,10 @@ be the document's ratio and o ours. A cell is
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
-reference, and unknown if both. If the bound shows the order, the verdict is `shape` or `inverted`, and else not
-testable. For `inverted`, and for `changed`, p and the bound must differ by more than a factor of 1.5. Times under
-such a load are not testable. Memory and CPU time do not depend on the load generator.
+reference, and unknown if both. If the bound shows the order, and by more than chance as above, the verdict is
+`shape` or `inverted`, and else not testable. For `inverted`, and for `changed`, p and the bound must differ by more
+than a factor of 1.5. Times under such a load are not testable. Memory and CPU time do not depend on the load
+generator.
 
 A share of lost requests is not compared by ratios, since the reference may have lost none. Let p be the printed
 share and o ours. The cell is reproduced if both are at most 1 %, or if both are more and differ by a factor of at
@@ -237,7 +238,7 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return JudgedCell(cell, paper, ours, compare(paper, ours, level=may_be_chance(cell, reference)))
     reason = f"the load generator was the limit (of {' and '.join(measured.server for measured in limited)})"
     verdict = NOT_TESTABLE
-    if cell.value in RATES and len(limited) == 1:
+    if cell.value in RATES and len(limited) == 1 and not may_be_chance(cell, reference):
         # A faster load generator would raise the rate of the limited server: of the cell, or of the reference
         verdict = compare_with_bound(paper, ours, is_lower=limited[0] is cell)
     return JudgedCell(cell, paper, ours, verdict, reason)
@@ -376,6 +377,8 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
     for first, second in itertools.combinations(tested, 2):
         if (first.cell.column, first.cell.x) != (second.cell.column, second.cell.x):
             continue  # figures at different settings are not compared
+        if may_be_chance(first.cell, second.cell):
+            continue
         if not (first.paper and second.paper and first.ours and second.ours):
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
@@ -466,6 +469,14 @@ def greatest_lost_share(cell: Cell) -> float:
     return max((sample.lost or 0.0 for sample in cell.samples), default=0.0)
 
 
+def level_with_first(ranked: Sequence[FigureRange]) -> int:
+    """Return how many of the ranked figures, from the first on, may differ from it by chance.
+
+    A figure that lies between two of them belongs to them, even if its own repeats differ little.
+    """
+    return max(index for index, each in enumerate(ranked, 1) if each.is_level_with(ranked[0]))
+
+
 def has_lost_requests(cell: Cell) -> bool:
     """Whether a server lost more than 1 % of its requests in some repeat, so that it cannot win."""
     return greatest_lost_share(cell) > MAX_LOST_SHARE
@@ -493,9 +504,7 @@ def winners(cells: Sequence[Cell]) -> list[Winner]:
         ranked.sort(key=lambda ranged: ranged.value, reverse=name in GREATER_IS_BETTER)
         if len(ranked) < 2:
             continue
-        best = ranked[0]
-        # The last one that is level with the best, so that all between them belong to them (see Winner)
-        last_level = max(index for index, ranged in enumerate(ranked) if ranged.is_level_with(best))
-        level, behind = ranked[: last_level + 1], ranked[last_level + 1 :]
+        count = level_with_first(ranked)
+        level, behind = ranked[:count], ranked[count:]
         found.append(Winner(name, tuple(level), behind[0] if behind else None))
     return found

@@ -60,6 +60,13 @@ def finding_with_doubts(
         parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
     if timed or any(len(cell.values) > 1 for cell in table.cells):
         parts.append(spread_sentence(table))
+    # The ratios of the other verdicts leave such cells out; a check may not
+    measured = [cell for cell in table.cells if cell.samples and not cell.line]
+    if checked and (limited := [cell for cell in measured if verdicts.is_client_limited(cell)]):
+        parts.append(
+            f"In {len(limited)} of {len(measured)} rows the load generator was the limit: their rates are lower"
+            " bounds, and their times are not the server's alone."
+        )
     if timed and table.foreign is None:
         parts.append("It is not known how much of the cores other programs had.")
     return Finding(found.word, " ".join(filter(None, parts)))
@@ -338,8 +345,8 @@ def headline(results: Results, ranked: Sequence[ModelSummary]) -> list[str]:
     if any(each.crowded for each in ranked):
         found.append("No model is called the cheapest: other programs had much of the cores.")
     elif len(reliable) >= 2:
-        first, *_, last = reliable.values()
-        level = [model for model, cpu in reliable.items() if cpu.is_level_with(first)]
+        first, *_, last = ranges = list(reliable.values())
+        level = list(reliable)[: verdicts.level_with_first(ranges)]
         if len(level) == len(reliable):
             found.append(
                 "The models that answered almost every request need about the same CPU time for a reply."
