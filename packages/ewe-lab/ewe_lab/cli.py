@@ -26,6 +26,7 @@ from ewe_lab.options import (
     CommandError,
     argparse_type,
     number_type,
+    read_file_name,
     read_path,
     split_at_commas,
     whole_number_type,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 INSTALL_COMMAND = "pip install 'ewe-lab[locust]'"
 MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for experiments that put no server under load
 REQUIRED_MODULES = ("locust", *MODULES_WITHOUT_LOAD)
-DEFAULT_PATH = "/index.html"
 TERMINAL_COLUMNS = 100  # columns of the output
 
 
@@ -104,14 +104,14 @@ def arguments(words: Sequence[str]) -> RaisingParser:
     show.add_argument("ids", nargs="+", metavar="ID")
     show.set_defaults(action=show_experiments)
     join = actions.add_parser("report", help="join runs into one report", allow_abbrev=False)
-    join.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    join.add_argument("directories", nargs="+", type=read_file_name, metavar="DIR")
     add_out(join)
     join.set_defaults(action=make_report)
     claims = actions.add_parser(
         "claims", help="put the findings of runs on a page, claim by claim", allow_abbrev=False
     )
-    claims.add_argument("directories", nargs="*", type=Path, metavar="DIR")
-    claims.add_argument("--page", type=Path, required=True, metavar="FILE.md",
+    claims.add_argument("directories", nargs="*", type=read_file_name, metavar="DIR")
+    claims.add_argument("--page", type=read_file_name, required=True, metavar="FILE.md",
         help="the page to write; FILE.json beside it keeps the findings of earlier runs")  # fmt: skip
     claims.set_defaults(action=write_claims)
     add_renew(actions)
@@ -124,7 +124,7 @@ def arguments(words: Sequence[str]) -> RaisingParser:
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Add --out."""
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="DIR", help="directory to write to [ewe-lab-DATE-TIME]"
+        "-o", "--out", type=read_file_name, metavar="DIR", help="directory to write to [ewe-lab-DATE-TIME]"
     )
 
 
@@ -132,7 +132,7 @@ def add_compare(parser: RaisingParser) -> None:
     """Add the options of `compare`."""
     from ewe.processors.base import FLAGS
 
-    parser.set_defaults(action=compare_servers, models=[], default_path=DEFAULT_PATH)
+    parser.set_defaults(action=compare_servers, models=[])
     add = parser.add_argument
     for flag, model in FLAGS.items():
         add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
@@ -146,14 +146,13 @@ def add_compare(parser: RaisingParser) -> None:
         help="the target's machine, where ssh reads CPU and memory; none: nowhere [the URL's host]")  # fmt: skip
     add("--load-from", type=split_at_commas, action="extend", default=[], metavar="LIST",
         help="machines from which locust loads the target, with commas: [USER@]HOST[:PORT] for ssh")  # fmt: skip
-    add("--load-python", default="python3", metavar="PROGRAM", help="the Python with locust there [python3]")
-    add("--ssh", default="ssh", metavar="COMMAND", help="ssh with options, such as 'ssh -i KEY' [ssh]")
+    add("--load-python", metavar="PROGRAM", help="the Python with locust there [python3]")
+    add("--ssh", metavar="COMMAND", help="ssh with options, such as 'ssh -i KEY' [ssh]")
     add("--users", type=whole_number_type(1, 10_000), metavar="N", help="users at once [50]; with --rate:"
         " connections that all requests share [one for each]")  # fmt: skip
     add(
         "--think",
         type=argparse_type(duration(0.0)),
-        default=0.1,
         metavar="TIME",
         help="the pause between an answer and the next request [100ms]",
     )
@@ -182,11 +181,11 @@ def add_compare(parser: RaisingParser) -> None:
     )
     add("--no-keep-alive", dest="keep_alive", action="store_false", help="open a connection for each request")
     add("--tls", action="store_true", help="use HTTPS")
-    add("--path", type=read_path, default=DEFAULT_PATH, help="path of the URL [/index.html, 1 KB]")
-    add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
+    add("--path", type=read_path, help="path of the URL [/index.html, 1 KB]")
+    add("--root", type=read_file_name, metavar="DIR", help="document root [a site that the lab makes]")
     add(
         "--cgi",
-        type=Path,
+        type=read_file_name,
         metavar="DIR",
         help="directory of a program, which --path names: /cgi-bin/hello.py",
     )
@@ -219,10 +218,16 @@ def add_renew(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     parser.set_defaults(action=renew_claims)
     add = parser.add_argument
     add("ids", nargs="*", metavar="ID", help="R-F5, or R (or RDBMS) for all of a document [all]")
-    add("--page", type=Path, required=True, metavar="FILE.md", help="the page, with FILE.json beside it")
+    add(
+        "--page",
+        type=read_file_name,
+        required=True,
+        metavar="FILE.md",
+        help="the page, with FILE.json beside it",
+    )
     add(
         "--reports",
-        type=Path,
+        type=read_file_name,
         metavar="DIR",
         help="directory of the small reports [reports, beside the page]",
     )

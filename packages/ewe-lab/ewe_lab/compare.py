@@ -16,7 +16,7 @@ from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.invocation import PlannedTable
 from ewe_lab.lab_bench import CellJob, LabBench, expected_s, why_server_is_missing
-from ewe_lab.options import CommandError
+from ewe_lab.options import DEFAULT_PATH, DEFAULT_THINK_S, CommandError
 from ewe_lab.stacks import gateways, other_servers
 from ewe_lab.stacks.gateways import CgiProgram
 
@@ -58,15 +58,17 @@ def tested_ewe(text: str) -> ServerUnderTest:
 
 
 def load_of(options: Namespace) -> Load:
-    """Return the load that the command line describes."""
+    """Return the load that the command line describes. Raises CommandError."""
+    if options.rate and options.think is not None:
+        raise CommandError("--think is for users: with --rate requests arrive however long an answer takes")
     load = Load(
         users=options.users or 50,
-        think=options.think,
+        think=DEFAULT_THINK_S if options.think is None else options.think,
         seconds=options.time,
         warm_up=options.warm_up,
         timeout=options.timeout,
         keep_alive=options.keep_alive,
-        path=options.path,
+        path=options.path or DEFAULT_PATH,
         tls="default" if options.tls else "",
     )
     if options.rate:
@@ -81,7 +83,7 @@ def check_root(root: Path | None, path: str) -> int | None:
     root: the document root, None for the lab's own site. Raises CommandError.
     """
     if root is None:
-        if path != "/index.html":
+        if path != DEFAULT_PATH:
             raise CommandError("--path needs --root DIR: the lab's own site has /index.html only")
         return 1024  # the length of the page that LabBench.site() makes
     if not root.is_dir():
@@ -92,7 +94,7 @@ def check_root(root: Path | None, path: str) -> int | None:
 
 def program_of(options: Namespace) -> CgiProgram:
     """Return the program that --cgi and --path name. Raises CommandError."""
-    path, _, query = options.path.partition("?")
+    path, _, query = (options.path or DEFAULT_PATH).partition("?")
     if options.cgi is None:
         raise CommandError("--gateways needs --cgi DIR, the directory of the program")
     if options.root or options.against or options.tls:
@@ -161,14 +163,16 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
     """
     if options.target:
         return compare_target.target_table(options, load_of(options), command)
+    compare_target.load_hosts(options)  # raises CommandError for --load-from, which needs --target
+    for option, is_given in (("--target-ssh", options.target_ssh), ("--ssh", options.ssh is not None)):
+        if is_given:
+            raise CommandError(f"{option} needs --target URL")
     if options.gateways or options.cgi:
         return gateways_table(options, command)
-    compare_target.load_hosts(options)  # raises CommandError for --load-from, which needs --target
-    if options.target_ssh:
-        raise CommandError("--target-ssh needs --target URL")
     tested = tested_servers(options.models, options.against)
     root = options.root.resolve() if options.root else None
-    load = replace(load_of(options), length=check_root(root, options.path))
+    load = load_of(options)
+    load = replace(load, length=check_root(root, load.path))
 
     def run(lab: LabBench) -> Iterator[Cell]:
         yield from lab.fill_cells_in_turns(

@@ -60,17 +60,17 @@ def split_url(url: str, path: str) -> tuple[str, str]:
     return f"{parts.scheme}://{parts.netloc}/", path if path_of_url == "/" and path else path_of_url
 
 
-def planned_target(url: str, where: str, options: Namespace) -> Target:
+def planned_target(url: str, where: str | None, options: Namespace) -> Target:
     """Return a target, with the machine on which an agent reads its resources. Raises CommandError.
 
-    where: the word of --target-ssh, "" to derive the machine from the URL.
+    where: the word of --target-ssh, None to derive the machine from the URL.
     """
-    base, path = split_url(url, options.path if options.path != options.default_path else "")
+    base, path = split_url(url, options.path or "")
     ssh = ssh_arguments(options)
     name = urlsplit(base).hostname or ""
     if where == NOWHERE:
         server = TargetServer(base, None, "--target-ssh none", ssh)
-    elif where:
+    elif where is not None:
         server = TargetServer(base, ssh_host(where, "--target-ssh"), ssh=ssh)
     elif name in LOOPBACK:
         server = TargetServer(base, session.SshHost(""), ssh=ssh)
@@ -88,7 +88,7 @@ def ssh_arguments(options: Namespace) -> tuple[str, ...]:
     Raises CommandError.
     """
     try:
-        arguments = tuple(shlex.split(options.ssh))
+        arguments = ("ssh",) if options.ssh is None else tuple(shlex.split(options.ssh))
     except ValueError:  # a quote without its end
         arguments = ()
     if not arguments:
@@ -107,14 +107,19 @@ def ssh_host(text: str, option: str) -> session.SshHost:
 def load_hosts(options: Namespace) -> LoadHosts | None:
     """Return the machines of --load-from, None for this one. Raises CommandError."""
     if not options.load_from:
+        if options.load_python is not None:
+            raise CommandError("--load-python needs --load-from, the machines on which it runs")
         return None
     if not options.target:
         raise CommandError(
             "--load-from needs --target URL: a server that the lab starts listens at 127.0.0.1, which other"
             " machines do not reach"
         )
+    python = "python3" if options.load_python is None else options.load_python
+    if not python.strip():
+        raise CommandError(f"--load-python {python!r} is not a program")
     hosts = [ssh_host(text, "--load-from") for text in options.load_from]
-    return LoadHosts(hosts, ssh_arguments(options), options.load_python)
+    return LoadHosts(hosts, ssh_arguments(options), python)
 
 
 def announcement(targets: list[Target], load: Load, repeats: int, hosts: LoadHosts | None) -> str:
@@ -134,12 +139,14 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
     for name in LOCAL:
         if getattr(options, name):
             raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
-    machines = options.target_ssh or [""] * len(options.target)  # "": the host of the URL
+    machines = options.target_ssh or [None] * len(options.target)  # None: the host of the URL
     if len(machines) != len(options.target):
         raise CommandError("write --target-ssh once for each --target, or not at all")
     targets = [
         planned_target(url, where, options) for url, where in zip(options.target, machines, strict=True)
     ]
+    if options.path and all(target.path != options.path for target in targets):
+        raise CommandError("--path is for a target without a path in its URL: leave out one of the two")
     hosts = load_hosts(options)
 
     def run(lab: LabBench) -> Iterator[Cell]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from ewe.config.messages import Failure
 from ewe.config.setting_types import SIZE, Kind, whole
 
 T = TypeVar("T")
+DEFAULT_PATH = "/index.html"  # of the requests
+DEFAULT_THINK_S = 0.1  # the pause of a closed user between an answer and the next request
 
 
 class CommandError(Failure):
@@ -59,14 +62,28 @@ def read_path(text: str) -> str:
     return text
 
 
+def read_file_name(text: str) -> Path:
+    """Read the name of a file or a directory. An empty one, of a variable that is not set, would be `.`."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not the name of a file or a directory")
+    return Path(text)
+
+
 def split_at_commas(text: str) -> list[str]:
     """Split a list at its commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return not_empty([part.strip() for part in text.split(",") if part.strip()], text)
 
 
 def split_words(text: str) -> list[str]:
     """Split a list at its commas and spaces."""
-    return [part for part in re.split(r"[,\s]+", text) if part]
+    return not_empty([part for part in re.split(r"[,\s]+", text) if part], text)
+
+
+def not_empty(parts: list[str], text: str) -> list[str]:
+    """Return the parts of a list. An empty list is an error: the option would count as left out."""
+    if not parts:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing")
+    return parts
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:

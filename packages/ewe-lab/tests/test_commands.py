@@ -18,7 +18,7 @@ import pytest
 from support.proc import command_line, descendants
 from support.server import ROOT, wait_until
 
-from ewe_lab import cli
+from ewe_lab import cli, compare
 from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage, load
@@ -179,6 +179,26 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (["compare", "--rate", "nan"], "'nan' is not a number from 0.1 to 20000"),
         (["compare", "--path", "x"], "'x' is not a path that begins with /"),
         (["compare", "--path", "/x"], "--path needs --root DIR"),
+        *(
+            (["compare", option, text], f"argument {option}: {text!r} names nothing")
+            for option in ("--model", "--against", "--gateways", "--load-from")
+            for text in ("", ",", " ")
+        ),
+        *(
+            (["compare", option, ""], "'' is not the name of a file or a directory")
+            for option in ("--root", "--cgi", "--out")
+        ),
+        (["report", ""], "'' is not the name of a file or a directory"),
+        (["compare", "--rate", "9", "--think", "1s"], "--think is for users"),
+        (["compare", "--ssh", "ssh -v"], "--ssh needs --target URL"),
+        (["compare", "--cgi", ".", "--target-ssh", "lab7"], "--target-ssh needs --target URL"),
+        (["compare", "--load-python", "python3"], "--load-python needs --load-from"),
+        (["compare", "--target", "http://a/x", "--path", "/y"], "--path is for a target without a path"),
+        (["compare", "--target", "http://a/", "--target-ssh", ""], "'' is not a host for ssh"),
+        (
+            ["compare", "--target", "http://a/", "--load-from", "b", "--load-python", ""],
+            "'' is not a program",
+        ),
         (["compare", "--root", "/nowhere"], "--root '/nowhere' is not a directory"),
         (["compare", "--out", "/proc/x"], "cannot write /proc/x"),
         (["compare", "--model", "'"], "is not the name of a model"),
@@ -205,6 +225,16 @@ def test_wrong_usage_is_one_line(
     assert message in errors
     assert errors.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "path"), [((), "/"), (("--path", "/index.html"), "/index.html"), (("--path", "/a?b"), "/a?b")]
+)
+def test_a_target_is_asked_for_the_path_that_is_given(words: tuple[str, ...], path: str) -> None:
+    """Also for the one that a server of the lab would have by default."""
+    line = ["compare", "--target", "http://127.0.0.1:9", *words]
+    planned = compare.planned_table(cli.arguments(line).parse_args(line), "ewe-lab")
+    assert planned.table.title.endswith(f", {path}")
 
 
 def test_without_its_extra_it_says_how_to_install(

@@ -518,6 +518,17 @@ def test_sizes() -> None:
             options.read_sizes(text)
 
 
+@pytest.mark.parametrize("option", ["--models", "--sizes", "--rows"])
+@pytest.mark.parametrize("text", ["", ", "])
+def test_a_list_that_names_nothing_is_no_list_of_all(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        speed.arguments().parse_args([option, text])
+    assert ended.value.code == 2
+    assert f"{option}: {text!r} names nothing" in capsys.readouterr().err
+
+
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "ewe_lab.speed", *words]
 
