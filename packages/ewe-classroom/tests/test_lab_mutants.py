@@ -100,6 +100,15 @@ def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
     assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
 
 
+WRITES_WITHOUT_END = "import os\nwhile True: os.write(1, bytes(65536))"
+
+
+def test_an_engine_that_writes_without_end_is_stopped(engine: Grading) -> None:
+    """It is never quiescent, and would fill the grader's memory."""
+    (verdict,) = grade(engine, f"{PYTHON} -c {quote(WRITES_WITHOUT_END)}", "engine-answers")
+    assert explained(verdict, "never wrote its end mark: it goes on after 16,"), verdict.text()
+
+
 @pytest.mark.parametrize("name", [*data_mutants.ZOO, *data_mutants.HONEST])
 def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
     path = str(data_mutants.write(name, tmp_path))

@@ -35,10 +35,12 @@ from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand
 
 POLL_EVERY_S = 0.02
 MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginning of a longer one
+MAX_OUTPUT_BYTES = 16 << 20  # of one answer; the largest one of a check has a megabyte
 MAX_WHOLE_BYTES = 100  # of an output that a message shows whole
 BYTES_BEFORE, BYTES_AFTER = 10, 30  # of a longer one, around the first difference
 HEAD = b"Content-Type: text/plain\n\n"
 # A script that prints the state of its process. The state must be the same for each script, whichever ran before.
+# The script changes nothing: signal.alarm(0) would end the alarm that a later reading has to find.
 PROBE = """\
 import builtins, json, os, signal, subprocess, sys
 mask = os.umask(0)
@@ -57,7 +59,8 @@ seen = {
         if callable(signal.getsignal(each)) and signal.getsignal(each) is not signal.default_int_handler
         and not isinstance(signal.getsignal(each), signal.Handlers)
     ),
-    "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))), "alarm": signal.alarm(0),
+    "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+    "alarm": round(signal.getitimer(signal.ITIMER_REAL)[0]),
     "inherited": subprocess.run(["env"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout.split(),
 }
 print("Content-Type: application/json\\n")
@@ -112,7 +115,7 @@ class Scripts:
 
 
 class EngineSilent(Exception):
-    """The engine is quiescent and has not answered. The message describes the output so far."""
+    """The engine has not ended its answer, and will not end it. The message says what it does instead."""
 
 
 class PatientDriver(Driver):
@@ -122,7 +125,8 @@ class PatientDriver(Driver):
         """Send the body; read the output up to the end mark or the engine's end.
 
         Return the output and the exit status, None if the engine ended without an end mark. deadline: not used,
-        because quiescence decides. Raises EngineSilent, ProtocolError.
+        because quiescence decides. An engine that writes without end is never quiescent: the output and the time
+        have limits. Raises EngineSilent, ProtocolError.
         """
         exchange = ScriptRun(self, body)
         began = quiescent_from = time.monotonic()
@@ -130,6 +134,11 @@ class PatientDriver(Driver):
         while not exchange.has_ended:
             moved = exchange.transfer(POLL_EVERY_S)
             now = time.monotonic()
+            size = f"{len(exchange.output):,} bytes of output"
+            if len(exchange.output) > MAX_OUTPUT_BYTES:
+                raise EngineSilent(f"it goes on after {size}")
+            if now - began > WAIT_LIMIT_S:
+                raise EngineSilent(f"after {WAIT_LIMIT_S:.0f} s with {size} it is still busy")
             if moved:
                 previous, quiescent_from = None, now
                 continue
@@ -137,11 +146,7 @@ class PatientDriver(Driver):
             if seen is None or seen != previous:
                 previous, quiescent_from = seen, now
             elif now - quiescent_from > SURE_S:
-                raise EngineSilent(f"{len(exchange.output)} bytes of output")
-            if now - began > WAIT_LIMIT_S:
-                raise EngineSilent(
-                    f"{len(exchange.output)} bytes of output, and the engine is never quiescent"
-                )
+                raise EngineSilent(f"it sleeps after {size}")
         return bytes(exchange.output), exchange.status
 
     def activity(self) -> tuple[object, ...] | None:
@@ -264,7 +269,7 @@ class EngineScene(Scene):
             message = self.subject.log(1).strip()
             last_words = f"; its last words: {message}" if message else ""
             if isinstance(error, EngineSilent):
-                did = f"the engine ran {name} and never wrote its end mark: it sleeps after {error}"
+                did = f"the engine ran {name} and never wrote its end mark: {error}"
                 should = "write EOT, the exit status and LF to descriptor 3 when a script has ended"
             elif isinstance(error, ProtocolError):
                 did, should = f"{error}", "write the end mark and nothing else to descriptor 3"

@@ -191,6 +191,16 @@ class KeepsHandlers(lab.Engine):
         self.signals = {}
 
 
+@mutant("engine-signals", "found alarm")
+class KeepsAlarm(lab.Engine):
+    """Leaves the alarm of a script running."""
+
+    def clean_up(self, status):
+        timer = signal.getitimer(signal.ITIMER_REAL)
+        super().clean_up(status)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
 class All:
     def __contains__(self, item):
         return True
