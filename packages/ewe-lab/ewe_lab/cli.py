@@ -448,6 +448,7 @@ def renew_claims(options: argparse.Namespace) -> int:
     """Measure the claims whose verdicts the page lacks, or has had for long; return the exit status."""
     raise_if_extra_is_missing()
     from ewe_lab import renew
+    from ewe_lab.bench.interrupts import raise_on_first_interrupt
     from ewe_lab.bench.results import BadResults
     from ewe_lab.experiments import CATALOG
 
@@ -463,6 +464,7 @@ def renew_claims(options: argparse.Namespace) -> int:
         options.quick,
         options.anyway,
     )
+    raise_on_first_interrupt()  # TERM, too, has to end the experiment that runs
     try:
         return renew.Renewer(renewal, renew.code_version()).renew()
     except BadResults as reason:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.server import ROOT
+from support.server import ROOT, wait_until
 
 from ewe.config.command import INTERRUPTED
 from ewe_lab import cli, renew
+from ewe_lab.bench import processes
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
@@ -255,6 +257,23 @@ def test_wrong_usage_is_one_line(words: list[str], text: str, capsys: pytest.Cap
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert text in said and said.count("\n") == 1
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_experiment_too(number: int, tmp_path: Path) -> None:
+    """The signal reaches the command alone, as that of a service manager does. No process is left."""
+    command = [sys.executable, "-m", "ewe_lab", "renew", "E-C3", "--quick", "--anyway", "--page", "claims.md"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True) as started:
+        try:
+            wait_until(lambda: len(processes.process_tree(started.pid)) >= 3, 30)  # the run, and a server
+            family = [each.pid for each in processes.process_tree(started.pid)]
+            started.send_signal(number)
+            assert started.wait(90) == 130
+        finally:
+            started.kill()
+    states = [found.state for pid in family if (found := processes.read_process(pid))]
+    assert set(states) <= set(processes.ENDED_STATES)
 
 
 @pytest.mark.starts_processes
