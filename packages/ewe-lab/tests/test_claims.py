@@ -125,6 +125,25 @@ def test_a_machine_has_one_letter() -> None:
     assert "- **A**" not in claims.markdown(kept)  # no finding is of this machine any more
 
 
+def test_what_cannot_be_written_leaves_the_findings_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full after some bytes of each file."""
+    page = tmp_path / "claims.md"
+    claims.write(KeptFindings(), page)
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    write = Path.write_text
+
+    def half(path: Path, text: str, **more: str) -> int:
+        write(path, text[:9], **more)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError):
+        claims.write(KeptFindings(machines={"A": {"processor": "one"}}), page)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
 def test_a_row_has_the_finding_with_its_date() -> None:
     kept, _ = kept_after(run_of(quick=True))
     (row,) = [line for line in claims.markdown(kept).splitlines() if line.startswith("| L-T1 |")]

@@ -150,11 +150,22 @@ def load(path: Path) -> KeptFindings:
 
 
 def write(kept: KeptFindings, page: Path) -> None:
-    """Write the page, and the file beside it, in the order of the catalogue. Raises OSError."""
+    """Write the page, and the file beside it, in the order of the catalogue. Raises OSError.
+
+    Each is a complete file that is renamed: an interrupt or a full disk leaves the findings of all earlier runs.
+    """
     kept.findings = {id: kept.findings[id] for id in CATALOG if id in kept.findings}
     text = json.dumps(asdict(kept), ensure_ascii=False, indent=1)
-    kept_file(page).write_text(text + "\n", encoding="utf-8")
-    page.write_text(markdown(kept), encoding="utf-8")
+    for path, content in ((kept_file(page), text + "\n"), (page, markdown(kept))):
+        new = path.with_name(path.name + ".new")
+        try:
+            new.write_text(content, encoding="utf-8")
+            new.replace(path)
+        except OSError as reason:
+            reason.filename = str(path)  # the user knows this name
+            raise
+        finally:
+            new.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------------------------------------
