@@ -53,7 +53,14 @@ def main(words: list[str]) -> int:
     options = arguments(words).parse_args(words)
     action: Callable[[argparse.Namespace], int] = options.action
     options.command = rerun(words)
-    return action(options)
+    try:
+        return action(options)
+    except BrokenPipeError:  # the reader of the output has gone: see entry_point()
+        raise
+    except OSError as reason:  # a full disk, a name that is too long, no right to read, ...
+        text = reason.strerror or str(reason)
+        name = reason.filename2 or reason.filename  # of a file that is renamed, the second one
+        raise CommandError(f"{name}: {text}" if name else text, 1) from None
 
 
 def rerun(arguments: Sequence[str]) -> str:

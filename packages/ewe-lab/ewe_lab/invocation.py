@@ -87,8 +87,8 @@ def fill_tables(
             for planned in plan:
                 results.tables.append(planned.table)
                 status = max(status, fill_table(planned, lab, progress))
+                print_table(planned, progress)  # first: the disk may be full
                 save(results, directory / "results.json")
-                print_table(planned, progress)
     except KeyboardInterrupt:
         status = INTERRUPTED
         if results.tables:

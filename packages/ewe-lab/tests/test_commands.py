@@ -159,6 +159,9 @@ def test_arrivals_and_a_site_of_ones_own(tmp_path: Path) -> None:
     assert "h2o is not installed: apt install h2o" in table.notes
 
 
+LONG = "a" * 300  # characters of a file's name; a file system has 255
+
+
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     status = cli.main(words)
     captured = capsys.readouterr()
@@ -243,6 +246,33 @@ def test_without_its_extra_it_says_how_to_install(
     monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "locust" else name)
     for words in (["compare", "-f"], ["run", "E-T2"]):
         assert said(capsys, *words) == (1, "", "ewe-lab: locust missing: pip install 'ewe-lab[locust]'\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["report", LONG], ["claims", LONG, "--page", "x.md"], ["compare", "--root", ".", "--path", f"/{LONG}"]],
+)
+def test_a_name_that_is_too_long_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, errors = said(capsys, *words)
+    assert status == 1
+    assert (
+        errors.startswith("ewe-lab: ")
+        and errors.endswith(": File name too long\n")
+        and errors.count("\n") == 1
+    )
+
+
+@pytest.mark.starts_processes
+def test_a_table_is_printed_where_its_results_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "results.json").mkdir()
+    status, output, errors = said(capsys, "run", "E-T1", "--quick", "--out", str(tmp_path))
+    assert status == 1 and "of 10 defaults are as printed" in output
+    assert errors.splitlines()[-1] == f"ewe-lab: {tmp_path}/results.json: Is a directory"
 
 
 @pytest.mark.starts_processes
