@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lab_bench import quick_lab
+from support.server import wait_until
 
+from ewe_lab.bench import processes
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments import r_ipc, sff, t_crash, t_poll, t_st1n
 from ewe_lab.lab_bench import LabBench
@@ -19,6 +22,28 @@ from ewe_lab.load import ipc_kinds
 def lab() -> Iterator[LabBench]:
     with quick_lab() as made:
         yield made
+
+
+ONLY_SYSTEM_V = """
+from ewe_lab.load import ipc_kinds
+ipc_kinds.KINDS = {"System V queue": ipc_kinds.system_v_queues}
+ipc_kinds.main()
+"""
+
+
+def queues_of(pid: int) -> list[str]:
+    """Return the message queues of System V from which a process has received last, or to which it has sent."""
+    lines = Path("/proc/sysvipc/msg").read_text().splitlines()[1:]
+    return [line for line in lines if str(pid) in line.split()[5:7]]  # lspid, lrpid
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("Linux")
+def test_an_interrupt_leaves_no_queue_in_the_kernel(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ONLY_SYSTEM_V, "1000000", "3"]
+    with (tmp_path / "output").open("wb") as output, processes.running(command, output) as started:
+        wait_until(lambda: len(queues_of(started.pid)) == 2, 20)
+    assert queues_of(started.pid) == []
 
 
 @pytest.mark.starts_processes
