@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lab_bench import quick_lab, tried
@@ -290,6 +293,27 @@ def test_a_way_is_measured_with_all_that_works_for_it() -> None:
     assert sample.replies > 20 and not sample.errors
     assert sample.usage is not None and sample.usage.processes == 7  # nginx: 2, php-fpm: 1 and its 4
     assert (sample.micros or 0) > 5
+
+
+def test_the_luck_of_the_best_point_is_not_in_its_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One point of the sweep was lucky: its figure is that of new measurements alone, as many as --repeats says."""
+    rates = iter((100, 130, 100, 101, 99, 98, 102))
+
+    @contextmanager
+    def running(*_: object, **__: object) -> Iterator[tuple[SimpleNamespace, str]]:
+        yield SimpleNamespace(url="http://127.0.0.1:9/", command="nginx"), "/page"
+
+    monkeypatch.setattr(thesis_dynamic, "served", running)
+    monkeypatch.setattr(thesis_dynamic, "probe", lambda *_: None)
+    way = ServingStack("nginx", "php-fpm", "php")
+    test = DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}, clients=(1, 2, 4))
+    lab = SimpleNamespace(
+        quick=False, repeats=4, notes=[], quick_or_full=lambda quick, full: full,
+        load=lambda server, load: Sample("wrk", 1, replies=next(rates)),
+    )  # fmt: skip
+    *sweep, top = thesis_dynamic.measure(lab, test, way)
+    assert [cell.median for cell in sweep] == [100, 130, 100]
+    assert sorted(top.values) == [98, 99, 101, 102]
 
 
 def over(kind: str, few: float, many: float) -> list[Cell]:

@@ -28,7 +28,6 @@ from ewe_lab.stacks.backends import opener
 from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, served
 
 QUICK_CLIENT_COUNTS = (32,)
-REPEATS_OF_BEST = 2  # further measurements of the best point, in a full run
 CGI_CLIENTS = f"CGI is asked by at most {MAX_PROCESSES} clients at once, since each of them is a process."
 CHEROKEE = "Cherokee is in no current distribution: its printed figures are shown, and cannot be tested."
 PLAIN = "no TLS, "
@@ -112,10 +111,8 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
         for column, cells in swept.items():
             top = with_printed_figure(test.printed[column], stack, best_cell(cells, None))
             if not lab.quick:
-                top.samples = [
-                    *top.samples,
-                    *repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)),
-                ]
+                # The best of many single measurements may be luck, so its point is measured afresh, several times
+                top.samples = list(repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)))
             yield top
         yield from with_tls_1_3
         if over_tls:
@@ -175,7 +172,7 @@ def repeat_point(
     cell: of the point. Yields the samples.
     """
     over_tls = test.plain is not None
-    for _ in range(REPEATS_OF_BEST):
+    for _ in range(lab.repeats):
         with served(lab, stack, tls=over_tls) as (server, path):
             tls = "parity" if over_tls else ""
             yield lab.load(server, load_of(lab, stack, column, int(cell.x or 0), path, tls))
