@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 from support.server import wait_until
+from support.wire import read_all
 from test_zoo import catches, grade, solution_faults
 
 from ewe_classroom.course.labs import lab
@@ -214,3 +216,39 @@ def test_a_model_of_ewe_is_found_behind_a_relative_import(tmp_path: Path) -> Non
     (tmp_path / "helper.py").write_text("from ewe.processors.pool import Pool\n")
     with pytest.raises(BadSubject, match=r"helper\.py, line 1: this takes Pool from ewe"):
         own_model.expect(tmp_path / "server.py")
+
+
+RESET = struct.pack("ii", 1, 0)  # struct linger: close() sends RST
+
+
+@pytest.mark.parametrize("name", ["serial", "pool", "caching", "cgi"])
+def test_a_refusal_that_cannot_be_sent_stops_no_worker(name: str, tmp_path: Path) -> None:
+    """A client sends a head that is too long, or a length of 5,000 digits, and resets the connection."""
+    (tmp_path / "index.html").write_text("hello\n")
+    for file, text in lab(name).files(lab(name).variant("python"), solved=True).items():
+        (tmp_path / file).write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = probe.getsockname()
+    command = [sys.executable, "server.py", str(address[1]), str(tmp_path), "2"]
+    with (tmp_path / "errors").open("wb") as errors:
+        server = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=errors)
+    try:
+        wait_until(lambda: connects(address), 20)
+        length = b"GET / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+        for sent in [b"x" * 20_000, length] * 3:
+            with socket.create_connection(address, 10) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                client.sendall(sent)
+        with socket.create_connection(address, 10) as client:
+            client.sendall(b"GET /index.html HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert read_all(client).endswith(b"\r\n\r\nhello\n")
+    finally:
+        server.kill()
+        server.wait()
+    assert (tmp_path / "errors").read_text() == ""
+
+
+def connects(address: tuple[str, int]) -> bool:
+    """Return whether a server listens."""
+    with socket.socket() as sock:
+        return sock.connect_ex(address) == 0

@@ -24,6 +24,7 @@ from conversation import SILENCE_S, BadRequest, find, listen, parse, split_head
 ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
 GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
 MAX_BODY_BYTES = 8 << 20  # bytes of a request's body; the server refuses a longer body (413)
+MAX_LENGTH_DIGITS = 18  # of Content-Length: int() refuses 4,301 digits with a ValueError
 MAX_HOPS = 5  # local redirects of one request
 PROGRAMS = "/cgi-bin/"
 
@@ -156,9 +157,9 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
     text = fields.get("content-length", "0")
     if not text.isdecimal():
         raise Refused(400)
-    length = int(text)
-    if length > MAX_BODY_BYTES:
+    if len(text) > MAX_LENGTH_DIGITS or int(text) > MAX_BODY_BYTES:
         raise Refused(413)
+    length = int(text)
     parts = [buffer]  # the first bytes of the body may have come with the head
     missing = length - len(buffer)
     while missing > 0:

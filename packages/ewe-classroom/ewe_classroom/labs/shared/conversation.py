@@ -122,20 +122,22 @@ def converse(connection: socket.socket, root: str) -> None:
     # --- solution
     try:
         while True:
-            head, buffer = split_head(buffer)
-            while head is None:
-                data = connection.recv(65536)
-                if not data:
-                    return
-                head, buffer = split_head(buffer + data)
+            try:
+                head, buffer = split_head(buffer)
+                while head is None:
+                    data = connection.recv(65536)
+                    if not data:
+                        return
+                    head, buffer = split_head(buffer + data)
+            except BadRequest as refused:
+                connection.sendall(refusal(refused.status))
+                return
             response, keeps_open = response_to(head, root)
             connection.sendall(response)
             if not keeps_open:
                 return
-    except BadRequest as refused:
-        connection.sendall(refusal(refused.status))
     except OSError:
-        return  # the client has disconnected, or is silent
+        return  # the client has disconnected, or is silent; sending the refusal may fail, too
     # --- starter
     # # One recv() is not one request. A client may disconnect after any byte, and may send several requests.
     # buffer = connection.recv(65536)
