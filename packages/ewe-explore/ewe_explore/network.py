@@ -272,9 +272,10 @@ class Socket(Primitive):
             network().sockets.pop(self.number, None)
             if network().listening.get(self.name[1]) is self:
                 del network().listening[self.name[1]]
-        for pipe in (self.outgoing, self.incoming):
-            if pipe is not None:
-                pipe.ended = pipe.unread = True
+        if self.outgoing is not None and self.incoming is not None:
+            self.outgoing.ended = True  # the other side reads the end
+            # Not `ended`: a recv() of another lane on this socket goes on waiting, as in Linux
+            self.incoming.unread = True
         for each in self.waiting or ():
             each.close()
         self.recompute_runnable_lanes()

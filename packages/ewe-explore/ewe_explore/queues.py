@@ -125,7 +125,8 @@ class Queue(Primitive):
     def shutdown(self, immediate: bool = False) -> None:
         """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown.
 
-        immediate: drop the items; otherwise get() still returns those that are in the queue.
+        immediate: drop the items; otherwise get() still returns those that are in the queue. An item that get() has
+        returned still counts for join(), until task_done().
         """
         if self.run_is_over():  # the lanes unwind
             return
@@ -134,7 +135,7 @@ class Queue(Primitive):
         if immediate:
             while self._qsize():
                 self._get()
-            self.unfinished_tasks = 0
+                self.unfinished_tasks = max(self.unfinished_tasks - 1, 0)
         self.recompute_runnable_lanes()
 
 

@@ -86,8 +86,15 @@ class Thread(Primitive):
             self.wait(run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
 
     def is_alive(self) -> bool:
-        self.point("looks at")
-        return self.lane is not None and not self.lane.done
+        """Return whether the thread has begun and not ended. It is a step that reads what the end changes."""
+        if self.lane is None:
+            return False
+        if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
+            # The lane is the target of the step "ends", too, so the search knows that the order of both matters
+            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", self.lane, self.label)
+            step.writes = False
+            ACTIVE_RUNS[-1].point(step)
+        return not self.lane.done
 
     @property
     def name(self) -> str:
