@@ -26,6 +26,7 @@ from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
     ACTIVE_RUNS,
     Abandoned,
+    InvariantHasToWait,
     Lane,
     Run,
     Step,
@@ -81,6 +82,15 @@ class Primitive:
         """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
         return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
 
+    def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
+        """Return whether an invariant could acquire this primitive. It changes nothing: its release does nothing, too.
+
+        Raises InvariantHasToWait if the invariant would have to wait for a lane.
+        """
+        if not is_free and blocking:
+            raise InvariantHasToWait
+        return is_free
+
     def recompute_runnable_lanes(self) -> None:
         """Make the scheduler compute the runnable lanes again."""
         if ACTIVE_RUNS:
@@ -110,6 +120,11 @@ class Primitive:
         return in_time
 
 
+def inside_invariant() -> bool:
+    """Return whether an invariant is being checked."""
+    return bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].inside_invariant
+
+
 def acquire_timeout(blocking: bool, timeout: float) -> float | None:
     """Return the timeout in seconds for the arguments of Lock.acquire(); None: no limit. Raises ValueError."""
     if not blocking and timeout != -1:
@@ -129,6 +144,8 @@ class Lock(Primitive):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock as threading.Lock does; return whether the lane owns it now."""
         seconds = acquire_timeout(blocking, timeout)
+        if inside_invariant():
+            return self.look_from_invariant(self.owner is None, blocking)
         run = self.point("acquires")
         # Outside of a run, no other lane can be between two of its steps: the lock is free
         if run is None:
@@ -154,6 +171,8 @@ class Lock(Primitive):
         """Free the lock as threading.Lock does. Raises RuntimeError if it has no owner."""
         if self.run_is_over():
             self.owner = None
+            return
+        if inside_invariant():
             return
         run = self.point("releases", decides=False)
         if self.owner is None:
@@ -210,6 +229,8 @@ class RLock(Lock):
 
         Counting is no step: other lanes cannot observe it.
         """
+        if inside_invariant():
+            return super().acquire(blocking, timeout)
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
@@ -223,6 +244,8 @@ class RLock(Lock):
         """Count one release; the last one frees the lock. Raises RuntimeError if the lane does not own it."""
         if self.run_is_over():
             self.owner = None
+            return
+        if inside_invariant():
             return
         if self.owner is not ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot release un-acquired lock")
@@ -361,6 +384,8 @@ class Semaphore(Primitive):
         """Take one from the counter as threading.Semaphore does; return whether that was possible in time."""
         if not blocking and timeout is not None:
             raise ValueError("can't specify timeout for non-blocking acquire")
+        if inside_invariant():
+            return self.look_from_invariant(self._value > 0, blocking)
         run = self.point("acquires")
         if run is None:
             return True
@@ -375,7 +400,7 @@ class Semaphore(Primitive):
 
     def release(self, n: int = 1) -> None:
         """Add n to the counter as threading.Semaphore does. Raises ValueError above the bound."""
-        if self.run_is_over():
+        if self.run_is_over() or inside_invariant():
             return
         if n < 1:
             raise ValueError("n must be one or more")

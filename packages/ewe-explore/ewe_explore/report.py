@@ -267,7 +267,7 @@ def facts(result: Exploration) -> dict[str, str]:
 
 
 def always(invariant: Callable[[], object]) -> None:
-    """Make the explorer check an invariant before every step of the scenario.
+    """Make the explorer check an invariant before every step of the scenario, and at the end of each thread.
 
     invariant: a function that returns False, or raises, if the invariant is broken. It must not change any object.
     Outside of an exploration, it is called once.

@@ -45,6 +45,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -69,6 +70,10 @@ Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision an
 
 class Abandoned(BaseException):
     """The run is over. Raised in a lane to end it."""
+
+
+class InvariantHasToWait(BaseException):
+    """An invariant needs a lock that a lane holds: it cannot be checked now. Raised in the invariant."""
 
 
 class ProgramError(Failure):
@@ -387,7 +392,10 @@ class Run:
         self.finish(Problem(kind, headline, lane.number, file, line, type(reason).__name__))
 
     def end_lane(self, lane: Lane) -> None:
-        """End a lane, and pass the baton on."""
+        """Check the invariants after the lane's last step, end the lane, and pass the baton on."""
+        if self.invariants and not self.over:
+            with suppress(Abandoned):
+                self.check_invariants(lane)
         lane.done = True
         lane.held.clear()
         self.runnable_is_stale = True
@@ -603,17 +611,23 @@ class Run:
 
     def check_invariants(self, lane: Lane) -> None:
         """Call the student's invariants; end the run if one is broken. Their accesses are no steps."""
+        for invariant in self.invariants:
+            self.check_invariant(invariant, lane)
+
+    def check_invariant(self, invariant: Callable[[], object], lane: Lane) -> None:
+        """Call one invariant. One that needs a lock is not checked while a lane holds the lock."""
         self.inside_invariant = True
         try:
-            for invariant in self.invariants:
-                if invariant() is False:
-                    code = getattr(invariant, "__code__", None)
-                    file, line = (code.co_filename, code.co_firstlineno) if code else ("", 0)
-                    text = f"the invariant at {base_name(file)}:{line} is broken"
-                    text += f" after a step of {self.name_of_last_lane(lane)}"
-                    self.fail(Problem("invariant", text, lane.number, file, line))
+            if invariant() is False:
+                code = getattr(invariant, "__code__", None)
+                file, line = (code.co_filename, code.co_firstlineno) if code else ("", 0)
+                text = f"the invariant at {base_name(file)}:{line} is broken"
+                text += f" after a step of {self.name_of_last_lane(lane)}"
+                self.fail(Problem("invariant", text, lane.number, file, line))
         except Abandoned:  # raised by fail() above
             raise
+        except InvariantHasToWait:
+            return
         except BaseException as reason:  # an assertion of the invariant, or a mistake in it
             file, line = location_of(reason, self.options.user)
             text = f"the invariant at {base_name(file)}:{line} is broken: {reason}"

@@ -115,12 +115,21 @@ ENDS = [
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
     ("always(lambda: True); queue.Queue().qsize()", None, ""),
+    ("box = []; always(lambda: not box); box.append(1)", "invariant", "after a step of main"),
+    ("t = threading.Thread(target=int); t.start(); assert t.is_alive()", "assertion", "does not hold"),
+    (
+        "one, _ = socket.socketpair(); threading.Thread(target=one.recv, args=(1,)).start(); time.sleep(1); one.close()",
+        "deadlock",
+        "the program cannot end: recv 1",
+    ),
+    ("q = queue.Queue(); q.put(1); q.get(); q.shutdown(immediate=True); q.task_done(); q.join()", None, ""),
+    ("q = queue.Queue(); q.put(1); q.get(); q.shutdown(immediate=True); q.join()", "deadlock", "main waits"),
 ]
 
 
 @pytest.mark.parametrize(("text", "kind", "headline"), ENDS, ids=[row[0] for row in ENDS])
 def test_the_end_of_a_run(text: str, kind: str | None, headline: str, tmp_path: Path) -> None:
-    imports = "import os, queue, sys, threading, time\nfrom ewe_explore import always\n"
+    imports = "import os, queue, socket, sys, threading, time\nfrom ewe_explore import always\n"
     source = f"{imports}def scenario():\n    {text}\n"
     result = explore(program(tmp_path / "ends.py", source, Options(max_steps=500)), runs=5)
     if kind is None:
@@ -163,6 +172,38 @@ def scenario():
         ready.notify()
     thread.join()
 """
+
+
+LOCKED_INVARIANT = """
+import threading
+from ewe_explore import always
+def scenario():
+    guard, box = threading.GUARD(), {"a": 0, "b": 0}
+    def equal():
+        with guard:
+            return box["a"] == box["b"]
+    def work():
+        with HELD:
+            box["a"] += 1
+            box["b"] += 1
+    always(equal)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert box == {"a": 2, "b": 2}
+"""
+
+
+@pytest.mark.parametrize("guard", ["Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"])
+def test_an_invariant_may_hold_a_lock(guard: str, tmp_path: Path) -> None:
+    """It is not checked while a thread holds the lock, and it neither takes nor frees the lock of a thread."""
+    text = LOCKED_INVARIANT.replace("GUARD", guard)
+    right = explore(program(tmp_path / "right.py", text.replace("HELD", "guard")), runs=100)
+    assert right.failure is None, right.text()
+    wrong = explore(program(tmp_path / "wrong.py", text.replace("HELD", "threading.Lock()")), runs=100)
+    assert wrong.failure is not None and wrong.failure.problem.kind == "invariant", wrong.text()
 
 
 def test_spurious_wakeups_are_an_option(tmp_path: Path) -> None:
