@@ -11,6 +11,7 @@ where a switch matters:
     table[key] = value      _at(5, table)[key] = value
     while items:            while _at(6, items):                    if `items` is a list, a dict, a set, ...
     done = True             done = _at(7, True)                     if another function uses this `done`
+    for n in table:         for n in _each(8, table):               if another function uses this `n`
 
 _at() records the step, and the scheduler may run other lanes first. Then _at() returns its second argument. Local
 variables get no point, because no other thread sees them. Accesses to immutable objects get no point, either.
@@ -31,7 +32,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -40,6 +41,7 @@ from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step
 
 AT_NAME = "_ewe_at"
 HOLD_NAME = "_ewe_hold"
+EACH_NAME = "_ewe_each"
 CONTAINERS = (list, dict, set, deque, bytearray, OrderedDict, defaultdict, Counter)
 IMMUTABLE_TYPES = (
     int,
@@ -82,6 +84,14 @@ METHODS_OF_CONTENTS = frozenset((
     "difference", "difference_update", "extend", "extendleft", "intersection", "intersection_update", "isdisjoint",
     "issubset", "issuperset", "join", "symmetric_difference", "symmetric_difference_update", "union", "update",
     "writelines",
+    # Functions of the standard library, as in `random.choice(a)`
+    "bisect", "bisect_left", "bisect_right", "chain", "choice", "choices", "deepcopy", "deque", "dumps", "nlargest",
+    "nsmallest", "sample",
+))  # fmt: skip
+# Functions of the standard library that change the contents of their first argument, by their names in a call.
+CHANGING_FUNCTIONS = frozenset((
+    "heapify", "heappop", "heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right",
+    "shuffle",
 ))  # fmt: skip
 
 
@@ -142,7 +152,8 @@ def at(number: int, value: Any = None) -> Any:
         target = source_point.variable
         attribute = source_point.name
         if run.detailed and source_point.variable is not None:
-            source_point.variable.frame = sys._getframe(1)
+            frame = sys._getframe(1)
+            source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
     elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
         if not (kind == "attribute" and (isinstance(target, type) or is_own_module(target, run))):
             return value  # the object cannot change, or its own methods have points
@@ -183,6 +194,17 @@ def hold(number: int, value: Any) -> Any:
     return value
 
 
+def stepped(number: int, values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values of a `for` whose variable is shared, each after a point: the loop assigns it next."""
+    for value in values:
+        at(number)
+        yield value
+
+
+# The functions that the changed source calls, by their names there
+CALLED = {AT_NAME: at, HOLD_NAME: hold, EACH_NAME: stepped}
+
+
 def compiled(source: str, file: str) -> CodeType:
     """Return the code of a module with its points. Raises SyntaxError."""
     tree = ast.parse(source, file)
@@ -203,28 +225,33 @@ def is_read(node: ast.Starred) -> bool:
 def shared_names(tree: ast.AST) -> set[str]:
     """Return the names of variables that one function changes and another function uses.
 
-    These are the names of `global` and `nonlocal` statements, and the variables that a function assigns more than
-    once and that a nested function uses.
+    These are the names of `global` and `nonlocal` statements, and the variables that a function or the module
+    assigns more than once and that a nested function uses.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Global | ast.Nonlocal):
             found.update(node.names)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
             found |= reassigned(node) & used_inside(node)
     return found
 
 
-def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the variables that a function assigns more than once, without its nested functions."""
+def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+    """Return the variables that a function assigns more than once, without its nested functions.
+
+    An assignment in a loop counts as several, and so does the variable of a `for`.
+    """
     counts: Counter[str] = Counter()
-    for node in own_nodes(function):
+    nodes = list(own_nodes(function))
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    for node in [*nodes, *(inner for loop in loops for inner in own_nodes(loop))]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             counts[node.id] += 1
     return {name for name, count in counts.items() if count > 1}
 
 
-def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
     """Return the names that nested functions of a function read."""
     found: set[str] = set()
     for node in ast.walk(function):
@@ -302,7 +329,11 @@ class Points(ast.NodeTransformer):
         return ast.copy_location(either, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Add the point of a method call, or of a builtin function that reads a container, such as len(a)."""
+        """Add the point of a method call, or of a function that reads or changes a container, such as len(a)."""
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in CHANGING_FUNCTIONS and node.args and not isinstance(node.args[-1], ast.Starred):
+            return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
         if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
@@ -312,6 +343,25 @@ class Points(ast.NodeTransformer):
             node.keywords = [self.visit(each) for each in node.keywords]
             return node
         self.generic_visit(node)
+        return node
+
+    def changing_call(self, node: ast.Call) -> ast.expr:
+        """Add the point of `heappush(a, x)`, which changes the container `a`: at `a`, or at the last argument.
+
+        As in method_call(), hold() stores the container while the other arguments are computed.
+        """
+        text = ast.unparse(node.func) + "(…)"
+        first, *others = node.args
+        number = self.add_point(node, "content", "[]", "calls", True, text=text)
+        if others:
+            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True)
+        node.func = self.visit(node.func)
+        arguments = [self.wrap(HOLD_NAME if others else AT_NAME, number, self.visit(first), first)]
+        arguments += [self.visit(each) for each in others]
+        if others:
+            arguments[-1] = self.wrap(AT_NAME, number + 1, arguments[-1], others[-1])
+        node.args = arguments
+        node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
     def method_call(self, node: ast.Call, function: ast.Attribute) -> ast.expr:
@@ -460,11 +510,34 @@ class Points(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         """Add a point to `for x in a`: the loop reads the container `a`."""
+        numbers = self.bound_names(node.target)
         node.target = self.visit(node.target)
         node.iter = self.content(node.iter, "goes through")
+        for number in numbers:
+            node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
+
+    def visit_With(self, node: ast.With) -> ast.stmt:
+        """Add the points of `with a as x`. The point of a shared `x` is before `a`."""
+        for item in node.items:
+            numbers = self.bound_names(item.optional_vars) if item.optional_vars is not None else []
+            item.context_expr = self.visit(item.context_expr)
+            for number in numbers:
+                either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), item.context_expr])
+                item.context_expr = ast.copy_location(either, item.context_expr)
+            item.optional_vars = self.visit(item.optional_vars) if item.optional_vars is not None else None
+        node.body = self.block(node.body)
+        return node
+
+    def bound_names(self, target: ast.expr) -> list[int]:
+        """Add a point for each shared variable of a target of `for` or `with`; return their numbers."""
+        return [
+            self.add_point(name, "name", name.id, "writes", True, variable=self.variables[name.id])
+            for name in ast.walk(target)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names
+        ]
 
     # Assignments
 

@@ -153,8 +153,7 @@ class World:
                 "__import__": self.import_module,
                 "print": record_print,
                 "input": no_input,
-                instrument.AT_NAME: instrument.at,
-                instrument.HOLD_NAME: instrument.hold,
+                **instrument.CALLED,
             }
         )
 

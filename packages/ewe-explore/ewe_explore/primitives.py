@@ -83,7 +83,7 @@ class Primitive:
         return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
 
     def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
-        """Return whether an invariant could acquire this primitive. It changes nothing: its release does nothing, too.
+        """Return whether an invariant could acquire this primitive. Neither this nor its release changes anything.
 
         Raises InvariantHasToWait if the invariant would have to wait for a lane.
         """

@@ -277,7 +277,7 @@ def test_a_changed_module_still_works(name: str) -> None:
     code = instrument.compiled(Path(original.__file__).read_text(encoding="utf-8"), original.__file__)
     module = types.ModuleType(name)
     module.__package__ = name.rpartition(".")[0]
-    module.__dict__.update({instrument.AT_NAME: instrument.at, instrument.HOLD_NAME: instrument.hold})
+    module.__dict__.update(instrument.CALLED)
     exec(code, module.__dict__)
     assert {key for key in vars(original) if not key.startswith("__")} <= set(vars(module))
     if name == "textwrap":
@@ -302,6 +302,7 @@ def test_a_changed_module_still_works(name: str) -> None:
 
 
 ORDER = """
+import heapq
 seen = []
 def f(value):
     seen.append(value)
@@ -322,6 +323,9 @@ def work():
     first, *rest = f([12, 13])
     seen.append(f"{f(rest)} {f({**f({1: 2}), 3: f(4)})} {f([*f(rest), *f([5])]) == f([13, 5])} {not f([])}")
     seen.extend(f("xy")); f(list)(*f([[14]]), **f({})); print(f(""), end=f(""))
+    heapq.heappush(f([3]), f(1)); heapq.heappop(f([4])); [heapq.nsmallest(f(1), f([2]))]
+    for total in f([5, 5]):
+        seen.append(total)
     f([15]) + f([16]) < f([17]) != f([18])
     seen.append([str(f(n)) for n in f([19]) if f(rest)])
     del f(box).y
@@ -340,7 +344,7 @@ result = work()
 def test_the_order_of_evaluation_stays() -> None:
     plain: dict[str, Any] = {}
     exec(compile(ORDER, "plain", "exec"), plain)
-    changed: dict[str, Any] = {instrument.AT_NAME: instrument.at, instrument.HOLD_NAME: instrument.hold}
+    changed: dict[str, Any] = {**instrument.CALLED}
     exec(instrument.compiled(ORDER, "changed"), changed)
 
     def told(names: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,8 @@ ENDS = [
     ("box = []; always(lambda: not box); box.append(1)", "invariant", "after a step of main"),
     ("t = threading.Thread(target=int); t.start(); assert t.is_alive()", "assertion", "does not hold"),
     (
-        "one, _ = socket.socketpair(); threading.Thread(target=one.recv, args=(1,)).start(); time.sleep(1); one.close()",
+        "one, _ = socket.socketpair(); threading.Thread(target=one.recv, args=(1,)).start()\n"
+        "    time.sleep(1); one.close()",
         "deadlock",
         "the program cannot end: recv 1",
     ),
@@ -312,6 +314,50 @@ def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
     result = explore(program(tmp_path / "module.py", text), runs=50)
     assert result.story is not None and any("lost update" in why for why in result.story.why)
     assert "counts.number" in result.text(100)
+
+
+# Each tests the length of a list, and then changes the list by a function of the library.
+MISSED = {
+    "heappop": "out.extend([heapq.heappop(heap)] if len(heap) > 1 else [])",
+    "heappush": "heapq.heappush(heap, len(heap) + 1)",
+    "insort": "bisect.insort(heap, len(heap) + 1)",
+}
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_a_function_of_the_library_that_changes_a_container_is_a_step(tmp_path: Path, name: str) -> None:
+    text = (
+        f"import bisect, heapq, threading\nheap, out = [1, 2], []\ndef work():\n    {MISSED[name]}\n"
+        "def scenario():\n    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+        "    assert out == [1] or heap == [1, 2, 3, 4]\n"
+    )
+    result = explore(program(tmp_path / "library.py", text), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+BINDINGS = {
+    "a variable of a loop": "    for n in (7, 8):\n        THREAD\n",
+    "an assignment in a loop": "    while n < 8:\n        n += 1\n        THREAD\n",
+    "a name of with": "    THREAD\n    with contextlib.nullcontext(8) as n:\n        pass\n",
+}
+
+
+@pytest.mark.parametrize("place", ["function", "module"])
+@pytest.mark.parametrize("name", BINDINGS)
+def test_each_way_to_assign_a_variable_is_a_step(tmp_path: Path, name: str, place: str) -> None:
+    """A thread sees 7, or the next value of the variable: the assertion demands the next one."""
+    thread = "t = threading.Thread(target=lambda: seen.append(n)); threads.append(t); t.start()"
+    body = f"    n, seen, threads = {6 if 'assignment' in name else 7}, [], []\n{BINDINGS[name]}"
+    body += "    for t in threads: t.join()\n    assert 7 not in seen\n"
+    body = body.replace("THREAD", thread)
+    head = "import contextlib, threading\n"
+    path = tmp_path / "bindings.py"
+    path.write_text(f"{head}def scenario():\n{body}" if place == "function" else head + textwrap.dedent(body))
+    explored = ExploredProgram(path, "scenario" if place == "function" else "")
+    result = explore(explored, runs=60)
+    assert result.failure is not None and "7 not in seen" in result.failure.problem.headline, result.text()
 
 
 # The page and the command
