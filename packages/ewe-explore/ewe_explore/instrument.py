@@ -205,6 +205,19 @@ def stepped(number: int, values: Iterable[Any]) -> Iterator[Any]:
 CALLED = {AT_NAME: at, HOLD_NAME: hold, EACH_NAME: stepped}
 
 
+def tests_locks(source: str) -> bool:
+    """Return whether a program may observe that a lock is held: by locked(), or by an acquire() with arguments.
+
+    Raises SyntaxError.
+    """
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (node.func.attr == "locked" or (node.func.attr == "acquire" and bool(node.args or node.keywords)))
+        for node in ast.walk(ast.parse(source))
+    )
+
+
 def compiled(source: str, file: str) -> CodeType:
     """Return the code of a module with its points. Raises SyntaxError."""
     tree = ast.parse(source, file)

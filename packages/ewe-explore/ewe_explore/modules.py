@@ -143,7 +143,8 @@ class World:
         self.stand_ins = stand_ins()
         self.kept: dict[str, ModuleType] = {}  # modules of hosted packages, for all runs
         self.fresh: dict[str, ModuleType] = {}  # the student's modules, for this run
-        self.codes: dict[tuple[str, int, int], CodeType] = {}
+        # The code of a version of a file, and whether it tests locks (instrument.tests_locks)
+        self.codes: dict[tuple[str, int, int], tuple[CodeType, bool]] = {}
         self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
         self.placed: list[str] = []  # names that this run has added to sys.modules
@@ -199,7 +200,10 @@ class World:
             sys.modules[name] = module
             self.placed.append(name)
         try:
-            exec(self.code(path, points), module.__dict__)
+            code, tests_locks = self.code(path, points)
+            if tests_locks and ACTIVE_RUNS:
+                ACTIVE_RUNS[-1].releases_decide = True
+            exec(code, module.__dict__)
         except BaseException:
             modules.pop(name, None)
             if name in self.placed:
@@ -208,16 +212,19 @@ class World:
             raise
         return module
 
-    def code(self, path: Path, points: bool) -> CodeType:
-        """Return the code of a file, with or without points. Compile each version of a file once."""
+    def code(self, path: Path, points: bool) -> tuple[CodeType, bool]:
+        """Return the code of a file, with or without points, and whether it has points and tests locks.
+
+        Compile each version of a file once.
+        """
         facts = path.stat()
         key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
         if key not in self.codes:
             source = importlib.util.decode_source(path.read_bytes())
             if points:
-                self.codes[key] = instrument.compiled(source, str(path))
+                self.codes[key] = instrument.compiled(source, str(path)), instrument.tests_locks(source)
             else:
-                self.codes[key] = compile(source, str(path), "exec", dont_inherit=True)
+                self.codes[key] = compile(source, str(path), "exec", dont_inherit=True), False
         return self.codes[key]
 
     # Imports

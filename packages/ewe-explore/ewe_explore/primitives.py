@@ -5,8 +5,10 @@ a lock is just a variable with its owner, because only one lane runs at a time. 
 standard library: the same errors, and the same order (notify() wakes the waiter that has waited longest). If
 several lanes wait for a lock, the scheduler decides which lane gets it.
 
-A lock's release and the beginning of Condition.wait() are recorded, but they are no decisions: a switch just before
-them has the same effect on other lanes as a switch at the previous step.
+A lock's release and the beginning of Condition.wait() are recorded, but they are no decisions: a lane that waits
+for the lock cannot tell a switch just before them from one just after them. A program that tests whether a lock is
+held can tell: by locked(), or by an acquire() that may fail. In such a program both are decisions
+(Run.releases_decide).
 
 After the end of a run, run_is_over() is true, and calls such as release(), notify() and set() make no point. The
 lanes then unwind: their `with` and `finally` blocks still make these calls.
@@ -174,7 +176,7 @@ class Lock(Primitive):
             return
         if inside_invariant():
             return
-        run = self.point("releases", decides=False)
+        run = self.point("releases", decides=ACTIVE_RUNS[-1].releases_decide)
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.free_lock(run)
@@ -312,6 +314,8 @@ class Condition(Primitive):
             raise Abandoned
         if not self.lock.is_mine():
             raise RuntimeError("cannot wait on un-acquired lock")
+        if run.releases_decide:
+            run.point(self.lock.step(run, "is about to release"))
         waiter = Waiter()
         self.waiters.append(waiter)
         count = self.lock.release_all()

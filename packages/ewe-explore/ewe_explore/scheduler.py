@@ -242,6 +242,8 @@ class Run:
         self.runnable_is_stale = True  # a lane may have become runnable or blocked since then
         self.invariants: list[Callable[[], object]] = []
         self.inside_invariant = False
+        # Whether a release is a decision: the program tests whether a lock is held (primitives.py)
+        self.releases_decide = False
         # Source line -> number of objects that it has made
         self.objects_per_line: dict[tuple[str, int], int] = {}
         self.result: Any = None

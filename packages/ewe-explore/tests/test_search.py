@@ -337,6 +337,27 @@ def test_a_function_of_the_library_that_changes_a_container_is_a_step(tmp_path: 
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+# The first thread changes the box, and has the lock for no further step
+HELD = {
+    "release": ("        box.append(1)", "lock.acquire(blocking=False)"),
+    "locked": ("        box.append(1)", "not lock.locked()"),
+    "wait": ("        box.append(1)\n        changed.wait(1)", "not lock.locked()"),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_program_that_tests_a_lock_sees_it_held_after_the_last_change(tmp_path: Path, name: str) -> None:
+    change, is_free = HELD[name]
+    text = (
+        "import threading\nlock = threading.Lock()\nchanged = threading.Condition(lock)\nbox = []\n"
+        f"def write():\n    with lock:\n{change}\n"
+        f"def read():\n    if box:\n        assert {is_free}\n"
+        "def scenario():\n    for each in (write, read):\n        threading.Thread(target=each).start()\n"
+    )
+    result = explore(program(tmp_path / "held.py", text), runs=60)
+    assert result.failure is not None and is_free in result.failure.problem.headline, result.text()
+
+
 BINDINGS = {
     "a variable of a loop": "    for n in (7, 8):\n        THREAD\n",
     "an assignment in a loop": "    while n < 8:\n        n += 1\n        THREAD\n",
