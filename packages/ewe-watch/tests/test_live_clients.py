@@ -33,6 +33,24 @@ def server() -> Iterator[socketserver.ThreadingTCPServer]:
         thread.join()
 
 
+class LeavesMeanwhile(dict[int, float]):
+    """The clients that are alive. The last one leaves after the second look, as another thread may do."""
+
+    looks = 0
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        self.looks += 1
+        if self.looks == 2:
+            self.clear()
+        return count
+
+
+def test_a_client_may_leave_while_the_tally_is_read() -> None:
+    tally = clients.Tally(sent=1, alive=LeavesMeanwhile({1: 2.0}))
+    assert tally.as_json(now=3.5)["waiting"] == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "end"),
     [

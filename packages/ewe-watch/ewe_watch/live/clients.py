@@ -75,7 +75,8 @@ class Tally:
         return {
             "sent": self.sent,
             "waiting": len(self.alive),
-            "longest": round((now - min(self.alive.values())) * 1000) if self.alive else 0,
+            # By `default`, not by a test before: the clients' thread may remove the last client in between
+            "longest": round((now - min(self.alive.values(), default=now)) * 1000),
             "median": round(median(self.times_ms), 1) if self.times_ms else None,
             "worst": round(max(self.times_ms), 1) if self.times_ms else None,
             **{end: self.ends[end] for end in (ANSWERED, REFUSED, LOST, LET_GO)},
