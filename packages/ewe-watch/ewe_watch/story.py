@@ -309,7 +309,10 @@ class TraceStory:
             self.spans.append(span_of(connection, seconds))
         if self.occupied.get(connection.worker) is connection:
             del self.occupied[connection.worker]
-            self.occupied_of[process_of(connection.worker)].discard(connection.worker)
+            process = process_of(connection.worker)
+            self.occupied_of[process].discard(connection.worker)
+            if not self.occupied_of[process]:  # under the model fork, each connection is another process
+                del self.occupied_of[process]
         self.queued -= connection.state == QUEUED
         self.parked -= connection.state == PARKED
         connection.state = connection.worker = connection.want = ""

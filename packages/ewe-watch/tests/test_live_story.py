@@ -121,9 +121,9 @@ def test_the_rows_of_engines_are_bounded_and_the_others_are_counted() -> None:
     assert change["hidden"] == 2 and change["rows"][4][0] == f"user{MOST_ROWS_BEHIND}: python"
 
 
-@pytest.mark.parametrize("model", ["thread", "pool"])
+@pytest.mark.parametrize("model", ["fork", "thread", "pool"])
 def test_memory_stays_level(model: str) -> None:
-    """Ten thousand events are twenty seconds at 500 a second. Each thread of the model `thread` is a new one."""
+    """Ten thousand events are twenty seconds at 500 a second. Each worker of `fork` and `thread` is a new one."""
     told = story(model)
 
     def twenty_seconds(number: int) -> int:
@@ -131,7 +131,7 @@ def test_memory_stays_level(model: str) -> None:
         for each in range(1000):
             visitor = 1000 * number + each
             worker = f"{PID}/{visitor if model == 'thread' else 11 + each % 5}"
-            visit(told, visitor, visitor / 50, worker)
+            visit(told, visitor, visitor / 50, f"{visitor}/{visitor}" if model == "fork" else worker)
             if each % 3 == 0:
                 told.changes()
         ours = [tracemalloc.Filter(True, pattern) for pattern in ("*ewe_watch*", __file__)]
