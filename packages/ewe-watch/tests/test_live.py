@@ -225,9 +225,14 @@ def test_an_impossible_action_is_one_line(watch: Callable[..., LivePage]) -> Non
         ({"do": "change", "model": 0, "values": {"poolthreads": "x"}}, "poolthreads"),
         ({"do": "change", "model": 0, "values": {"documentroot": "/"}}, "documentroot cannot be changed"),
         ({"do": "next"}, "no scene is shown"),
+        ({"do": "send", "kind": "visitor", "count": 1e999}, "not complete"),
     ]:
         status, text = page.press(**action)
         assert status == 409 and words in text.decode() and b"\n" not in text, text
+    nested = page.ask(
+        "POST", f"{page.path}do", "[" * 8000, origin=page.origin, content_type="application/json"
+    )
+    assert nested == (409, b"a nested action") and "Traceback" not in page.text()
     assert page.until(lambda models: True)[0]["alive"]
 
 

@@ -109,6 +109,8 @@ class WatchPage:
                 raise ActionError("an action is a JSON object")
             # By call(), because it waits for models and clients
             await io.call(execute_action, self.director, self.chooser, action)
+        except RecursionError:  # of json.loads()
+            return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), b"a nested action")
         except (ConfigError, Failure, ValueError) as reason:
             text = str(reason).partition("\n")[0]  # a ConfigError may have several lines
             return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())
