@@ -16,8 +16,10 @@ from support.needs import require
 from support.server import wait_until
 
 from ewe_watch.cli import main
+from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.director import ActionError
 from ewe_watch.live.guard import ModelGuard, UserScript
+from ewe_watch.live.model_process import StartFailure
 from ewe_watch.live.scenes import (
     LIMIT_S,
     SceneChooser,
@@ -181,6 +183,27 @@ def test_a_scene_that_shows_something_else_fails(tmp_path: Path) -> None:
         with pytest.raises(SceneFailure, match=r"step 1 does not show '1: answered visitor = 2' \(it is 1\)"):
             stage.play(all_steps=True)
         assert director.scene["failed"] == stage.failed != ""
+
+
+@pytest.mark.starts_processes
+def test_a_failed_step_that_is_played_again_and_passes_leaves_no_failure(tmp_path: Path) -> None:
+    steps = [STEP | {"shows": ["1: answered visitor = 2"]}, STEP | {"until": []}]
+    with director_in(tmp_path) as director:
+        stage = Stage(director, made("twice", TABLE | {"step": steps}))
+        with pytest.raises(SceneFailure):
+            stage.play(all_steps=False)
+        stage.play(all_steps=False)  # the second visitor
+        assert stage.at == 1 and stage.failed == director.scene["failed"] == ""
+
+
+@pytest.mark.starts_processes
+def test_no_model_starts_after_the_end(tmp_path: Path) -> None:
+    """A button that waits for the lock of Director.close() starts its models after it: they would be left."""
+    with director_in(tmp_path) as director:
+        director.stopping.set()
+        with pytest.raises(StartFailure, match="ewe-watch ends"):
+            director.show([parse_choice("-t")])
+        assert director.models == [] and director.started == 0
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,9 @@ class Director:
                 self.publish_all()
 
     def start(self, choice: Choice) -> ShownModel:
-        """Start a model. Raises StartFailure."""
+        """Start a model. Raises StartFailure, also when ewe-watch ends: close() ends only the models of then."""
+        if self.stopping.is_set():
+            raise StartFailure("ewe-watch ends: it starts no model")
         self.started += 1
         return ShownModel(choice, self.directory, self.started, self.guard, self.users)
 

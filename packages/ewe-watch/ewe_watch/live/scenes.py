@@ -217,11 +217,12 @@ class Stage:
     def play(self, *, all_steps: bool) -> None:
         """Play the next step and those that begin with it, or all. Raises SceneFailure, ActionError.
 
-        After a failure `at` still names the failed step, and `failed` tells the pages why.
+        After a failure `at` still names the failed step, and `failed` tells the pages why. The next play clears it.
         """
         if not self.lock.acquire(blocking=False):
             raise ActionError("a step is being played")
         try:
+            self.failed = ""
             steps = self.scene.steps
             while self.at < len(steps):
                 self.tell(running=True)
