@@ -90,8 +90,10 @@ function matches(trace, span) {
   if (filter.worker.includes("/b")) {
     const lane = Number(filter.worker.split("/b")[1]);
     if (!filter.worker.startsWith(`${trace.index}/b`) || !asksLane(trace, trace.spans.request[span], lane)) return false;
-  } else if (filter.worker && worker >= 0 && `${trace.index}/${worker}` !== filter.worker) {
-    return false;
+  } else if (filter.worker) {
+    // A span in the queue, or parked, belongs to the workers that the connection has had
+    const [index, number] = filter.worker.split("/").map(Number);
+    if (index !== trace.index || (worker >= 0 ? worker !== number : !owner.on.has(number))) return false;
   }
   if (filter.longer) {
     const request = trace.requests[trace.spans.request[span]];
@@ -593,6 +595,7 @@ function choose(picture, row, by, index = -1) {
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT/.test(event.target.tagName)) return;
+  if (event.key.startsWith("Arrow") && event.target.closest(".table")) return;  // they scroll a wide table
   const action = {"+": "in", "=": "in", "-": "out", "−": "out", "0": "whole", ArrowLeft: "left", ArrowRight: "right"}[event.key];
   if (!action) return;
   event.preventDefault();

@@ -140,6 +140,10 @@ def test_keys_zoom_and_choose(tmp_path: Path, chromium: Browser) -> None:
     assert chromium.run("document.getElementById('tip').textContent").startswith("worker 2 (thread 7132)")
     chromium.press("Enter")
     assert chromium.run("view.to - view.from") < whole / 2
+    before = chromium.run("view.from")
+    chromium.run("document.querySelector('#tables .table').focus()")
+    chromium.press("ArrowRight")  # it scrolls the table, and not the picture
+    assert chromium.run("view.from") == before
     assert chromium.errors == []
 
 
@@ -157,6 +161,9 @@ def test_moments_and_filters(tmp_path: Path, chromium: Browser) -> None:
     assert chromium.run(rows) == [5, 1]
     chromium.run(f"{fill}('connection', ''); {fill}('longer', '35')")
     assert chromium.run(rows) == [5, 2]  # of the ordinary visitors, two ask for 40 ms of work
+    chromium.run(f"{fill}('longer', ''); {fill}('worker', '0/1')")
+    of_worker = chromium.run("traces[0].connections.filter(each => each.on.has(1)).length")
+    assert 0 < of_worker < 26 and chromium.run(rows) == [1, of_worker]
     assert chromium.errors == []
 
 
