@@ -117,6 +117,49 @@ def test_a_paused_picture_stops_no_server(watch: Callable[..., LivePage], chromi
     assert chromium.errors == []
 
 
+def test_a_paused_picture_keeps_nothing_of_models_that_have_gone(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-p")
+    show(chromium, page)
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    assert page.press(do="send", kind="visitor", count=3)[0] == 204
+    until(chromium, "buffered.some(change => change.models[0].answered === 3)")
+    chromium.run("window.before = models[0]")
+    assert page.press(do="change", model=0, values={"poolthreads": "2"})[0] == 204
+    until(chromium, "models[0] !== window.before")
+    click(chromium, "#pause")
+    until(chromium, "models[0].last !== null")
+    assert chromium.run("models[0].spans.length") == 0
+    assert chromium.run(figure(0, "answered")) == "0"
+
+
+def test_figures_of_many_workers_and_of_a_flood_that_nobody_answers(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    """The change is made up: 60 of 60 threads are occupied, 40 of them in rows."""
+    show(chromium, watch("-p --poolthreads 60"))
+    until(chromium, "models[0].last !== null && models[0].last.cost.threads !== undefined")
+    click(chromium, "#pause")
+    chromium.run(
+        """(model => {
+          const change = structuredClone(model.last);
+          change.rows = [...Array(40).keys()].map(row => [`thread ${row + 1}`, "1/2", "busy", 0, "", "", ""]);
+          Object.assign(change, {held: 60, rowless: 20});
+          Object.assign(change.cost, {threads: 61, processes: 1});
+          const kind = {sent: 1, answered: 0, waiting: 0, refused: 1, lost: 0, "let go": 0};
+          change.clients = {kinds: {flood: kind}, recent: [], flood: {refused: 2000}};
+          takeModel(model, change);
+        })(models[0])"""
+    )
+    assert chromium.run(figure(0, "held")) == "60"
+    assert "20 occupied workers without a row" in chromium.run("models[0].cost.textContent")
+    assert chromium.run("document.querySelectorAll('li.more-free').length") == 0
+    cells = chromium.run("[...models[0].body.rows[0].cells].map(cell => cell.textContent)")
+    assert cells == ["flood: 2000 requests", "1", "–", "–", "2000", "–", "–"]
+
+
 def test_a_scene_is_played_by_its_buttons(watch: Callable[..., LivePage], chromium: Browser) -> None:
     page = watch("--scene", "serial-queue")
     show(chromium, page)

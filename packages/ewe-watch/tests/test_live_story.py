@@ -166,6 +166,15 @@ def test_a_row_is_given_to_the_next_thread() -> None:
     assert other.row_workers == [f"{PID}/11", f"{PID}/12"]
 
 
+def test_each_occupied_worker_counts_also_without_a_row() -> None:
+    told = story("fork")
+    for number in range(MOST_ROWS + 5):
+        told.feed(TraceEvent(1.0, "accepted", f"{PID}.{number}", f"{PID}/{PID}", "5"))
+        told.feed(TraceEvent(2.0, "runs", f"{PID}.{number}", f"{100 + number}/{100 + number}", ""))
+    change = told.changes()
+    assert (len(change["rows"]), change["held"], change["rowless"]) == (MOST_ROWS, MOST_ROWS + 5, 5)
+
+
 def test_young_events_are_sorted_before_they_are_told() -> None:
     told = story()
     now = time.monotonic()

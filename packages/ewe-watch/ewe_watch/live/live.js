@@ -219,6 +219,7 @@ function parameterForm(facts, index) {
 
 function take(change) {
   if (change.all) {
+    buffered = [];  // of the models before, whose places others have now
     addSenders(change.kinds);
     byId("pace").value = String(change.factor);
     offer(change.scenes);
@@ -254,8 +255,7 @@ function takeModel(model, change) {
   while (old < model.spans.length && model.spans[old][2] < limit) old++;
   if (old > 200 || model.spans.length > MOST_SPANS) model.spans.splice(0, old);
   while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
-  const numbers = {...change, held: change.rows.filter(row => row[2] && row[2] !== "zombie").length,
-    zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
+  const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
   for (const name of model.facts.unseen) numbers[name] = "?";
   for (const [name] of FIGURES) {
     model.values[name].textContent = numbers[name].toLocaleString("en");
@@ -313,7 +313,7 @@ function layOut(model) {
 // How many threads of a pool had no connection yet, and so have no row. One is the thread that accepts.
 function freeThreads({facts, last}) {
   const {threads, processes} = last.cost;
-  return facts.model === "pool" && processes === 1 ? threads - 1 - last.rows.filter(row => row[0].startsWith("thread")).length : 0;
+  return facts.model === "pool" && processes === 1 ? threads - 1 - last.rows.filter(row => row[0].startsWith("thread")).length - last.rowless : 0;
 }
 
 function showRows(model) {
@@ -384,6 +384,7 @@ function showCost(model, change) {
       `${cost.processes} ${cost.processes === 1 ? "process" : "processes"}${cost.zombies ? ` and ${cost.zombies} ${cost.zombies === 1 ? "zombie" : "zombies"}` : ""}`, `${cost.descriptors} descriptors`);
   }
   if (change.programs > 0) parts.push(`${change.programs} ${change.programs === 1 ? "program" : "programs"}`);
+  if (change.rowless) parts.push(`${change.rowless} occupied ${change.rowless === 1 ? "worker" : "workers"} without a row`);
   if (change.behind.hidden) parts.push(`${change.behind.hidden} engines or connections to databases without a row`);
   model.cost.textContent = parts.join(" · ");
   if (change.lost) model.cost.append(" · ", make("span", `${change.lost} events of the trace were lost`, "zombies"));
@@ -401,9 +402,10 @@ function showClients(model, clients) {
     const some = count => count ? String(count) : "–";
     const texts = [name, String(kind.sent), kind.answered ? `${kind.answered}, ${duration(1000 * kind.median)}` : "–",
       kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–", some(kind.refused), some(kind.lost), some(kind["let go"])];
-    if (name === "flood" && clients.flood.answered) {
-      texts[0] = `flood: ${Object.values(clients.flood).reduce((sum, one) => sum + one, 0)} requests`;
-      texts[2] = `${clients.flood.answered}, ${duration(1000 * (kind.median ?? 0))}`;
+    const flooded = name === "flood" ? Object.values(clients.flood).reduce((sum, one) => sum + one, 0) : 0;
+    if (flooded) {
+      texts[0] = `flood: ${flooded} requests`;
+      texts[2] = clients.flood.answered ? `${clients.flood.answered}, ${duration(1000 * (kind.median ?? 0))}` : "–";
       texts[4] = some(clients.flood.refused);
       texts[5] = some(clients.flood.lost);
     }

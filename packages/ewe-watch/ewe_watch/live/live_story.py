@@ -20,7 +20,7 @@ from ewe_watch.story import NO_REQUEST, OCCUPYING, TracedConnection, TraceStory,
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
-MOST_ROWS = 40  # rows of the picture; workers beyond share the last one
+MOST_ROWS = 40  # rows of the picture; the page counts the occupied workers beyond
 MOST_CONNECTIONS = 6000  # that are open: with more, a trace has lost their ends
 MOST_REQUESTS = 2000  # that are kept, except those of open connections
 GHOST_S = 10.0  # after which a connection that only a late event has named is forgotten
@@ -111,6 +111,7 @@ class LiveStory(TraceStory):
         """Return the changes since the last call, and the state of now, as an object for JSON.
 
         Times are milliseconds since `zero`. spans: [row, begin, end, state, what it waits for, label, request].
+        held: how many workers are occupied. rowless: how many of them have no row.
         """
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
         if len(spans) > MOST_SPANS:
@@ -130,6 +131,8 @@ class LiveStory(TraceStory):
             "spans": shown,
             "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
             "behind": behind,
+            "held": len(self.occupied),
+            "rowless": sum(worker not in self.rows for worker in self.occupied),
             "queued": self.queued,
             "parked": self.parked,
             "accepted": self.counts["accepted"],
