@@ -10,7 +10,8 @@ process that takes the row of one that has ended goes on counting there, and no 
 
 **Which row is mine?** A process tries to lock a byte of the shared file for each row (lockf), and owns the row
 whose lock it gets. The kernel releases the lock when the process ends, however it ends. A forked child does not
-inherit the lock, and takes another row at its first event.
+inherit the lock, and takes another row at its first event. A reader asks for the locks, too: the id of a process
+that has ended may be that of another program by now.
 
 **Several threads of one process** may count at once, and `row[i] += 1` is no single step. Each thread therefore
 puts what it has to count into a deque, which is one step, and then tries the process's lock without waiting for it.
@@ -81,6 +82,7 @@ class Scoreboard:
     def forget_row(self) -> None:
         """Own no row, in a new process. What the parent has not counted yet, the parent will count."""
         self.row: memoryview[int] | None = None
+        self.row_number = -1
         self.steps: deque[Step] = deque()
         self.lock = allocate_lock()
 
@@ -102,6 +104,7 @@ class Scoreboard:
         for gauge in GAUGES:
             row[gauge] = 0
         row[PID] = os.getpid()
+        self.row_number = number
         self.row = row
         return row
 
@@ -141,10 +144,25 @@ class Scoreboard:
         for number in range(ROWS):
             if self.table[number * self.columns + PID]:
                 row = self.row_of(number).tolist()
-                alive = is_alive(row[PID])
+                alive = is_alive(row[PID]) and self.has_owner(number)
                 for gauge in () if alive else GAUGES:
                     row[gauge] = 0
                 yield alive, row
+
+    def has_owner(self, number: int) -> bool:
+        """Return whether a process owns a row: its lock cannot be had.
+
+        Only a process with a row asks, since it takes no other one: the release after the test would free that row.
+        The last row has many owners, of which one has the lock.
+        """
+        if self.row is None or number in (self.row_number, ROWS - 1):
+            return True
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, number)
+        except OSError:
+            return True
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, number)
+        return False
 
     def sums(self) -> list[int]:
         """Return the sum of each column."""

@@ -15,7 +15,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.server import ROOT, Server, Start, wait_until, write_program
 
-from ewe.scoreboard import BUCKETS_S, HISTOGRAM, REQUESTS, Scoreboard, bucket_of
+from ewe.scoreboard import (
+    BUCKETS_S,
+    CONNECTIONS,
+    HISTOGRAM,
+    PID,
+    REQUESTS,
+    ROWS,
+    WORKERS,
+    Scoreboard,
+    bucket_of,
+)
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LOST = b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -310,6 +320,16 @@ def test_many_threads_and_forked_children_lose_no_count() -> None:
     for child in children:
         os.waitpid(child, 0)
     assert board.sums()[REQUESTS] == 1 + 4 * 4 * 2000
+    assert sum(alive for alive, _ in board.rows()) == 1
+
+
+def test_the_process_id_of_an_ended_process_may_belong_to_another_program() -> None:
+    board = Scoreboard(("other",), (0,))
+    board.refresh()
+    row = board.row_of((board.row_number + 5) % (ROWS - 1))
+    row[PID], row[CONNECTIONS], row[WORKERS], row[REQUESTS] = os.getppid(), 3, 1, 7
+    sums = board.sums()
+    assert (sums[CONNECTIONS], sums[WORKERS], sums[REQUESTS]) == (0, 0, 7)
     assert sum(alive for alive, _ in board.rows()) == 1
 
 
