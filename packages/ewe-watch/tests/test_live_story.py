@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 
 from ewe_watch.events import TraceEvent
+from ewe_watch.live import live_story
 from ewe_watch.live.behind_rows import MOST_ROWS as MOST_ROWS_BEHIND
 from ewe_watch.live.director import RECORDING_BYTES, ChangeReader, Recording
 from ewe_watch.live.live_story import MOST_ROWS, MOST_SPANS, LiveStory
@@ -173,6 +174,20 @@ def test_each_occupied_worker_counts_also_without_a_row() -> None:
         told.feed(TraceEvent(2.0, "runs", f"{PID}.{number}", f"{100 + number}/{100 + number}", ""))
     change = told.changes()
     assert (len(change["rows"]), change["held"], change["rowless"]) == (MOST_ROWS, MOST_ROWS + 5, 5)
+
+
+def test_a_process_that_was_killed_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = LiveStory(lambda address: address, 0.0, is_running=lambda process: process not in (100, 102))
+    for process in (100, 101, 102):
+        told.feed(TraceEvent(1.0, "accepted", f"{process}.1", f"{process}/{process}", "5"))
+    for process in (100, 101):  # the connection of the third one is in the queue
+        told.feed(TraceEvent(2.0, "runs", f"{process}.1", f"{process}/{process}", ""))
+    assert (told.changes()["held"], told.queued) == (2, 1)  # the last events may not be read yet
+    monkeypatch.setattr(live_story, "GONE_S", 0.0)
+    change = told.changes()
+    assert (change["held"], change["queued"], change["open"]) == (1, 0, 1)
+    told.zombies = frozenset({101})
+    assert [span[5] for span in told.changes()["spans"]] == ["5"] and told.occupied == {}
 
 
 def test_young_events_are_sorted_before_they_are_told() -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.config.messages import Failure
+from ewe.scoreboard import is_alive
 from ewe_watch.behind import DATABASE, ENGINE, BehindStory
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
@@ -113,7 +114,7 @@ class ShownModel:
         )
         self.clients = ModelClients(self.process.port, users)
         self.zero = time.monotonic()
-        self.story = LiveStory(self.clients.label, self.zero)
+        self.story = LiveStory(self.clients.label, self.zero, is_alive)
         self.recording = Recording()
         self.meter = CostMeter(self.process.pid)
         self.cost: dict[str, Any] = {}

@@ -23,6 +23,7 @@ MOST_SPANS = 300  # of one change; of more, the longest are shown
 MOST_ROWS = 40  # rows of the picture; the page counts the occupied workers beyond
 MOST_CONNECTIONS = 6000  # that are open: with more, a trace has lost their ends
 MOST_REQUESTS = 2000  # that are kept, except those of open connections
+GONE_S = 0.3  # after which the connections of a process that has ended are forgotten
 GHOST_S = 10.0  # after which a connection that only a late event has named is forgotten
 MOST_WORKERS = 2000  # names of workers that are kept
 ZOMBIE = "zombie"  # the state of a process that has ended, and whose status its parent has not read
@@ -35,10 +36,19 @@ ONE_CONNECTION_EACH = ("fork", "thread")  # models whose workers end with their 
 class LiveStory(TraceStory):
     """The story so far. label: names a connection for people, by its client's address."""
 
-    def __init__(self, label: Callable[[str], str], zero: float) -> None:
-        """zero: the time from which the page counts, by the trace's clock."""
+    def __init__(
+        self,
+        label: Callable[[str], str],
+        zero: float,
+        is_running: Callable[[int], bool] = lambda process: True,
+    ) -> None:
+        """zero: the time from which the page counts, by the trace's clock. is_running: whether a process exists."""
         super().__init__()
         self.label_of = label
+        self.is_running = is_running
+        self.gone_since: dict[
+            str, float
+        ] = {}  # process that has ended, and has connections -> when that was noticed
         self.zero = zero
         self.behind_rows = BehindRows(self.name_of, self.at, lambda worker: self.rows.get(worker, -1))
         self.waiting: list[TraceEvent] = []
@@ -113,6 +123,7 @@ class LiveStory(TraceStory):
         Times are milliseconds since `zero`. spans: [row, begin, end, state, what it waits for, label, request].
         held: how many workers are occupied. rowless: how many of them have no row.
         """
+        self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
         if len(spans) > MOST_SPANS:
             self.hidden += len(spans) - MOST_SPANS
@@ -145,6 +156,27 @@ class LiveStory(TraceStory):
             "lost": self.lost,
             "events": self.events,
         }
+
+    def end_killed(self, now: float) -> None:
+        """Forget the connections of processes that were killed: such a process writes no event of their ends.
+
+        A process that ends by itself has written these events. They are read, and told, long before GONE_S is over.
+        """
+        of_process: dict[str, list[TracedConnection]] = {}
+        for each in self.connections.values():
+            if each.state:
+                # A connection without a worker belongs to the process that has given it its name
+                process = process_of(each.worker) if each.worker else each.name.partition(".")[0]
+                of_process.setdefault(process, []).append(each)
+        self.gone_since = {
+            process: self.gone_since.get(process, now)
+            for process in of_process
+            if int(process) in self.zombies or not self.is_running(int(process))
+        }
+        for process, since in self.gone_since.items():
+            for each in of_process[process] if now - since >= GONE_S else ():
+                self.end_state(each, now)
+                del self.connections[each.name]
 
     def zombie_spans(self) -> list[list[Any]]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
