@@ -76,9 +76,7 @@ class Exploration:
             name += f"{self.program.scenario}: "
         if self.failure is None:
             return f"{name}no failure in {self.counted()}{self.covered()}"
-        small = (
-            "no schedule with fewer switches fails" if self.failure.complete else "perhaps not the smallest"
-        )
+        small = smallest(self.failure) if self.failure.complete else "perhaps not the smallest"
         found = f"found in run {self.runs:,}" if self.runs else "replayed"
         return (
             f"{name}{found}; the schedule has {deviations(self.failure.schedule)} ({small})\n"
@@ -146,6 +144,11 @@ def deviations(schedule: Schedule) -> str:
         if not count
         else f"{count} chosen switch{'es' * (count > 1)}"
     )
+
+
+def smallest(failure: FailingSchedule) -> str:
+    """Return what is proven about smaller schedules than that of a complete failure."""
+    return "no schedule with fewer switches fails" + (" in this way" if failure.others else "")
 
 
 def schedule_text(schedule: Schedule) -> str:
@@ -247,7 +250,10 @@ def add_story(result: Exploration) -> Run:
     result.program.start(run)
     if run.problem is not None:
         result.failure = replace(
-            failure_of(run), complete=result.failure.complete, tried=result.failure.tried
+            failure_of(run),
+            complete=result.failure.complete,
+            others=result.failure.others,
+            tried=result.failure.tried,
         )
         result.story = story_of(run)
         result.story.facts = facts(result)
@@ -262,7 +268,7 @@ def facts(result: Exploration) -> dict[str, str]:
     if result.runs:
         found = {"found in run": f"{result.runs:,}", "seed": str(result.seed), **found}
     if failure.complete:
-        found["smallest"] = "no schedule with fewer switches fails"
+        found["smallest"] = smallest(failure)
     return {**found, "command": result.command()}
 
 

@@ -99,13 +99,17 @@ class Priorities:
 
 @dataclass
 class FailingSchedule:
-    """A failing schedule. complete: every schedule with fewer deviations passes."""
+    """A failing schedule. complete: every smaller schedule passes, or fails in another way.
+
+    others: a smaller schedule fails in another way.
+    """
 
     schedule: Schedule
     problem: Problem
     preemptions: int
     steps: int
     complete: bool = False
+    others: bool = False
     tried: int = 0  # the runs of the shrinking
 
     def key(self) -> tuple[int, int, int]:

@@ -34,6 +34,7 @@ class Shrinker:
     def __init__(self, search: Search, found: FailingSchedule) -> None:
         self.search = search
         self.best = found  # the smallest failing schedule so far
+        self.others: list[FailingSchedule] = []  # schedules that fail in another way
         self.runs = 0
         # The schedules that were run -> whether they fail in the same way
         self.seen: dict[Schedule, bool] = {}
@@ -63,6 +64,7 @@ class Shrinker:
         self.prove()
         self.move()
         self.leave_out()
+        self.best.others = any(self.is_smaller(len(each.schedule), each.preemptions) for each in self.others)
         self.best.tried = self.runs
         return self.best
 
@@ -95,6 +97,8 @@ class Shrinker:
                 found = failure_of(run)
                 if found.key() < self.best.key():
                     self.best = found
+            elif run.problem is not None:
+                self.others.append(failure_of(run))
             if run.problem is not None or tuple(run.deviations) != schedule:
                 continue  # its last deviation did not happen, and the schedule without it was tried before
             last_decision = schedule[-1][0] if schedule else -1

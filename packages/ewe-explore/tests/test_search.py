@@ -14,9 +14,10 @@ from support.server import wait_until
 from ewe_explore import RaceFound, always, explore
 from ewe_explore.cli import main
 from ewe_explore.program import ExploredProgram
-from ewe_explore.report import read_schedule, replay, schedule_text
+from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
-from ewe_explore.search import Replay
+from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
+from ewe_explore.shrink import Shrinker
 
 # Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
 LOST = {
@@ -98,6 +99,30 @@ def test_no_smaller_schedule_fails(name: str) -> None:
 
 
 # Ends of a run: the text of scenario(), the kind of problem (None: it passes), what the headline says
+def test_a_smaller_schedule_that_fails_in_another_way_is_told(tmp_path: Path) -> None:
+    """Two lost updates need two switches. One lost update, which another line finds, needs one."""
+    text = (
+        "import threading\na, b = [0], [0]\ndef work():\n    a[0] += 1\n    b[0] += 1\ndef scenario():\n"
+        "    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+        "    assert a[0] + b[0] > 2\n    assert a[0] + b[0] == 4\n"
+    )
+    search = Search(program(tmp_path / "two.py", text).start, Options(), seed=1)
+    found: dict[str, FailingSchedule] = {}
+    for number in range(
+        200
+    ):  # first in the order of the search, which shows the shared objects, then at random
+        run = search.attempt() if number < 20 else search.run_lot()
+        if run is not None and run.problem is not None:
+            found.setdefault("two" if "> 2" in run.problem.headline else "one", failure_of(run))
+    lost_two = Shrinker(search, found["two"]).shrink()
+    assert (len(lost_two.schedule), lost_two.complete, lost_two.others) == (2, True, True)
+    assert smallest(lost_two).endswith(" in this way")
+    lost_one = Shrinker(search, found["one"]).shrink()
+    assert (len(lost_one.schedule), lost_one.complete, lost_one.others) == (1, True, False)
+
+
 ENDS = [
     ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "deadlock", "main waits without end"),
     ("threading.Thread(target=queue.Queue().get).start()", "deadlock", "the program cannot end: get 1"),
