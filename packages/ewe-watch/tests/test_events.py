@@ -35,6 +35,8 @@ def test_a_line(line: str, event: TraceEvent) -> None:
         ("nan runs 7120.4 7120/7131", "'nan' is not a time in seconds"),
         ("inf runs 7120.4 7120/7131", "'inf' is not a time in seconds"),
         ("1e305 runs 7120.4 7120/7131", "'1e305' is not a time in seconds"),
+        # Above 2**53 microseconds, a float cannot count by one: the loop of the page's axis would not end
+        (f"{2**53 // 10**6 + 1}.0 runs 7120.4 7120/7131", "'9007199255.0' is not a time in seconds"),
         ("1.0 runs x 7120/7131", "'x' is not a connection, such as 7120.4"),
         ("1.0 runs 7120.4 7131", "'7131' is not a worker, such as 7120/7131"),
     ],
