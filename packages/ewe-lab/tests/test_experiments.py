@@ -396,19 +396,24 @@ def test_every_runnable_claim_can_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "word", "told"), [(0.5, "holds", "fork (60%)"), (0.9, "does not hold", "fork (100%)")]
+    ("replies", "busy", "word", "told"),
+    [
+        (60, 0.5, "holds", "; fell: fork (60%)."),
+        (60, 0.9, "not testable", "; below, with the load generator at its limit: fork (60%)."),
+        (95, 0.9, "does not hold", "; stayed: fork (95%)."),
+    ],
 )
 def test_a_fall_under_a_load_generator_at_its_limit_is_not_the_servers(
-    busy: float, word: str, told: str
+    replies: int, busy: float, word: str, told: str
 ) -> None:
-    """busy: the share of its core that the load generator used at the highest demand, where the rate fell."""
-    points = ((10.0, 10, 0.1), (50.0, 50, 0.3), (100.0, 100, 0.5), (200.0, 60, busy))
+    """replies, busy: at the highest demand, the rate and the share of its core that the load generator used."""
+    points = ((10.0, 10, 0.1), (50.0, 50, 0.3), (100.0, 100, 0.5), (200.0, replies, busy))
     cells = [
-        Cell("fork", x=demand, samples=[Sample("locust", 1.0, replies=replies, client=share)])
-        for demand, replies, share in points
+        Cell("fork", x=demand, samples=[Sample("locust", 1.0, replies=rate, client=share)])
+        for demand, rate, share in points
     ]
     found = ewe_sweeps.check(ExperimentTable("E-F2", cells=cells))
-    assert (found.word, told in found.sentence) == (word, True)
+    assert (found.word, told in found.sentence) == (word, True), found.sentence
 
 
 def silent(**share: float) -> ExperimentTable:

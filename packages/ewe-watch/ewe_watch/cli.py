@@ -94,7 +94,7 @@ def parser() -> RaisingParser:
         help="accounts for a scene with several users, separated by commas; it needs root, and writes a script into"
         " the public_html/cgi-bin of each, which it removes at the end")  # fmt: skip
     add("--open", action="store_true",
-        help="show the page in this computer's browser; other accounts of the machine can then read its URL")  # fmt: skip
+        help="show the page in a browser here; other accounts of this computer can then read its URL")  # fmt: skip
     add = found.add_argument
     add("--version", action="version", version=f"ewe-watch {__version__}")
     return found
