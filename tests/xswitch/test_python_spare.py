@@ -138,10 +138,11 @@ def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memo
 def test_a_fault_of_the_process_that_forks_leaves_no_body_behind(
     tmp_path: Path, isolation: str, fault: str
 ) -> None:
-    """At the limit of processes, or if the script is gone: each answer is whole or none, and no body is mixed up."""
+    """At the limit of processes, or if the script is gone. Each answer is whole or none; no body is mixed up."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\nfork = os.fork\n"
-        f"def fork_below_the_limit():\n    if os.path.exists('{tmp_path}/full'): raise BlockingIOError(11, 'full')\n"
+        "def fork_below_the_limit():\n"
+        f"    if os.path.exists('{tmp_path}/full'): raise BlockingIOError(11, 'full')\n"
         "    return fork()\nos.fork = fork_below_the_limit\n"
     )
     script, other = tmp_path / "echo.py", tmp_path / "other.py"
