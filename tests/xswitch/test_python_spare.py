@@ -167,6 +167,16 @@ def test_a_fault_of_the_process_that_forks_leaves_no_body_behind(
         assert answer.output.endswith(b"\nmine\n"), answer
 
 
+def test_a_directory_that_is_gone_costs_no_engine(engine: Driver, script: Path) -> None:
+    """Without a body, nothing can be left for the next script. The error names the directory."""
+    ask(engine, script)
+    for _ in range(2):
+        answer = engine.ask(str(script.parent / "gone" / "x.py"), seconds=30)
+        assert (answer.output, answer.status) == (b"", 1) and b"No such file" in answer.errors
+        assert b"/gone'" in answer.errors
+    ask(engine, script)
+
+
 def test_at_most_four_scripts_have_a_zygote() -> None:
     """A fifth script gets one only when another zygote had no request for a while: that zygote ends."""
     code = (

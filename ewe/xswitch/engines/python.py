@@ -124,11 +124,13 @@ def answer(lines, profile=None, store=None):
     """
     try:
         script, *arguments = prepare_for(lines)
-    except Exception:
-        # No room for the body, or no way into the directory. The body may still be in the data socket, and the next
-        # script would read it as its own. This signal ends the engine, too.
+    except Exception:  # no room for the body, or no way into the directory
         sys.excepthook(*sys.exc_info())
-        protocol.end_by_signal(fork.KILL)
+        if preload.environment_of(lines).get(b"CONTENT_LENGTH") not in (None, b"", b"0"):
+            # The body may still be in the data socket, and the next script would read it as its own. This signal
+            # ends the engine, too.
+            protocol.end_by_signal(fork.KILL)
+        os._exit(1)
     os.closerange(CONTROL_DESCRIPTOR, END_OF_DESCRIPTORS)
     if store:
         sys.meta_path.insert(0, store)
