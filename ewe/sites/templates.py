@@ -86,7 +86,11 @@ class Template:
         return made, query.rstrip("&?") if query is not None else None
 
     def url(self, values: Mapping[str, str]) -> str:
-        """Return a URL: the texts unchanged, the values percent-encoded (except host, scheme and query)."""
+        """Return a URL: the texts unchanged, the values percent-encoded (except host, scheme and query).
+
+        A path begins with a slash, even if the template begins with a group. Without it, a client would take the
+        path for a relative one, and would be sent from page to page.
+        """
         made = ""
         for text, name in self.parts:
             made += text
@@ -96,7 +100,8 @@ class Template:
                 made += encoded(values[name])
             elif name:
                 made += percent_encode(values[name])
-        if made.startswith("//"):
+        before, name = self.parts[0]
+        if made.startswith("//") or not (before or name in ("host", "scheme") or made.startswith("/")):
             made = "/" + made.lstrip("/")  # "//host/" would lead to another server
         return made
 

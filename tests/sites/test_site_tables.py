@@ -261,6 +261,30 @@ def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ask(text, tmp_path, *targets) == [200] * 5 + [404]
 
 
+@pytest.mark.parametrize(
+    ("match", "redirect", "target", "location"),
+    [
+        ('pattern = "^/go/(.*)$"', "$1", "/go/foo", "/foo"),
+        ('pattern = "^/go(.*)$"', "$1/", "/go/foo", "/foo/"),
+        ('pattern = "^/go/(.*)$"', "$1/$1", "/go/", "/"),
+        ('prefix = "/old"', "$rest", "/old", "/"),
+        ('prefix = "/old"', "$rest", "/old/x", "/x"),
+        ('prefix = "/old"', "/new$rest", "/old", "/new"),
+        ('prefix = "/old"', "$scheme://$host/new", "/old", "http://a/new"),
+        ('prefix = "/old"', "https://b$rest", "/old/x", "https://b/x"),
+    ],
+)
+def test_a_redirect_leads_to_a_whole_path(
+    tmp_path: Path, match: str, redirect: str, target: str, location: str
+) -> None:
+    """A client would append a relative path to that of the request, and would be redirected again and again."""
+    text = f'documentroot = "{tmp_path}"\n[[site]]\n[[site.location]]\n{match}\nredirect = "{redirect}"\n'
+    site = make_site(read(text, tmp_path))
+    request = parse_request(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), RequestLimits())
+    response = run(site.respond(request, Io()))  # type: ignore[arg-type]
+    assert dict(response.fields)["Location"] == location
+
+
 def test_an_explanation_looks_into_what_wraps_a_feature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
