@@ -13,6 +13,7 @@ from support.browsing import check_paging, listing_of, run, schema_in
 from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
+from ewe.features.browser.feature import value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
 from ewe.features.browser.urls import (
@@ -39,6 +40,8 @@ CREATE TABLE stock (good INTEGER NOT NULL REFERENCES goods (id), place TEXT NOT 
 CREATE TABLE moves (good INTEGER, place TEXT, at TEXT, FOREIGN KEY (good, place) REFERENCES stock,
     FOREIGN KEY (at) REFERENCES nowhere (at));
 CREATE TABLE notes (rowid TEXT, text TEXT);
+CREATE TABLE marks (mark PRIMARY KEY, text TEXT);
+INSERT INTO marks VALUES (5, 'a number'), ('5', 'a text');
 CREATE TABLE "{EVIL_NAME}" ("{EVIL_NAME}" TEXT);
 CREATE VIEW cheap AS SELECT name, price + 0 AS cost FROM goods WHERE price < 5;
 CREATE VIRTUAL TABLE words USING fts5 (name, content = "goods", content_rowid = id);
@@ -77,7 +80,7 @@ def schema(database: DatabaseConnection) -> Schema:
 
 def test_a_schema_has_tables_keys_and_indexes(schema: Schema) -> None:
     tables = schema.tables
-    assert set(tables) == {"makers", "goods", "stock", "moves", "notes", EVIL, "cheap", "words"}
+    assert set(tables) == {"makers", "goods", "stock", "moves", "notes", "marks", EVIL, "cheap", "words"}
     assert [tables[name].key for name in ("makers", "goods", "stock", "moves")] == [
         ("name",),
         ("id",),
@@ -278,7 +281,7 @@ def test_names_of_any_kind_are_quoted(database: DatabaseConnection, schema: Sche
     assert run(database, statements.facet_of(schema, table, view, EVIL))[1] == [[EVIL, 1]]
     ((*counts,),) = run(database, statements.counts_of(schema.tables.values()))[1]
     assert dict(zip(schema.tables, counts, strict=True)) == {
-        EVIL: 1, "cheap": 4, "goods": 6, "makers": 2, "moves": 3, "notes": 3, "stock": 12, "words": 6,
+        EVIL: 1, "cheap": 4, "goods": 6, "makers": 2, "marks": 2, "moves": 3, "notes": 3, "stock": 12, "words": 6,
     }  # fmt: skip
 
 
@@ -304,9 +307,15 @@ def test_a_row_is_found_by_its_key_and_has_a_name(database: DatabaseConnection, 
     assert run(database, statements.row_of(schema, schema.tables["stock"], [1, "shop"]))[1] == [
         [1, "shop", 1]
     ]
-    assert run(database, statements.row_of(schema, schema.tables["notes"], [2]))[1] == [[2, "a", "second"]]
-    (key,) = schema.tables["stock"].foreign
-    labels = statements.statement_of_labels(schema, key, [1, 5])
+    for key in (2, "2"):  # a visitor may write the key without brackets
+        row = statements.row_of(schema, schema.tables["notes"], [key])
+        assert run(database, row)[1] == [[2, "a", "second"]]
+    for mark, text in ((5, "a number"), ("5", "a text")):
+        assert value_of_key(pages.key_text(mark)) == mark
+        row = statements.row_of(schema, schema.tables["marks"], [mark])
+        assert run(database, row)[1] == [[mark, text]]
+    (foreign,) = schema.tables["stock"].foreign
+    labels = statements.statement_of_labels(schema, foreign, [1, 5])
     assert labels is not None and run(database, labels)[1] == [[1, "wool"], [5, ""]]
 
 

@@ -85,7 +85,7 @@ def facet_of(schema: Schema, table: Table, view: View, column: str) -> BoundStat
 
 def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement for the row with this key."""
-    conditions, parameters = key_is(schema, table, key)
+    conditions, parameters = key_is(table, key)
     columns = columns_of(table)
     return BoundStatement(
         "\n".join([f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]), parameters
@@ -125,7 +125,7 @@ def update_of(
     """Return the statement that changes the row with this key. Raises BadRequest if there is nothing to change."""
     if not values:
         raise BadRequest("The form changes no column.")
-    conditions, parameters = key_is(schema, table, key)
+    conditions, parameters = key_is(table, key)
     changes = []
     for number, (name, value) in enumerate(values.items()):
         parameters[f"p{number}"] = bound(schema, table, name, value)
@@ -136,15 +136,15 @@ def update_of(
 
 def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement that deletes the row with this key."""
-    conditions, parameters = key_is(schema, table, key)
+    conditions, parameters = key_is(table, key)
     return BoundStatement("\n".join([f"DELETE FROM {quote(table.name)}", *where(conditions)]), parameters)
 
 
-def key_is(schema: Schema, table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
+def key_is(table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
     """Return the conditions that only the row with this key fulfils, one for each column, and their parameters.
 
-    The parameters are k0, k1, ... A column that is NULL needs none. bound() converts a value where SQLite needs a
-    number.
+    The parameters are k0, k1, ... A column that is NULL needs none. A value keeps its type, since pages.key_text()
+    has written the type: in a column of SQLite without a type, 5 and '5' are the keys of two rows.
     """
     parameters: dict[str, Value] = {}
     conditions = []
@@ -152,7 +152,7 @@ def key_is(schema: Schema, table: Table, key: Sequence[Value]) -> tuple[list[str
         if value is None:
             conditions.append(f"{quote(name)} IS NULL")
             continue
-        parameters[f"k{number}"] = bound(schema, table, name, value)
+        parameters[f"k{number}"] = value
         conditions.append(f"{quote(name)} = :k{number}")
     return conditions, parameters
 
