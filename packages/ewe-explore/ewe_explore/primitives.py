@@ -84,6 +84,13 @@ class Primitive:
         """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
         return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
 
+    def look(self) -> None:
+        """Record a step that only reads, and let the scheduler decide which lane runs next."""
+        if not self.run_is_over() and not inside_invariant():
+            step = self.step(ACTIVE_RUNS[-1], "looks at")
+            step.writes = False  # a synchronization step counts as a write otherwise
+            ACTIVE_RUNS[-1].point(step)
+
     def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
         """Return whether an invariant could acquire this primitive. Neither this nor its release changes anything.
 
@@ -440,11 +447,7 @@ class Event(Primitive):
 
     def is_set(self) -> bool:
         """Return the flag. It is a step that only reads, except in the check of an invariant."""
-        if not self.run_is_over():
-            step = self.step(ACTIVE_RUNS[-1], "looks at")
-            step.writes = False
-            if not ACTIVE_RUNS[-1].inside_invariant:
-                ACTIVE_RUNS[-1].point(step)
+        self.look()
         return self.flag
 
     isSet = is_set
@@ -491,10 +494,14 @@ class Barrier(Primitive):
 
     @property
     def n_waiting(self) -> int:
+        """Return how many lanes wait. It is a step that only reads."""
+        self.look()
         return self.round.count
 
     @property
     def broken(self) -> bool:
+        """Return whether a lane gave up. It is a step that only reads."""
+        self.look()
         return self.round.broken
 
     def wait(self, timeout: float | None = None) -> int:  # type: ignore[override] # as in the standard library

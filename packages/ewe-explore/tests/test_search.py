@@ -144,6 +144,12 @@ ENDS = [
     ("box = []; always(lambda: not box); box.append(1)", "invariant", "after a step of main"),
     ("t = threading.Thread(target=int); t.start(); assert t.is_alive()", "assertion", "does not hold"),
     (
+        "b = threading.Barrier(2); threading.Thread(target=b.wait).start()\n"
+        "    early = b.n_waiting; b.wait()\n    assert early == 0",
+        "assertion",
+        "`assert early == 0` does not hold",
+    ),
+    (
         "one, _ = socket.socketpair(); threading.Thread(target=one.recv, args=(1,)).start()\n"
         "    time.sleep(1); one.close()",
         "deadlock",
