@@ -68,6 +68,7 @@ def load_of(options: Namespace) -> Load:
         warm_up=options.warm_up,
         timeout=options.timeout,
         keep_alive=options.keep_alive,
+        reopens=True,  # a server may close a connection that is idle during a think time
         path=options.path or DEFAULT_PATH,
         tls="default" if options.tls else "",
     )

@@ -230,6 +230,13 @@ def test_wrong_usage_is_one_line(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("words", [("--think", "20s"), ("--rate", "1", "--users", "2")])
+def test_a_server_may_close_an_idle_connection(words: tuple[str, ...]) -> None:
+    """The keep-alive timeout of Apache is 5 s: half of the requests after a longer think time would be lost."""
+    line = ["compare", "-t", *words]
+    assert compare.load_of(cli.arguments(line).parse_args(line)).reopens
+
+
 @pytest.mark.parametrize(
     ("words", "path"), [((), "/"), (("--path", "/index.html"), "/index.html"), (("--path", "/a?b"), "/a?b")]
 )
