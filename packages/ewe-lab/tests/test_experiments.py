@@ -20,6 +20,7 @@ from support.server import ROOT, wait_until
 
 from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Load, ServerUnderTest
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Times
 from ewe_lab.experiments import (
     CATALOG,
@@ -46,7 +47,7 @@ from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
 from ewe_lab.report import report
 from ewe_lab.stacks.servers import run_ewe
-from ewe_lab.stacks.ways import served, technology
+from ewe_lab.stacks.ways import ServingStack, served, technology
 
 ALL_IDS = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4
@@ -414,6 +415,28 @@ def test_a_fall_under_a_load_generator_at_its_limit_is_not_the_servers(
     ]
     found = ewe_sweeps.check(ExperimentTable("E-F2", cells=cells))
     assert (found.word, told in found.sentence) == (word, True), found.sentence
+
+
+def test_a_load_that_fails_takes_no_other_figure_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the second of four rounds the load of one server fails: the first round and the others stay."""
+
+    def load(server: SimpleNamespace, load: Load) -> Sample:
+        server.loads += 1
+        if server.name == "ewe pool" and server.loads == 2:
+            raise LabError("wrk does not end")
+        return Sample("wrk", 1.0, replies=server.loads)
+
+    monkeypatch.setattr(apps, "served", lambda lab, way: nullcontext(
+        (SimpleNamespace(name=way.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
+    ))  # fmt: skip
+    monkeypatch.setattr(apps, "probe", lambda *_: None)
+    monkeypatch.setattr(ServingStack, "why_missing", "")
+    lab = SimpleNamespace(
+        notes=[], load=load, quick_or_full=lambda quick, full: 4 if full == apps.ROUNDS else full
+    )
+    found = {cell.server: cell for cell in apps.take_turns(lab, apps.CONTESTS[0])}
+    assert found["ewe pool"].failure == "wrk does not end" and found["ewe pool"].values == [1]
+    assert found["gunicorn"].values == found["ewe thread"].values == [1, 2, 3, 4]
 
 
 def silent(**share: float) -> ExperimentTable:

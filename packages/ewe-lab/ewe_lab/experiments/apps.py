@@ -110,7 +110,12 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
             running.append((server, load, cells[-1]))
         for round_number in range(int(lab.quick_or_full(2, ROUNDS))):
             for server, load, cell in running if round_number % 2 else reversed(running):
-                cell.samples.append(lab.load(server, load))
+                if cell.failure:  # with a round left out, median_ratio() would pair different rounds
+                    continue
+                try:
+                    cell.samples.append(lab.load(server, load))
+                except LabError as reason:  # the rounds so far, and the other servers, stay
+                    cell.failure = str(reason)
     yield from cells
 
 
