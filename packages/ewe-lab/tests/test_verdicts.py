@@ -316,6 +316,15 @@ def test_no_pair_is_named_as_inverted_that_overlaps() -> None:
     assert "a had 2.00 times b's, and has 0.48 times now" in told((49, 50, 51))
 
 
+def test_a_check_names_the_rows_that_lack_a_figure() -> None:
+    """The claim is about each model, and one of them did not start."""
+    cells = [Cell("thread", samples=[Sample("x", 1)]), Cell("fork", failure="it did not start")]
+    found = ExperimentTable("FULL", cells=cells, foreign=0.0)
+    judged = verdicts.Finding(verdicts.HOLDS, "All is well.")
+    said = summary.finding_with_doubts(judged, found, EXPERIMENT, checked=True).sentence
+    assert "1 of 2 rows lacks a figure (fork: it did not start)." in said
+
+
 def test_a_check_names_the_rows_in_which_the_load_generator_was_the_limit() -> None:
     cells = [Cell(name, x=1.0, samples=[Sample("ab", 1, replies=9, client=busy)])
              for name, busy in (("a", 0.5), ("b", 0.8))]  # fmt: skip

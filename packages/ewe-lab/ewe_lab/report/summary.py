@@ -61,6 +61,13 @@ def finding_with_doubts(
     if timed or any(len(cell.values) > 1 for cell in table.cells):
         parts.append(spread_sentence(table))
     # The ratios of the other verdicts leave such cells out; a check may not
+    # A check judges the rows that have figures. A claim about each model is not proven by the others
+    if checked and (failed := [cell for cell in table.cells if cell.failure and not cell.line]):
+        rows = sum(not cell.line for cell in table.cells)
+        lack = "lacks" if len(failed) == 1 else "lack"
+        parts.append(
+            f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
+        )
     measured = [cell for cell in table.cells if cell.samples and not cell.line]
     if checked and (limited := [cell for cell in measured if verdicts.is_client_limited(cell)]):
         parts.append(
