@@ -141,16 +141,22 @@ def test_new_versions_and_versions_that_cannot_start(start: Start, tmp_path: Pat
 PAUSE_S = 0 if COMPLETE else 0.005  # between two connections of a visitor
 
 
+ENDED_BETWEEN_ANSWERS = "the connection ended within a head: b''"  # what read_response() says of it
+
+
 class Visitor(threading.Thread):
     """Asks again and again, and notes what each connection was answered.
 
-    requests: how many it sends over one connection. seen: a list of the answers of each connection.
+    requests: how many it sends over one connection. seen: a list of the answers of each connection. may_lose_turn:
+    the model ends a kept connection that is idle for some milliseconds while another client waits. A request may
+    cross that end, and is then sent again on a new connection, as clients do (RFC 9110, section 9.2.2).
     """
 
-    def __init__(self, server: Server, requests: int) -> None:
+    def __init__(self, server: Server, requests: int, may_lose_turn: bool = False) -> None:
         super().__init__(daemon=True)
         self.server = server
         self.requests = requests
+        self.may_lose_turn = may_lose_turn
         self.seen: list[list[bytes]] = []
         self.failed: list[str] = []
         self.over = False
@@ -161,7 +167,9 @@ class Visitor(threading.Thread):
             try:
                 self.hold_connection(seen)
             except OSError as reason:
-                self.failed.append(repr(reason))
+                has_lost_turn = self.may_lose_turn and seen and str(reason) == ENDED_BETWEEN_ANSWERS
+                if not has_lost_turn:
+                    self.failed.append(repr(reason))
             self.seen.append(seen)
             time.sleep(PAUSE_S)
 
@@ -198,7 +206,8 @@ def test_no_request_is_lost(start: Start, tmp_path: Path, model: str) -> None:
     """A connection has answers of one version; once the old workers have ended, all answers are new."""
     write(tmp_path / "shop.py", SIMPLE, "one")
     server = start(model, "--wsgi", "/shop=shop:app")
-    visitors = [Visitor(server, requests) for requests in (1, 1, 10, 10)]
+    lets_go = model.startswith(("serial", "prefork"))
+    visitors = [Visitor(server, requests, lets_go) for requests in (1, 1, 10, 10)]
     for each in visitors:
         each.start()
     try:
