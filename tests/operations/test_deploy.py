@@ -148,7 +148,7 @@ class Visitor(threading.Thread):
     """Asks again and again, and notes what each connection was answered.
 
     requests: how many it sends over one connection. seen: a list of the answers of each connection. may_lose_turn:
-    the model ends a kept connection that is idle for some milliseconds while another client waits. A request may
+    the model ends a kept connection that is idle for 0.2 s while another client waits. A request may
     cross that end, and is then sent again on a new connection, as clients do (RFC 9110, section 9.2.2).
     """
 
