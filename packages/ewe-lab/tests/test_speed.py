@@ -24,6 +24,7 @@ from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import Finding
 from ewe_lab.load.wrk import parse_wrk, run_wrk
 from ewe_lab.speed_rows import SpeedRow, SpeedSetting
+from ewe_lab.stacks import other_servers
 
 needs_tools = pytest.mark.needs("wrk", "nginx")
 
@@ -282,8 +283,9 @@ def test_no_target_is_judged_beside_other_programs() -> None:
 
 @pytest.fixture
 def all_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan of the rows is the same where wrk is not installed."""
-    monkeypatch.setattr(speed_rows, "find_tool", lambda name: name)
+    """The plan of the rows is the same where wrk and nginx are not installed."""
+    for module in (speed_rows, other_servers):
+        monkeypatch.setattr(module, "find_tool", lambda name: name)
 
 
 @pytest.mark.usefixtures("all_tools")
