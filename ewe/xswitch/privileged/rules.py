@@ -153,6 +153,8 @@ def account_for_owner(real: str, uid: int, settings: Settings) -> Account:
     try:
         # Not realpath(), which has no limit: the owner may put a chain of thousands of links there
         directory, _links = resolve_links(public)
+    except (FileNotFoundError, NotADirectoryError):
+        directory = public  # which contains no script
     except OSError as reason:
         raise Refusal(f"the directory {public} of its owner {account.name}: {reason.strerror}") from None
     if not is_inside(real, directory):
