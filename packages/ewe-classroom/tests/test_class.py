@@ -338,13 +338,16 @@ def test_a_header_of_an_archive_does_not_fill_the_memory(tmp_path: Path, kind: b
         files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to")
 
 
-def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path) -> None:
-    path, name = tmp_path / "a.tar.gz", f"{'a' * 200}/server.py"
-    with tarfile.open(path, "w:gz") as archive:
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
+def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path, suffix: str) -> None:
+    """And a large file is no header."""
+    path, name = tmp_path / f"a.tar{suffix}", f"{'a' * 200}/server.py"
+    program = PROGRAM + "#" * (3 << 20)
+    with tarfile.open(path, f"w:{suffix[1:]}") as archive:  # type: ignore[call-overload]
         member = tarfile.TarInfo(name)
-        member.size = len(PROGRAM)
-        archive.addfile(member, io.BytesIO(PROGRAM.encode()))
-    assert files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to") == {name: PROGRAM}
+        member.size = len(program)
+        archive.addfile(member, io.BytesIO(program.encode()))
+    assert files_of(HandIn("a", "a", [(path, path.name)]), tmp_path / "to") == {name: program}
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])

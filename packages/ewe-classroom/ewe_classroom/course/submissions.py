@@ -17,8 +17,11 @@ Read next: class_run.py.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -32,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
 
@@ -44,9 +47,6 @@ MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_HEADER_BYTES = 1 << 20  # of a long name, or of the other facts about a member of a tar file
-LONG_HEADERS = (
-    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
-)  # fmt: skip
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 # An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
 # the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
@@ -512,21 +512,40 @@ def changed_s(member: zipfile.ZipInfo) -> float:
     return time.mktime((*member.date_time, 0, 0, -1))
 
 
-class TarMember(tarfile.TarInfo):
-    """A member of a tar file. tarfile reads the header of a long name into memory, as large as it says it is."""
+class TarBytes:
+    """The bytes of a tar file, which is already decompressed.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return the member of a header block. Raises BadHandIn for a header of many MB, which packs small."""
-        member = super().frombuf(buf, encoding, errors)
-        if member.type in LONG_HEADERS and member.size > MAX_HEADER_BYTES:
-            raise BadHandIn(f"the archive has a header of {member.size >> 20} MB")
-        return member
+    tarfile reads the header of a long name into memory with one call, as large as it says it is. It reads the
+    contents of members in pieces, as unpack_tar() asks for them.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.seek, self.tell, self.file = file.seek, file.tell, file
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes. Raises BadHandIn for many MB, which a header of zeros packs small."""
+        if not 0 <= size <= MAX_HEADER_BYTES:
+            raise BadHandIn(f"the archive has a header of {size >> 20} MB")
+        return self.file.read(size)
+
+
+def open_compressed(archive: Path) -> IO[bytes]:
+    """Open a tar file, compressed or not, to read its decompressed bytes."""
+    with archive.open("rb") as file:
+        beginning = file.read(6)
+    if beginning.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.open(archive))
+    if beginning.startswith(b"BZh"):
+        return bz2.open(archive)
+    return lzma.open(archive) if beginning.startswith((b"\xfd7zXZ\0", b"]\0\0")) else archive.open("rb")
 
 
 def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     """Unpack the regular files of a tar file, with their execute bits."""
-    with tarfile.open(archive, tarinfo=TarMember) as opened:
+    with (
+        open_compressed(archive) as file,
+        tarfile.open(fileobj=cast("IO[bytes]", TarBytes(file)), mode="r:") as opened,
+    ):
         for member in opened:
             if not member.isreg():
                 continue
