@@ -68,8 +68,8 @@ class KeptProgram:
         if not self.hidden:
             rename_if_there(self.path, self.path + ".hidden")
             self.hidden = True
-        # The program's processes share the socket's flags. The server calls this while none of them runs, but one
-        # that a program has left behind may take a connection first: a blocking accept() would then not return.
+        # The processes share the flags of the socket. The manager calls this while none of them runs. A process
+        # that the program has left behind may take a connection first: a blocking accept() would then not return.
         self.socket.setblocking(False)
         try:
             with suppress(OSError):  # BlockingIOError: the backlog is empty; EMFILE: it stays as it is

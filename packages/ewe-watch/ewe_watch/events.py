@@ -28,9 +28,8 @@ FORM = "SECONDS EVENT CONNECTION WORKER TEXT"
 NOBODY = "-"  # stands for the connection in an event that concerns none
 WORKER = re.compile(r"\d+/\d+")
 CONNECTION = re.compile(r"\d+\.\d+")
-MOST_SECONDS = (
-    9e9  # of the clock, about 285 years: fewer than 2**53 microseconds, which a float counts exactly
-)
+# Of the clock, about 285 years: fewer than 2**53 microseconds, which a float counts exactly
+MOST_SECONDS = 9e9
 WINDOW = 512  # events within which two lines may have changed places
 MAX_LINE_CHARS = 4096  # the server writes lines of 501 characters at most
 

@@ -46,7 +46,7 @@ MAX_DEPTH = 3  # folders within a submission
 MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
-MAX_HEADER_BYTES = 1 << 20  # of a long name, or of the other facts about a member of a tar file
+MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 # An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
 # the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
@@ -524,7 +524,7 @@ class TarBytes:
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes. Raises BadHandIn for many MB, which a header of zeros packs small."""
-        if not 0 <= size <= MAX_HEADER_BYTES:
+        if not 0 <= size <= MAX_READ_BYTES:
             raise BadHandIn(f"the archive has a header of {size >> 20} MB")
         return self.file.read(size)
 
@@ -575,7 +575,7 @@ def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyp
     """
     written = 0
     with path.open("wb") as out:
-        while block := read(1 << 20):
+        while block := read(MAX_READ_BYTES):
             written += len(block)
             if written > size:
                 raise BadHandIn(f"{path.name} is larger than its archive says")

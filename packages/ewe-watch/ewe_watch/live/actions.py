@@ -35,12 +35,8 @@ def execute_action(director: Director, chooser: SceneChooser, action: dict[str, 
             chooser.leave()
         else:
             raise ActionError(f"there is no action {name!r}")
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ) as reason:  # OverflowError: int() of an infinite number
+    # OverflowError: int() of an infinite number
+    except (KeyError, TypeError, ValueError, OverflowError) as reason:
         if isinstance(reason, (ConfigError, Failure)):  # raised by an action, with its own text
             raise
         raise ActionError(f"the action is not complete: {reason}") from None

@@ -46,9 +46,8 @@ class LiveStory(TraceStory):
         super().__init__()
         self.label_of = label
         self.is_running = is_running
-        self.gone_since: dict[
-            str, float
-        ] = {}  # process that has ended, and has connections -> when that was noticed
+        # A process that has ended, and has connections -> the time at which that was noticed
+        self.gone_since: dict[str, float] = {}
         self.zero = zero
         self.behind_rows = BehindRows(self.name_of, self.at, lambda worker: self.rows.get(worker, -1))
         self.waiting: list[TraceEvent] = []
