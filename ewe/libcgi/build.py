@@ -4,17 +4,17 @@ A wheel of ewe has no binary, only this directory. The first user who wants LibC
 second. The name of the result contains a hash of all its sources. After an update of ewe the old shim is therefore
 not found, and never called with other definitions of its structures. The result is written under another name and
 renamed, so a server never loads an incomplete file.
+
+A server with a directory of programs imports this module for preload(). The functions that run the compiler import
+the modules that only they need. One of these modules, tempfile, imports random, and another one, subprocess, imports
+threading; each of the two has a handler that every forked child would run. A child of the fork model would copy 70
+more pages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class BuildError(Failure):
 
 def shim_file() -> Path:
     """Return the path of the shim of this source, built or not."""
-    digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
+    digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, os.uname().machine)).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
     return TARGET / f"libcgi-{digest.hexdigest()[:HASH_DIGITS]}.so"
@@ -84,6 +84,10 @@ def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -
 
     The environment variable CC names another compiler, as for make.
     """
+    import shlex
+    import shutil
+    import tempfile
+
     compiler = shlex.split(os.environ.get("CC") or "cc")
     if not compiler or shutil.which(compiler[0]) is None:
         name = compiler[0] if compiler else "cc"
@@ -111,6 +115,8 @@ def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -
 
 def run(command: list[str]) -> None:
     """Run the compiler. Raises BuildError with the first line that reports an error."""
+    import subprocess
+
     try:
         completed = subprocess.run(
             command,
