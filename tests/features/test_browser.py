@@ -13,7 +13,7 @@ from support.browsing import check_paging, listing_of, run, schema_in
 from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
-from ewe.features.browser.feature import value_of_key
+from ewe.features.browser.feature import key_in_query, value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
 from ewe.features.browser.urls import (
@@ -28,6 +28,7 @@ from ewe.features.browser.urls import (
     values_in,
     view_of,
 )
+from ewe.http.status import HTTPError
 
 EVIL = """<script>"&' ; DROP TABLE "goods" --"""
 EVIL_NAME = EVIL.replace('"', '""')
@@ -41,7 +42,7 @@ CREATE TABLE moves (good INTEGER, place TEXT, at TEXT, FOREIGN KEY (good, place)
     FOREIGN KEY (at) REFERENCES nowhere (at));
 CREATE TABLE notes (rowid TEXT, text TEXT);
 CREATE TABLE marks (mark PRIMARY KEY, text TEXT);
-INSERT INTO marks VALUES (5, 'a number'), ('5', 'a text');
+INSERT INTO marks VALUES (5, 'a number'), ('5', 'a text'), (NULL, 'none'), (NULL, 'none, too');
 CREATE TABLE "{EVIL_NAME}" ("{EVIL_NAME}" TEXT);
 CREATE VIEW cheap AS SELECT name, price + 0 AS cost FROM goods WHERE price < 5;
 CREATE VIRTUAL TABLE words USING fts5 (name, content = "goods", content_rowid = id);
@@ -281,7 +282,7 @@ def test_names_of_any_kind_are_quoted(database: DatabaseConnection, schema: Sche
     assert run(database, statements.facet_of(schema, table, view, EVIL))[1] == [[EVIL, 1]]
     ((*counts,),) = run(database, statements.counts_of(schema.tables.values()))[1]
     assert dict(zip(schema.tables, counts, strict=True)) == {
-        EVIL: 1, "cheap": 4, "goods": 6, "makers": 2, "marks": 2, "moves": 3, "notes": 3, "stock": 12, "words": 6,
+        EVIL: 1, "cheap": 4, "goods": 6, "makers": 2, "marks": 4, "moves": 3, "notes": 3, "stock": 12, "words": 6,
     }  # fmt: skip
 
 
@@ -317,6 +318,19 @@ def test_a_row_is_found_by_its_key_and_has_a_name(database: DatabaseConnection, 
     (foreign,) = schema.tables["stock"].foreign
     labels = statements.statement_of_labels(schema, foreign, [1, 5])
     assert labels is not None and run(database, labels)[1] == [[1, "wool"], [5, ""]]
+
+
+def test_a_row_with_null_in_its_key_has_no_page(database: DatabaseConnection, schema: Schema) -> None:
+    """A change of such a row would change the other one, too."""
+    marks = schema.tables["marks"]
+    text = pages.table_page(
+        PageTrail("/-/databases/", "shop", "marks"), listing_of(database, schema, marks, View())
+    )
+    assert text.count("marks/row?") == 2 and "none, too" in text
+    for table, query in ((marks, "key=%5Bnull%5D"), (schema.tables["stock"], "key=%5B1%5D&key=%5Bnull%5D")):
+        with pytest.raises(HTTPError, match="NULL") as refused:
+            key_in_query(table, query)
+        assert refused.value.status == 404
 
 
 @pytest.mark.parametrize(

@@ -556,7 +556,10 @@ def key_in_query(table: Table, query: str | None) -> list[Value]:
     values = [value for name, value in urls.parameters_of(query) if name == "key"]
     if len(values) != len(table.key):
         raise BadRequest(f"A row of {table.name} is named by its key: {', '.join(table.key)}.")
-    return [value_of_key(text) for text in values]
+    key = [value_of_key(text) for text in values]
+    if None in key:  # a change would change all of these rows
+        raise HTTPError(404, "SQLite allows several rows with NULL in their key, so such a row has no page.")
+    return key
 
 
 def value_of_key(text: str) -> Value:

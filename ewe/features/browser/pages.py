@@ -387,8 +387,9 @@ def rows_table(trail: PageTrail, listing: TableListing) -> str:
         ]
         if row_link is not None:
             index, link = row_link
-            text = cell(row[index]) or "<i>empty</i>"
-            cells[index] = f'<td{classes[index]}><a href="{link(row)}">{text}</a>'
+            if url_of_row := link(row):
+                text = cell(row[index]) or "<i>empty</i>"
+                cells[index] = f'<td{classes[index]}><a href="{url_of_row}">{text}</a>'
         lines.append(f"<tr>{''.join(cells)}\n")
     return (
         f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n<tbody>\n{"".join(lines)}'
@@ -421,7 +422,8 @@ def link_to_rows(
 ) -> tuple[int, Callable[[Sequence[Value]], str]] | None:
     """Return the index of the column with the link to the row, and the function that makes a row's link.
 
-    None if the table has no key.
+    The link is "" if a part of the row's key is NULL, as SQLite allows: other rows may have the same key. None if
+    the table has no key.
     """
     if not table.key:
         return None
@@ -431,7 +433,10 @@ def link_to_rows(
     def link(row: Sequence[Value]) -> str:
         if len(key_indexes) == 1 and type(key := row[key_indexes[0]]) is int:  # the usual case
             return f"{path}/row?key=%5B{key}%5D"
-        return path + "/row" + html_escape(query_of(("key", key_text(row[index])) for index in key_indexes))
+        values = [row[index] for index in key_indexes]
+        if None in values:
+            return ""
+        return path + "/row" + html_escape(query_of(("key", key_text(value)) for value in values))
 
     return key_indexes[0], link
 

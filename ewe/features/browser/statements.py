@@ -143,18 +143,11 @@ def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatem
 def key_is(table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
     """Return the conditions that only the row with this key fulfils, one for each column, and their parameters.
 
-    The parameters are k0, k1, ... A column that is NULL needs none. A value keeps its type, since pages.key_text()
-    has written the type: in a column of SQLite without a type, 5 and '5' are the keys of two rows.
+    The parameters are k0, k1, ... No value is NULL. A value keeps its type, since pages.key_text() has written the
+    type: in a column of SQLite without a type, 5 and '5' are the keys of two rows.
     """
-    parameters: dict[str, Value] = {}
-    conditions = []
-    for number, (name, value) in enumerate(zip(table.key, key, strict=True)):
-        if value is None:
-            conditions.append(f"{quote(name)} IS NULL")
-            continue
-        parameters[f"k{number}"] = value
-        conditions.append(f"{quote(name)} = :k{number}")
-    return conditions, parameters
+    conditions = [f"{quote(name)} = :k{number}" for number, name in enumerate(table.key)]
+    return conditions, {f"k{number}": value for number, value in enumerate(key)}
 
 
 # ---------------------------------------------------------------------------------------------------------
