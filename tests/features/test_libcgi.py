@@ -245,6 +245,17 @@ def test_a_library_that_faults_again_and_again_is_kept_out(start_libraries: Star
         wait_until(lambda: client.get(FAULTY).status_code == 200, 20)
 
 
+def test_a_library_that_cannot_be_loaded_is_kept_out_for_this_reason(
+    start_libraries: StartLibraries, tmp_path: Path
+) -> None:
+    server = start_libraries("thread")
+    (tmp_path / "libcgi-bin" / "bad.so").write_bytes(b"no library")
+    with web.Client(base_url=server.url) as client:
+        statuses = [client.get("/libcgi-bin/bad.so").status_code for _ in range(4)]
+    assert statuses == [500, 500, 500, 503]
+    server.wait_for_log("bad.so: kept out, it cannot be loaded: file too short")
+
+
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
 def test_bad_heads(start_libraries: StartLibraries, built: Path, model: str) -> None:
     """A bad head is answered by 500, the log has the reason, and the library is unloaded (paper, section 4.1)."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_database
 from ewe.features.base import ProtectedSource
-from ewe.features.declaration import Feature
+from ewe.features.declaration import Feature, MeasuredProcess
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -74,8 +74,11 @@ def notes(config: Config) -> Iterator[str]:
             yield f"database {name} cannot be opened: {error} (database)"
 
 
-def measures(config: Config) -> Any:
-    """Return the daemon whose numbers the status shows; None if there is none."""
+def measures(config: Config) -> MeasuredProcess | None:
+    """Return the object that asks the database daemon for its numbers, for the status; None without a daemon.
+
+    `config.dbd` is also the address of a daemon that ewe has started. Raises ValueError for an invalid address.
+    """
     if config.dbd is None:
         return None
     from ewe.features.databases.asking import DatabaseNumbers

@@ -182,9 +182,10 @@ class LibCGI:
 class PreparedCall:
     """The library for a request, and the facts that are needed to call it.
 
-    server, scheme, variables: the connection's facts from which the block of variables was made. may_cache: the
-    response may be a cached one. No response of an nph- library and none for HEAD is cached: a library can
-    print less for HEAD, and Content-Length would be wrong.
+    call: the function that calls a library (Libraries.call). responses: the cached responses of all libraries, each
+    by its short output. server, scheme, variables: the connection's facts from which the block of variables was
+    made. may_cache: the response may be a cached one. No response of an nph- library and none for HEAD is cached: a
+    library can print less for HEAD, and Content-Length would be wrong.
     """
 
     __slots__ = ("call", "file", "may_cache", "responses", "scheme", "script", "server", "variables")

@@ -107,19 +107,21 @@ def append(descriptor: int, data: bytes) -> None:
 
 
 class LibraryState:
-    """The state of one file: its library while that is loaded, and the times of its faults."""
+    """The state of one library file: its library while that is loaded, and its faults.
+
+    A library that faults too often is kept out: Libraries does not load it before `kept_out_until`.
+    """
 
     __slots__ = ("failure", "fault_times", "file_version", "kept_out_until", "library", "lock")
 
     def __init__(self) -> None:
         self.lock = allocate_lock()  # held while the library is loaded
-        self.library: Library | None = None
-        self.fault_times: list[float] = []  # time.monotonic() of the last faults
-        self.kept_out_until = 0.0  # monotonic time before which the library is not loaded
-        self.file_version: tuple[
-            int, ...
-        ] = ()  # file_version() of the file that faulted, or could not be loaded
-        self.failure = ""  # the reason why it could not be loaded
+        self.library: Library | None = None  # None: it is not loaded
+        self.fault_times: list[float] = []  # monotonic times of the last faults and failed loads
+        self.kept_out_until = 0.0  # the monotonic time before which the library is not loaded
+        # file_version() of the file at its last fault or failed load: a changed file begins without faults
+        self.file_version: tuple[int, ...] = ()
+        self.failure = ""  # why the last load failed; "" if the last fault was that of a call
 
 
 class Libraries:
@@ -322,6 +324,7 @@ class Libraries:
         )
         if not handle:
             why = failure.value.decode(errors="backslashreplace")
+            state.failure = f"it cannot be loaded: {why}"
             self.count_fault(state, file_status)
             raise HTTPError(500, f"{name} cannot be loaded: {why}")
         return Library(shim, handle, name, file_status)
@@ -349,6 +352,7 @@ class Libraries:
             if state.library is library:
                 state.library = None
             state.file_version = library.file_version
+            state.failure = ""
             self.count_fault(state, None)
 
     def drop_unloaded(self, file: str, library: Library) -> None:

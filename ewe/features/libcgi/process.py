@@ -51,7 +51,10 @@ class LibCGIProcess:
         return await self.switch.run(script, request, io, self.document_root, self.extra_variables)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the library that answers. Raises HTTPError(404)."""
+        """Yield the lines of `ewe --explain` about the library at the path; return whether there is one.
+
+        Raises HTTPError(403) if the server may not enter a directory on the way to the library.
+        """
         script = self.find(request.path)
         if script is not None:
             yield from scripts.explained(script, "libcgi-path, on X-Switch")
