@@ -21,11 +21,12 @@ from ewe.xswitch.tools.driver import Driver, ScriptResult
 
 NAME = "python -m ewe.xswitch.check"
 LARGE_BODY_BYTES = 1_000_000  # bytes of the large answer and of the large body
-MAX_ERROR_BYTES = 2000  # of standard error from which the last line is shown
+MAX_ERROR_BYTES = 2000  # at the end of standard error, of which the last line is shown
 MAX_SHOWN_CHARS = 120  # of a value in a message
 HEAD = b"Content-Type: text/plain\n\n"
 
-Check = Callable[[Driver, str, str], str]
+# Checks one rule with a running engine, the directory of the scripts, and their suffix (".py"). Raises Broken.
+Rule = Callable[[Driver, str, str], None]
 
 
 class Broken(Exception):
@@ -167,28 +168,38 @@ def notices_edits(engine: Driver, scripts: str, suffix: str) -> None:
         )
 
 
-RULES: tuple[Callable[[Driver, str, str], None], ...] = (
+RULES: tuple[Rule, ...] = (
     answers, passes_arguments, passes_line_feeds, forgets_environment, changes_directory, passes_bodies,
     passes_large_bodies, discards_unread_bodies, answers_largely, forgets_variables, reports_status,
     survives_failure, survives_absence, notices_edits,
 )  # fmt: skip
 
 
-def try_rule(
-    command: Sequence[str], rule: Callable[[Driver, str, str], None], scripts: str, suffix: str
-) -> str:
-    """Return how the engine breaks a rule, "" if it keeps the rule."""
+def try_rule(command: Sequence[str], rule: Rule, scripts: str, suffix: str) -> str:
+    """Start an engine, and return how it breaks a rule; "" if it keeps the rule.
+
+    scripts, suffix: see Rule.
+    """
     try:
         with Driver(command) as engine:
             try:
                 rule(engine, scripts, suffix)
             except (Broken, TimeoutError, ProtocolError, OSError) as reason:
-                errors = os.pread(engine.errors.fileno(), MAX_ERROR_BYTES, 0)
-                error_lines = errors.decode(errors="replace").strip().splitlines()
-                return str(reason) + (f" (it said: {error_lines[-1]})" if error_lines else "")
-    except OSError as reason:
+                last_line = last_error_line(engine)
+                return str(reason) + (f" (it said: {last_line})" if last_line else "")
+    except OSError as reason:  # of Driver(): no process could be made
         return f"{command[0]}: {reason.strerror}"
     return ""
+
+
+def last_error_line(engine: Driver) -> str:
+    """Return the last line of an engine's standard error, "" if there is none."""
+    descriptor = engine.errors.fileno()
+    end = os.fstat(descriptor).st_size
+    errors = os.pread(descriptor, MAX_ERROR_BYTES, max(0, end - MAX_ERROR_BYTES))
+    # NULs stand for the errors of earlier requests: see Driver.ask()
+    lines = errors.lstrip(b"\0").decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def try_end(command: Sequence[str]) -> str:

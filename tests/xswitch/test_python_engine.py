@@ -146,6 +146,14 @@ def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureF
     assert check.main(["--suffix", ".sh", "/no/such/engine"]) == 1
 
 
+def test_the_checker_shows_the_last_line_of_a_long_error(tmp_path: Path) -> None:
+    """The engine reads first: the checker empties the file of errors before it sends a request."""
+    source = "import os, sys\nos.read(3, 1)\nsys.exit('x' * 5000 + '\\nthe last line')\n"
+    engine = script(tmp_path / "engine.py", source)
+    fault = check.try_rule([sys.executable, engine], check.answers, str(tmp_path), ".py")
+    assert fault.endswith("(it said: the last line)"), fault
+
+
 # Python
 
 
