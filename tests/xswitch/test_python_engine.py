@@ -307,6 +307,15 @@ NEAR = {  # files beside the script
             "import sys\nn = 0\ndef count(*_):\n  global n\n  n += 1\nsys.settrace(count)\n(lambda: 0)()\nprint(n)",
             "1",
         ),
+        (
+            "import sys\nprint(sys.gettrace())\nsys.settrace(lambda *_: None)\nsys.gettrace = lambda: None",
+            "None",
+        ),
+        (
+            "import sys\nclass Hook:\n  def __eq__(self, other): return True\n"
+            "print(sys.excepthook is sys.__excepthook__)\nsys.excepthook = Hook()",
+            "True",
+        ),
         ("import builtins\nprint(len('ab'))\nbuiltins.len = builtins.map = builtins.list = None", "2"),
         (
             "import os, time\nprint(time.localtime(0).tm_hour)\nos.environ['TZ'] = 'AAA-5'\ntime.strftime('%H')",

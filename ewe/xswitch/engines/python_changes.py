@@ -70,7 +70,7 @@ def finds_change(analysis, state):
     for module, values, tables, lengths in states:
         if list(map(len, tables)) != lengths:
             return True
-        if not state.are_same_objects(list(vars(module).values()), values):
+        if not state.have_equal_items(list(vars(module).values()), values):
             analysis.variables_before = None  # they are noted again before the next run
             if has_foreign_changes(module, values):
                 return True

@@ -83,10 +83,14 @@ class ModuleLoader(machinery.SourceFileLoader):
         """Do nothing: the engine writes no file into the user's directory."""
 
 
-def find_own_modules(directory):
-    """Return the finder for a directory of the user's own modules; sys.path_hooks calls this."""
+def own_module_finder(directory):
+    """Return the finder for a directory of the user's own modules: importlib calls this hook (sys.path_hooks).
+
+    Raises ImportError for all other entries of the search path, such as libraries and archives: importlib then asks
+    the next hook.
+    """
     if is_library(os.path.join(directory, "")) or not os.path.isdir(directory):
-        raise ImportError  # the next hook handles libraries and archives
+        raise ImportError
     return FileFinder(
         directory,
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),

@@ -71,21 +71,22 @@ def read_source(file, current_signature):
 
 
 def is_harmless_use(path, kind, imported):
-    """Return whether a use of an object of Python's library changes nothing that lasts.
+    """Return whether a use of an object of Python's library changes nothing that lasts (python_plain.py).
 
-    path: its name with dots ("json.dumps"). kind: CALL, NAME, VALUE, BASE, SET or CHANGE (python_source.py).
-    imported: names of the modules that the file imports.
+    path: the object's name with dots ("json.dumps"). kind: how the script uses the object: CALL, NAME, VALUE, BASE,
+    SET or CHANGE (python_source.py). imported: names of the modules that the file imports.
     """
-    # Split the path into the module, as python_plain.py names it, and the names within it: os.path, [join]
+    # Split "os.path.join" into the module, as python_plain.py names it (os.path), and the names within it ([join])
     module = path
     while module not in plain.HARMLESS_NAMES:
         module, _, _ = module.rpartition(".")
         if not module:
             return False
-    names = path[len(module) + 1 :].split(".")
+    names = path[len(module) + 1 :].split(".")  # [""] for the module itself, which is not in the table
     first_name, last_name = names[0], names[-1]
     if module not in imported or first_name not in plain.HARMLESS_NAMES[module]:
         return False
+    # A private name may lead to shared state. Base.__init__(self) is the usual call of a derived class
     if any(name.startswith("_") or changes_shared_state(name) for name in names if name != "__init__"):
         return False
     if kind in (SET, CHANGE):
@@ -97,6 +98,7 @@ def is_harmless_use(path, kind, imported):
         return may_be_value
     if kind == BASE:
         return path in plain.DERIVABLE_CLASSES
+    # os.environ.update() changes os.environ. A function of this name in a module (one name) changes no table
     if kind == CALL and last_name in CONTENT_CHANGING_METHODS and len(names) > 1:
         return top_path in plain.CHANGEABLE_TABLES
     # A function, or a method of a class (datetime.datetime.now). A longer path leads to an unknown object

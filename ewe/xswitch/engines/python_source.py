@@ -157,7 +157,11 @@ class SourceVisitor(ast.NodeVisitor):
         return ()
 
     def note_use(self, node, kind):
-        """Note how an imported expression is used; visit any other expression."""
+        """Note a use of an expression that leads to an imported object, such as `os.environ`; visit any other.
+
+        node: the expression; None if the statement has none, as `except:`. kind: CALL, NAME, VALUE or BASE. Where
+        classes are only named, each class of `(A, B)`, `A | B` and `list[A]` is noted.
+        """
         if isinstance(node, (ast.Tuple, ast.BinOp)) and kind == NAME:
             for part in ast.iter_child_nodes(node):
                 self.note_use(part, kind)

@@ -16,10 +16,13 @@ import os
 import sys
 import warnings
 from importlib.machinery import FileFinder
+
+# A script may replace these functions in sys
+from sys import getprofile, gettrace, setprofile, settrace
 from time import monotonic
 
 import python_code
-from python_code import HERE, SUFFIXES, file_signature, find_own_modules, is_library, loaded_own_modules
+from python_code import HERE, SUFFIXES, file_signature, is_library, loaded_own_modules, own_module_finder
 from python_protocol import END_OF_DESCRIPTORS
 
 __builtins__ = vars(python_code)["__builtins__"]
@@ -183,9 +186,9 @@ def flush(stream):
 
 def remove_tracers():
     """Remove all functions that a script has registered to trace, profile or monitor the interpreter."""
-    if sys.gettrace() or sys.getprofile():
-        sys.settrace(None)
-        sys.setprofile(None)
+    if gettrace() or getprofile():
+        settrace(None)
+        setprofile(None)
     for tool in MONITORING_TOOLS:
         if sys.monitoring.get_tool(tool):
             stop_monitoring(tool)
@@ -266,7 +269,7 @@ def undo_changes(first_free):
     remove_tracers()
     vars(sys).update(SYS_VALUES)
     for module, variables_before, values_before in MODULE_VARIABLES:
-        if not are_same_objects(list(vars(module).values()), values_before):
+        if not have_equal_items(list(vars(module).values()), values_before):
             restore_variables(vars(module), variables_before)
     if [read() for read, _ in SETTINGS] != SETTING_VALUES:
         for (_, write), value in zip(SETTINGS, SETTING_VALUES, strict=True):
@@ -303,11 +306,12 @@ def stop_monitoring(tool):
     sys.monitoring.free_tool_id(tool)
 
 
-def are_same_objects(values, values_before):
-    """Return whether two lists have the same values in the same order.
+def have_equal_items(values, values_before):
+    """Return whether the values of a module's variables are equal to earlier ones, in the same order.
 
-    Identical objects are equal without a call of __eq__. The values alone are compared, and not the names of the
-    variables: the comparison of texts would take longer.
+    This comparison runs after each script, and must be fast: identical objects are equal without a call of __eq__.
+    To compare the names, or the identity of each pair, would take longer. An object that is only equal to the
+    earlier one is therefore overlooked. undo_changes() sets the variables in SYS_VALUES again in any case.
     """
     try:
         return values == values_before
@@ -323,7 +327,7 @@ def restore_variables(variables, variables_before):
 
 
 def reset_signals(module):
-    """Reset the signal handlers, timers, pending and blocked signals."""
+    """Reset the signal handlers, the timers and the wakeup descriptor; discard pending signals, and unblock all."""
     if list(map(_signal.getsignal, SIGNALS)) != SIGNAL_HANDLERS:
         for number, handler in zip(SIGNALS, SIGNAL_HANDLERS, strict=True):
             if _signal.getsignal(number) is not handler:
@@ -405,7 +409,8 @@ def setter(**values):
     return lambda module: vars(module).update(values)
 
 
-# The function that resets a module after a script, if it is imported
+# Name of a module -> the function that resets its state after each script, if the module is imported. The function
+# gets the module as its argument, also if it does not use it
 RESETS = {
     "signal": reset_signals,
     "locale": reset_locale,
@@ -434,16 +439,17 @@ RESETS = {
 def note_initial_state():
     """Note the state of the interpreter before any script has run, and prepare it for scripts.
 
-    The engine's own modules and directory are hidden, and find_own_modules() finds the users' modules.
+    Hide the engine's own modules and directory from scripts, and let own_module_finder() find the users' modules.
+    The values in capitals are those that undo_changes() and the reset functions (RESETS) restore.
     """
-    for name in [name for name in sys.modules if name.startswith("python_")]:  # hide the engine's own modules
-        del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if path and path != HERE]
-    sys.path_hooks.insert(0, find_own_modules)
-    known_modules.update(sys.modules)
-    note_reset_functions()
     global START_LOCALE, SIGNALS, SIGNAL_HANDLERS, WARNING_FILTERS, WARNING_FUNCTIONS
     global MODULE_VARIABLES, SYS_VALUES, SETTING_VALUES, GC_THRESHOLD
+    for name in [name for name in sys.modules if name.startswith("python_")]:  # the engine's own modules
+        del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if path and path != HERE]
+    sys.path_hooks.insert(0, own_module_finder)
+    known_modules.update(sys.modules)
+    note_reset_functions()
     SETTING_VALUES = [read() for read, _ in SETTINGS]
     START_LOCALE = _locale.setlocale(_locale.LC_ALL)
     SIGNALS = list(_signal.valid_signals())
@@ -455,15 +461,21 @@ def note_initial_state():
     # Note sys and builtins as they are between two scripts, without streams. Then restore the streams
     streams = {name: getattr(sys, name) for name in STREAMS}
     SYS_VALUES = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
-    for name in ("argv", "modules", "path", "meta_path", "path_hooks", "path_importer_cache", "warnoptions"):
-        SYS_VALUES[name] = getattr(sys, name)  # the object itself, not an equal one
+    # Variables that are restored after each script, since have_equal_items() overlooks an equal object: a list that
+    # is equal to the earlier one, or an excepthook whose class has an __eq__ that returns True
+    for name in (
+        "argv", "excepthook", "modules", "path", "meta_path", "path_hooks", "path_importer_cache", "warnoptions",
+    ):  # fmt: skip
+        SYS_VALUES[name] = getattr(sys, name)
     vars(sys).update(SYS_VALUES)
     MODULE_VARIABLES = [
         (module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)
     ]
     vars(sys).update(streams)
     gc.callbacks.append(note_age)
-    compile("", "", "exec")  # the first call makes hundreds of objects
+    # The first call of compile() makes hundreds of objects. They must exist before freeze(), which excludes them
+    # from later collections
+    compile("", "", "exec")
     gc.collect()
     gc.freeze()
 

@@ -124,7 +124,7 @@ class CheckedImports:
                 except BaseException:
                     return name
                 self.is_importing = False
-                if self.differs(name, [loaded for loaded in sys.modules if loaded not in names_before]):
+                if self.import_differs(name, [loaded for loaded in sys.modules if loaded not in names_before]):
                     return name
         sys.setprofile(None)
         builtins.__import__ = original_import
@@ -176,13 +176,16 @@ class CheckedImports:
 
         return import_and_note
 
-    def differs(self, name, loaded_names):
-        """Return whether an import has had another effect than to make the modules of the script's run.
+    def import_differs(self, name, loaded_names):
+        """Return whether an import has loaded other modules than the script's run, or has had another effect.
 
-        name: of the imported module. loaded_names: of all modules that its import has loaded.
+        Also note in `imports_of` which modules the import has loaded. name: of the imported module. loaded_names:
+        the names of all modules that its import has loaded.
         """
         self.imports_of.setdefault(top_level_name(name), set()).update(map(top_level_name, loaded_names))
-        sys.stdout.flush(), sys.stderr.flush()  # to self.output, whose size is compared
+        # The module may have printed: after the flush, the file self.output is no longer empty
+        sys.stdout.flush()
+        sys.stderr.flush()
         return (
             not all(map(self.is_same, loaded_names))
             or self.result_varies
@@ -297,13 +300,13 @@ class ModuleStore:
                 to_follow += self.imports_of.get(name, ())
         return names
 
-    def is_still_found(self, top_level_name, listings):
-        """Return whether the search path still leads to the directory where the module was found.
+    def is_still_found(self, name, listings):
+        """Return whether the search path (sys.path) still leads to the directory where a module was found.
 
-        top_level_name: of the module. listings: directory -> names in it; this method adds the directories that
-        it reads.
+        name: the top-level name of the module. listings: directory -> names in it; this method adds the directories
+        that it reads.
         """
-        directory = self.found_in[top_level_name]
+        directory = self.found_in[name]
         if directory is None:
             return True  # a module within the interpreter, which Python finds before all directories
         for path in sys.path:
@@ -311,7 +314,7 @@ class ModuleStore:
                 return True
             if path not in listings:
                 listings[path] = names_in(path)
-            if top_level_name in listings[path]:
+            if name in listings[path]:
                 return False  # a directory before the right one has such a name
         return False
 
