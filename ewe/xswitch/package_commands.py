@@ -74,14 +74,17 @@ def own_packages(options: Namespace) -> Packages:
 
 
 def pack_directory(options: Namespace) -> int:
-    """Write the files of a directory into a package, and print their number; return the exit status."""
+    """Write the files of a directory into a package, and print their number; return the exit status.
+
+    The package replaces its former version only once it is complete. Raises UsageError, BadPackage, OSError.
+    """
     directory = os.path.abspath(options.directory)
     target = options.file or f"{directory}.zip"
     if not os.path.isdir(directory):
         raise UsageError(f"{options.directory} is no directory")
-    new_file = f"{target}.new"
+    new_file = os.path.abspath(f"{target}.new")
     try:
-        count = pack(directory, new_file)
+        count = pack(directory, new_file, former=os.path.abspath(target))
         os.replace(new_file, target)
     finally:
         with suppress(FileNotFoundError):  # it is gone if os.replace() has renamed it

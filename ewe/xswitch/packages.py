@@ -360,14 +360,16 @@ def unchanging(status: os.stat_result) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def pack(directory: str, target: str) -> int:
+def pack(directory: str, target: str, former: str = "") -> int:
     """Write the files of a directory into a package; return how many. Raises BadPackage, OSError.
 
-    The same files give the same package: names are sorted, and each time is the same.
+    The same files give the same package: names are sorted, and each time is the same. If the package lies in the
+    directory, it is no part of itself: `target` is left out, and `former`, the package that `target` will replace.
     """
+    paths = [path for path in sorted(files_below(directory)) if path not in (target, former)]
     count = 0
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(files_below(directory)):
+        for path in paths:
             status = os.lstat(path)
             name = os.path.relpath(path, directory)
             if not stat.S_ISREG(status.st_mode):

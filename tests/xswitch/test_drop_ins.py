@@ -19,7 +19,7 @@ from support.accounts import User, two_users
 from support.server import ROOT, wait_until
 from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
-from ewe.xswitch import packages
+from ewe.xswitch import package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
 from ewe.xswitch.privileged.drop_ins import CHECK_S
 
@@ -176,6 +176,16 @@ def test_what_is_packed_and_how(tmp_path: Path) -> None:
     (source / "link").symlink_to("/etc/passwd")
     with pytest.raises(BadPackage, match="is a link"):
         pack(str(source), str(tmp_path / "3.zip"))
+
+
+def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path: Path) -> None:
+    """The second round finds the package of the first. A package that reads itself may grow without a limit."""
+    (tmp_path / "a.py").write_text("1")
+    for _ in range(2):
+        assert package_commands.run("pack", [str(tmp_path), str(tmp_path / "shop.zip")]) == 0
+        with zipfile.ZipFile(tmp_path / "shop.zip") as archive:
+            assert archive.namelist() == ["a.py"]
+    assert sorted(os.listdir(tmp_path)) == ["a.py", "shop.zip"]
 
 
 def test_settings() -> None:
