@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from support.server import wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+
+from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 
 pytestmark = pytest.mark.starts_processes
 
@@ -117,6 +121,17 @@ c, _ = socket.socket(fileno=0).accept()
 c.recv(65536)
 {code}
 """)
+
+
+@pytest.mark.parametrize(
+    ("piece", "cause"), [(b"", "it closed its connection"), (b"x", "it wrote although no request runs")]
+)
+def test_why_an_idle_fastcgi_engine_ends(piece: bytes, cause: str) -> None:
+    data, other_end = socket.socketpair()
+    with other_end:
+        engine = FastCGIEngine(Mock(), ("alice", "php"), data, -1)
+        engine.handle_records(piece)
+    assert engine.end_cause == cause
 
 
 def test_what_comes_late_is_not_taken_for_the_next_answer(running: XSwitch) -> None:

@@ -32,13 +32,16 @@ class FastCGIEngine(Engine):
             self.handle_records(piece)
 
     def handle_records(self, piece: bytes) -> None:
-        """Handle the FastCGI records in `piece`: output, errors, or the end of the request.
+        """Handle FastCGI records that the engine has sent: output, errors, or the end of the request.
 
-        b"" is the end of the connection.
+        The engine fails if `piece` is b"", the end of the connection, or if no request runs.
         """
-        if not piece or self.exchange is None:
+        if not piece:
             status = self.exit_status
             self.fail("it closed its connection" if status is None else exit_text(status))
+            return
+        if self.exchange is None:
+            self.fail("it wrote although no request runs")
             return
         output = []
         try:
