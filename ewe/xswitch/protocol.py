@@ -39,9 +39,10 @@ def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[
     command = (file, *arguments)
     variables = [*map(b"=".join, environment.items())]
     lines = encode_words(command) + encode_words(variables)
-    # A line of N words has N - 1 tabs, an empty one none. encode_words() makes a tab of a NUL in a word: one too
-    # many.
-    if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
+    # N words need N - 1 tabs between them, and no words none. encode_words() encodes the tabs within words, but
+    # turns a NUL within a word into a tab: lines with a NUL therefore have too many tabs.
+    tabs_between_words = len(command) - 1 + (len(variables) - 1 if variables else 0)
+    if lines.count(b"\t") != tabs_between_words:
         raise ProtocolError("a NUL in the request's arguments or headers")
     if len(lines) > MAX_LINES_BYTES:
         raise ProtocolError(f"the request's arguments and headers exceed {MAX_LINES_BYTES} bytes")

@@ -148,7 +148,11 @@ def nearest_application(directory: str, settings: Settings) -> str:
 
 
 def is_application(directory: str, settings: Settings) -> bool:
-    """Return whether a directory, below a user's own or below a root, has a WEB-INF."""
+    """Return whether a directory is a web application: it has a WEB-INF, and lies where scripts may lie.
+
+    Scripts may lie in a user's directory for scripts (`userdir`) and below the `roots`. This function only compares
+    names, so that X-Switch looks for a WEB-INF nowhere else. suexecme checks the owner and the path afterwards.
+    """
     user_directory = f"/{settings.userdir.strip('/')}/"
     if user_directory not in directory and not any(
         directory.startswith(root.rstrip("/") + "/") for root in settings.roots

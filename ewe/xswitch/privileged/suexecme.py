@@ -292,15 +292,23 @@ class Suexecme:
         namespace: str,
         descriptors: list[int],
     ) -> int:
-        """Start an engine by its command; return its pid. cgroup, namespace: see become(). Raises OSError."""
-        # The first is the data socket, or the listening socket of a FastCGI engine
-        socket_or_input, errors, *control = descriptors
-        # number in the engine's process -> descriptor here
+        """Start an engine by the command of its kind; return its pid. Raises OSError.
+
+        account: the user whom the engine becomes. limits, cgroup, namespace: see become(). descriptors: those of
+        the order `start`, in the sequence that the top of this file gives.
+        """
+        data_or_listener, errors, *control = descriptors
+        # Number in the engine's process -> descriptor of this process
         if kind.protocol == "engine":
             [control_socket] = control
-            numbers = {0: socket_or_input, 1: socket_or_input, 2: errors, CONTROL_DESCRIPTOR: control_socket}
-        else:
-            numbers = {0: socket_or_input, 1: errors, 2: errors}
+            engine_descriptors = {
+                0: data_or_listener,
+                1: data_or_listener,
+                2: errors,
+                CONTROL_DESCRIPTOR: control_socket,
+            }
+        else:  # FastCGI expects its listening socket as descriptor 0
+            engine_descriptors = {0: data_or_listener, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.variables}
         command = kind.command
         needs_work_directory = any(WORK_PLACEHOLDER in word for word in command)
@@ -312,7 +320,11 @@ class Suexecme:
         adopts = kind.protocol == "engine"
         try:
             pid = start(
-                command, environment, numbers, lambda: become(account, limits, cgroup, namespace), adopts
+                command,
+                environment,
+                engine_descriptors,
+                lambda: become(account, limits, cgroup, namespace),
+                adopts,
             )
         except OSError:
             self.work_directories.remove_unused(work_directory)

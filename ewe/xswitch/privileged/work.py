@@ -92,16 +92,22 @@ class WorkDirectories:
             self.remove_unused(self.removers.pop(remover))
 
     def remove_all(self) -> None:
-        """Remove the directories of killed engines, and wait for REMOVALS_TIMEOUT_S at most."""
+        """Remove the directories of all engines, which suexecme has killed before, and the directory above them.
+
+        Wait for the removals for REMOVALS_TIMEOUT_S at most. The supervisor calls remove_empty() afterwards: it
+        removes the directories of removals that took longer.
+        """
         for pid in list(self.directories):
+            # LeftoverProcesses.kill_all() has reaped the engine, unless its time was over
             reap_if_ended(pid)
             self.remove_of_engine(pid)
-        end = time.monotonic() + REMOVALS_TIMEOUT_S
-        while self.removers and time.monotonic() < end:
-            for pid in [pid for pid in self.removers if reap_if_ended(pid)]:
-                self.finish_removal(pid)
+        deadline = time.monotonic() + REMOVALS_TIMEOUT_S
+        while self.removers and time.monotonic() < deadline:
+            for remover in [remover for remover in self.removers if reap_if_ended(remover)]:
+                self.finish_removal(remover)
             time.sleep(REMOVAL_CHECK_S)
-        self.remove_unused(self.base)  # if a removal still runs, it stays
+        # The base directory stays while a removal still runs: rmdir(2) fails if it is not empty
+        self.remove_unused(self.base)
 
 
 def base_directory(supervisor: int) -> str:

@@ -29,7 +29,7 @@ STALLED_SECONDS = 300.0
 
 
 class Context:
-    """The shared object.
+    """The objects and counters that all parts of the main process share.
 
     kill_engine: makes suexecme kill the process with this pid, and its leftover processes.
     """
@@ -47,11 +47,11 @@ class Context:
         self.log = log
         self.scheduler = scheduler
         self.kill_engine = kill_engine
-        self.counters: Counter[str] = scheduler.counters
+        self.counters: Counter[str] = scheduler.counters  # event -> its number so far, for the status
         self.spool_space = SpoolSpace(settings)  # counts the bytes of all spooled responses
-        self.user_logs = UserLogs()
-        self.recent_lines = RecentLines()
-        self.trace: SwitchTrace | None = None
+        self.user_logs = UserLogs()  # the open log files of users (setting `user-logs`)
+        self.recent_lines = RecentLines()  # the latest messages about each user's scripts (action `log`)
+        self.trace: SwitchTrace | None = None  # None: no events are written (setting `trace`)
         self.is_stopping = False  # no more requests are accepted
         self.current_minute = 0  # the minute of the monotonic clock for which `error_chars` counts
         self.error_chars: Counter[str] = Counter()  # user -> characters of standard error in this minute

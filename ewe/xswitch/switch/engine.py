@@ -63,7 +63,10 @@ class Engine:
     """One engine. pid: 0 until suexecme has started its process. key: its user and language."""
 
     def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
-        """data: the main process's end of the data socket. errors: the pipe from standard error, -1 for none."""
+        """data: the main process's end of the data socket.
+
+        errors: the descriptor of the pipe from the engine's standard error, -1 for none.
+        """
         self.context = context
         self.loop = context.loop
         self.key = key

@@ -37,9 +37,10 @@ class EngineStarter:
         self.running: dict[int, Engine] = {}
 
     def start(self, exchange: Exchange) -> Engine | None:
-        """Begin an engine for an exchange, and assign the exchange.
+        """Start an engine for an exchange, assign the exchange to the engine, and return the engine.
 
-        Return None if no engine could be begun: the exchange has failed then.
+        Return None if there is no engine for the scheduler to keep. The exchange has then failed, or, if the new
+        engine has failed, has asked the scheduler for another one (Exchange.engine_failed).
         """
         kind = self.context.settings.engines.get(exchange.key[LANGUAGE])
         if kind is None:
@@ -50,10 +51,11 @@ class EngineStarter:
         except OSError as reason:
             exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
             return None
-        # Assign first: once the order is sent, the listening socket belongs to the new process.
+        # Assign first: a SharedEngine then connects to the listening socket, and order_process() closes the main
+        # process's copy of that.
         engine.assign(exchange)
         self.order_process(engine, engine_descriptors, exchange.script, exchange.uid)
-        # CLOSED: the first connection failed, and the exchange knows that already.
+        # CLOSED: assign() could not connect, or could not write the request
         return None if engine.state is EngineState.CLOSED else engine
 
     def start_idle(self, key: Key, kind: EngineKind, script: str, uid: int) -> Engine | None:

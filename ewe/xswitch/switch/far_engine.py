@@ -331,7 +331,10 @@ class FarEngine:
             self.watch.close()
 
     def close(self) -> None:
-        """Take no more requests; the running ones end normally."""
+        """Close all connections that run no request; the running requests end normally.
+
+        The caller has removed this object from the scheduler, which therefore assigns no more requests to it.
+        """
         self.is_closed = True
         self.close_unused()
         if self.watch is not None:

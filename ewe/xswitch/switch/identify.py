@@ -75,7 +75,10 @@ class Identifier:
         self.waiting_callbacks: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
 
     def identify(self, path: str, signature: Signature, on_answer: Callable[[Answer], None]) -> None:
-        """Call `on_answer` with the answer for a script: now, or once suexecme has answered."""
+        """Call `on_answer` with suexecme's answer for a script: now if it is cached, else once it has come.
+
+        signature: that of the file now (file_signature). An answer for another signature is out of date.
+        """
         answer = self.identified.get(path) or self.refused.get(path)
         if answer is not None and answer.signature == signature and answer.expires_at > time.monotonic():
             on_answer(answer)

@@ -63,7 +63,11 @@ class Primer:
         log: ErrorLog,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Read the profile. file: its path, "" if priming is off. clock: instead of local_seconds()."""
+        """Read the profile, and let the scheduler keep as many idle engines as the profile expects to be busy.
+
+        file: the path of the profile; "": priming is off, and the other methods do nothing. start: see Start.
+        clock: instead of local_seconds().
+        """
         self.file = file
         self.scheduler = scheduler
         self.start = start
@@ -77,7 +81,8 @@ class Primer:
         if file:
             self.current_slots = self.slots_now()
             self.load()
-            self.save()  # so that a wrong directory is known at the start
+            # Now, and not at the end of the first slot: the log names a directory without write permission at once
+            self.save()
             scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
 
     def slots_now(self) -> tuple[int, int]:
@@ -150,7 +155,11 @@ class Primer:
             self.keep_damaged_file(str(reason.strerror))
 
     def keep_damaged_file(self, reason: str) -> None:
-        """Keep a file that cannot be used under another name, since save() replaces it; log the reason."""
+        """Rename the file of the profile, which cannot be used, to FILE.damaged; log the reason.
+
+        Without the new name, save() would replace the file, and an administrator could no longer examine it. If the
+        file cannot be renamed, the log says so, too. reason: why the file cannot be used.
+        """
         new_name = f"{self.file}.damaged"
         try:
             os.replace(self.file, new_name)

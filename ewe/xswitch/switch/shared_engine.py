@@ -135,18 +135,28 @@ def retry_reading_soon(engine: Engine) -> None:
 
 
 class SharedEngine(Engine):
-    """The engine. Its own data connection carries no requests: its end shows that the process has ended."""
+    """An engine that runs several requests at once: one process with many EngineConnections.
+
+    The data connection of the SharedEngine itself carries no requests. When it ends, the process has ended.
+    """
 
     def __init__(
-        self, context: Context, key: Key, data: socket.socket, errors: int, socket_path: int, limit: int
+        self,
+        context: Context,
+        key: Key,
+        data: socket.socket,
+        errors: int,
+        socket_path: int,
+        max_connections: int,
     ) -> None:
         """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
 
-        limit: the largest number of connections.
+        max_connections: the largest number of EngineConnections, and so of requests at once. data, errors: see
+        Engine.
         """
         super().__init__(context, key, data, errors)
         self.socket_path = socket_path
-        self.limit = limit
+        self.max_connections = max_connections
         self.connections: set[EngineConnection] = set()
         self.unused_connections: list[EngineConnection] = []  # those of `connections` that run no request
 
@@ -164,7 +174,7 @@ class SharedEngine(Engine):
         max_requests = self.context.settings.max_requests_of(self.key[LANGUAGE])
         return (
             self.state is not EngineState.CLOSED
-            and self.running() < self.limit
+            and self.running() < self.max_connections
             and self.ended_requests < max_requests
         )
 

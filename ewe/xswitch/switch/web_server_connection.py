@@ -55,6 +55,7 @@ class WebServerConnection:
         """begin_exchange: makes the exchange of a new request.
 
         It is called with this connection, the request's parameters, and the part of the body that has arrived.
+        on_close: called with this connection when it closes.
         """
         self.context = context
         self.loop = context.loop
@@ -197,7 +198,7 @@ class WebServerConnection:
             self.close()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the connection at once, and tell the owner (on_close). Bytes that were not sent yet are dropped."""
         if self.state is CLOSED:
             return
         self.pause_reading()
