@@ -84,10 +84,15 @@ def limit_text(name: str, value: float | None) -> str:
         return "no limit"
     if name == "private":
         return "yes" if value else "no"
-    units = {"time-limit": " s", "cpu": " s of CPU time for each engine", "cpu-share": "% of one CPU"}
-    if name == "memory":
-        return f"{value / (1 << 20):g}m"
-    return f"{value:g}{units.get(name, '')}"
+    units = {
+        "time-limit": " s",
+        "cpu": " s of CPU time for each engine",
+        "cpu-share": "% of one CPU",
+        "memory": "m",
+    }
+    number = value / (1 << 20) if name == "memory" else value
+    # Not "g" alone: it has 6 digits, and shows 1048576 as 1.04858e+06
+    return f"{round(number, 3):.15g}{units.get(name, '')}"
 
 
 def log(address: str, options: Namespace) -> int:
@@ -115,12 +120,7 @@ def ending_function(name: str) -> Callable[[str, Namespace], int]:
         ):
             print("nothing is done")
             return 1
-        choice = {
-            b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
-            b"XSWITCH_USER": options.user,
-            b"XSWITCH_LANGUAGE": options.language,
-        }
-        answer = ask_action(address, name.encode(), choice)
+        answer = ask_action(address, name.encode(), choice_of(options))
         participle = "restarted" if name == "restart" else "ended"
         # The pid 0 is that of an engine whose process is still being started
         for pid in answer["ended"]:
@@ -137,14 +137,22 @@ def ending_function(name: str) -> Callable[[str, Namespace], int]:
     return end_engines
 
 
+def choice_of(options: Namespace) -> dict[bytes, str]:
+    """Return the parameters that name the engines of a command's options (control.py); "" names no restriction."""
+    return {
+        b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
+        b"XSWITCH_USER": options.user,
+        b"XSWITCH_LANGUAGE": options.language,
+    }
+
+
 def is_confirmed(name: str, address: str, options: Namespace) -> bool:
-    """Ask the person at the terminal whether to end all engines; return the answer. Raises Failure."""
-    engines = ask_action(address, b"list", {b"XSWITCH_USER": options.user})["engines"]
-    languages = {options.language} if options.language else {engine["language"] for engine in engines}
-    named_engines = [engine for engine in engines if engine["language"] in languages]
-    users = {engine["user"] for engine in named_engines}
-    loss = "; sessions of Java applications are lost" if "java" in languages else ""
-    counts = f"engines: {len(named_engines)}, users: {len(users)}"
+    """Ask the person at the terminal whether to end the chosen engines; return the answer. Raises Failure."""
+    engines = ask_action(address, b"list", choice_of(options))["engines"]
+    users = {engine["user"] for engine in engines}
+    has_java = any(engine["language"] == "java" for engine in engines)
+    loss = "; sessions of Java applications are lost" if has_java else ""
+    counts = f"engines: {len(engines)}, users: {len(users)}"
     print(f"{name} all of them ({counts}){loss}. Sure? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -21,6 +21,7 @@ from support.scheduler_bench import Bench, Engine, end_of
 from support.server import wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
 
+from ewe.xswitch import commands
 from ewe.xswitch.cli import main
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.settings import Settings
@@ -358,6 +359,39 @@ def test_a_hostile_name_is_one_line(running: XSwitch, users: tuple[User, User], 
     assert running.ask(script).status == 200
     said = run("status")[1] + run("log", "--user", alice.name)[1]
     assert "\x1b" not in said and "\\x1b[31m\\nb.py" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("requests", 1 << 20, "1048576"),
+        ("memory", 200 << 20, "200m"),
+        ("memory", 3 << 40, "3145728m"),
+        ("time-limit", 0.5, "0.5 s"),
+        ("private", False, "no"),
+        ("cpu-share", None, "no limit"),
+    ],
+)
+def test_a_limit_is_shown_with_all_its_digits(name: str, value: float | None, shown: str) -> None:
+    assert commands.limit_text(name, value) == shown
+
+
+def test_the_question_before_an_end_counts_the_chosen_engines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --all and a pid, only the engine of the pid ends."""
+    choices = []
+
+    def list_engines(address: str, action: bytes, choice: dict[bytes, str]) -> dict[str, Any]:
+        choices.append(choice[b"XSWITCH_PIDS"])
+        return {"engines": [{"user": "alice", "language": "php", "pid": 7}]}
+
+    monkeypatch.setattr(commands, "ask_action", list_engines)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    options = commands.parser_of("drain").parse_args(["--all", "7"])
+    assert not commands.is_confirmed("drain", "unix:none", options)
+    assert choices == ["7"]
+    assert "(engines: 1, users: 1). Sure?" in capsys.readouterr().out
 
 
 @pytest.mark.starts_processes
