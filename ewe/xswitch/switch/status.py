@@ -1,8 +1,9 @@
-"""X-Switch's status page, as text or JSON: the engines of all users, with their scripts, sizes and times.
+"""X-Switch's status page, as text or JSON: the engines, with their scripts, sizes and times.
 
-`ewe-xswitch status` asks over X-Switch's own socket: every user who may connect to it may see the status. All
-others need the URL /xswitch-status. It exists only with `status = true`, and only for a loopback address. Behind a
-proxy on this machine every client has such an address.
+`ewe-xswitch status` asks over X-Switch's own socket. Over a Unix socket, an account sees its own engines, and some
+accounts see all (Control.part_for). Over TCP, each process that may connect sees all engines, because its account
+is not known. A web server's clients need the URL /xswitch-status. It exists only with `status = true`, only for a
+loopback address, and shows all engines. Behind a proxy on this machine every client has such an address.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ Memory = dict[str, list[int]]  # pid -> private and shared bytes
 
 
 def status_response(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
-    """Return the response to a request for the status: JSON if the query says so, else a table of text.
+    """Return the response to a request for the status: JSON if the query contains "json", else a table of text.
 
-    params: the web server's parameters of the request.
+    status: from Switch.collect_status(). params: the web server's parameters of the request.
     """
     if b"json" in params.get(b"QUERY_STRING", b""):
         return b"Content-Type: application/json\r\n\r\n" + json.dumps(status).encode() + b"\n"
@@ -34,9 +35,10 @@ def status_response(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes
 
 
 def may_see_status(params: dict[bytes, bytes], settings: Settings) -> bool:
-    """Return whether a request may see the status: it comes from `ewe-xswitch status`, or from a loopback address.
+    """Return whether a request may see a status: it comes from `ewe-xswitch status`, or from a loopback address.
 
-    The command sets XSWITCH_STATUS. A client cannot set it: its headers become variables HTTP_….
+    The command, and ewe for its metrics, set XSWITCH_STATUS. A web server's client cannot set it: the fields of its
+    request become variables HTTP_….
     """
     return b"XSWITCH_STATUS" in params or (settings.status and is_loopback(params.get(b"REMOTE_ADDR", b"")))
 
