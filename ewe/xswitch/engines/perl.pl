@@ -239,7 +239,9 @@ sub start_anew {
     XSwitch::Fork::end_all();
     local $environment{XSWITCH_FORKED} = join "\n", XSwitch::State::not_exact();
     open my $kept, '+>', undef or die "temporary file: $!";
-    syswrite $kept, $lines;
+    my $written = syswrite $kept, $lines;
+    # The fresh engine would wait for the rest of the lines
+    die "no room for the lines of the request: $!\n" if ($written // -1) != length $lines;
     sysseek $kept, 0, 0;
     fcntl $_, 2, 0 for $kept, $control;    # F_SETFD: programs inherit it
     POSIX::dup2(@$_) for [$DATA, 0], [$DATA, 1], [$ERRORS, 2];
