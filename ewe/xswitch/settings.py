@@ -249,11 +249,11 @@ class Settings:
         path: as the web server names it. real: the path without symbolic links, if that is different.
         """
         for script in (path, real):
-            directory = os.path.dirname(script)
-            while directory not in ("", "/"):
-                if name := self.directories.get(directory):
+            directory, above = script, os.path.dirname(script)
+            while above != directory:  # "", "/" and also "//" are their own directories
+                directory, above = above, os.path.dirname(above)
+                if directory and (name := self.directories.get(directory)):
                     return self.engines[name]
-                directory = os.path.dirname(directory)
         _, extension = os.path.splitext(path)
         # Kinds of a settings file take precedence over built-in kinds.
         kinds = list(self.engines.values())[::-1]  # the built-in ones come first in `engines`
@@ -277,6 +277,12 @@ class Settings:
             lines.append(f"user-logs: {reason}")
         lines += unknown_names("users", self.users, find=pwd.getpwnam)
         lines += unknown_names("groups", self.groups, find=grp.getgrnam)
+        lines += [
+            f"[directories] {one_line(directory) or '/'}: it has no effect:"
+            " name a directory below / by its absolute path"
+            for directory in self.directories
+            if not directory.startswith("/")
+        ]
         for kind in self.engines.values():
             if kind.address:
                 continue

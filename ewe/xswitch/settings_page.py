@@ -90,7 +90,7 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             yield f"# {text}" if is_default else text
     yield "\n[directories]"
     for directory, name in settings.directories.items():
-        yield f"{quoted(directory)} = {quoted(name)}"
+        yield f"{quoted(directory or '/')} = {quoted(name)}"
     for tables in ("users", "groups"):
         for name, limits in getattr(settings, tables).items():
             yield f"\n[{tables}.{quoted(name)}]"

@@ -41,6 +41,7 @@ FILES = [
     ("/home/alice/public_html/any", True),
     ("/home/alice/public_html/cgi-bin/here/a.rb", False),
     ("/home/alice/public_html/cgi-bin/hereafter/any", True),
+    ("//srv/www/cgi-bin/a.py", False),
 ]
 
 

@@ -85,6 +85,22 @@ def test_what_is_printed_has_the_same_effect(
     assert load(str(again)) == load(str(file))
 
 
+@pytest.mark.parametrize("path", ["//home/alice/x.py", "//x.py", "/x.py", "x.py", "/home/alice/x.py"])
+def test_the_directories_above_any_path_have_an_end(path: str) -> None:
+    kind = DEFAULTS.kind_for(path, "")
+    assert kind is not None and kind.name == "python"
+
+
+def test_directories_without_effect_are_doubted() -> None:
+    table = {"directories": {"cgi-bin": "cgi", "/": "cgi", "/srv/": "cgi"}}
+    settings = from_toml(table, "x")
+    doubts = [line for line in settings.warnings() if line.startswith("[directories]")]
+    advice = "it has no effect: name a directory below / by its absolute path"
+    assert doubts == [f"[directories] cgi-bin: {advice}", f"[directories] /: {advice}"]
+    kind = settings.kind_for("/srv/a/x.py", "")
+    assert kind is not None and kind.name == "cgi"
+
+
 def test_former_names_of_settings_work(tmp_path: Path) -> None:
     file = tmp_path / "xswitch.toml"
     file.write_text('warm = false\n[engines.python]\nwarm = ["json"]\n')

@@ -144,12 +144,18 @@ class Identifier:
 
 
 def script_file(params: dict[bytes, bytes]) -> str:
-    """Return the file that the web server names. Apache sends proxy:fcgi://localhost/path."""
+    """Return the file that the web server names. Apache sends proxy:fcgi://localhost/path.
+
+    If an address in the settings of the web server ends with a slash, the path begins with two. Only one remains:
+    the table [directories] and the names of homes have one.
+    """
     raw = params.get(b"SCRIPT_FILENAME", b"")
     if raw.startswith(b"proxy:"):
         _, _, host_and_path = raw.partition(b"://")
         _, _, path = host_and_path.partition(b"/")
         raw = b"/" + path
+    if raw.startswith(b"//"):
+        raw = b"/" + raw.lstrip(b"/")
     return os.fsdecode(raw)
 
 
