@@ -19,8 +19,8 @@ import org.slf4j.LoggerFactory;
 /** A web application: deployed at its first request, and again when its classes or descriptors have changed. */
 final class Application {
     private static final Logger LOG = LoggerFactory.getLogger(Application.class);
-    private static final long LOOK = TimeUnit.SECONDS.toNanos(1); // between two checks of its files
-    private static final long GRACE = 10; // seconds in which the requests of a replaced version must end
+    private static final long CHECK_NS = TimeUnit.SECONDS.toNanos(1); // between two checks of its files
+    private static final long GRACE_S = 10; // in which the requests of a replaced version must end
 
     private final Server server;
     private final Deployers deployers;
@@ -28,8 +28,8 @@ final class Application {
     private final String context;
     private final Path work;
     private GracefulHandler handler; // null: the application could not be deployed
-    private Map<Path, String> deployed; // the files of the deployed version
-    private long looked;
+    private Map<Path, String> deployed; // the files of the version that was deployed last, also if that failed
+    private long checkedAtNs;
 
     Application(Server server, Deployers deployers, Path directory, String context, Path work) {
         this.server = server;
@@ -42,8 +42,8 @@ final class Application {
     /** Return the handler of requests, null if the application cannot be deployed. Callers wait meanwhile. */
     synchronized Handler handler() {
         long now = System.nanoTime();
-        if (deployed == null || now - looked > LOOK) {
-            looked = now;
+        if (deployed == null || now - checkedAtNs > CHECK_NS) {
+            checkedAtNs = now;
             try {
                 Map<Path, String> files = files();
                 if (!files.equals(deployed)) {
@@ -108,28 +108,32 @@ final class Application {
         return !Files.isDirectory(directory.resolve("WEB-INF"));
     }
 
-    /** End with the last request, after the application's removal. */
+    /** Stop the application, which has been removed, once its running requests have ended. */
     synchronized void end() {
         deployed = null;
         replace(null);
     }
 
-    /** Use a new version. The old version ends with the last of its requests. */
+    /**
+     * Use a new version; null: there is none. The old version ends with the last of its requests, or after GRACE_S.
+     *
+     * <p>The old version is shut down only after CHECK_NS: handler() may just have returned it for a request.
+     */
     private void replace(GracefulHandler next) {
         GracefulHandler before = handler;
         handler = next;
-        if (before != null) { // wait before the shutdown: a request may just be entering it
-            CompletableFuture.delayedExecutor(LOOK, TimeUnit.NANOSECONDS).execute(() -> before.shutdown()
-                    .orTimeout(GRACE, TimeUnit.SECONDS)
+        if (before != null) {
+            CompletableFuture.delayedExecutor(CHECK_NS, TimeUnit.NANOSECONDS).execute(() -> before.shutdown()
+                    .orTimeout(GRACE_S, TimeUnit.SECONDS)
                     .whenComplete((done, late) -> stop(before)));
         }
     }
 
-    private static void stop(GracefulHandler handler) {
+    private void stop(GracefulHandler version) {
         try {
-            handler.stop();
+            version.stop();
         } catch (Exception fault) {
-            LOG.warn("it does not stop", fault);
+            LOG.warn("a version of {} does not stop", directory, fault);
         }
     }
 }

@@ -28,7 +28,8 @@ public final class Engine {
         configuration.setSendServerVersion(false);
         configuration.setSendXPoweredBy(false);
         configuration.setSendDateHeader(false); // the web server sets it
-        // X-Switch has decoded the path, resolved its dot segments, and encoded it again: nothing is ambiguous.
+        // X-Switch has decoded the path, refused dot segments, and encoded the path again (webapp.py). Each path
+        // therefore has one meaning, also where Jetty would see several.
         configuration.setUriCompliance(new UriCompliance("X-Switch", EnumSet.of(
                 UriCompliance.Violation.AMBIGUOUS_EMPTY_SEGMENT,
                 UriCompliance.Violation.AMBIGUOUS_PATH_ENCODING,
