@@ -190,6 +190,26 @@ def test_a_fault_of_suexecme_costs_one_order(
     assert capfd.readouterr().err.count("RecursionError: too deep") == 2
 
 
+def test_a_kill_that_the_system_refuses_costs_no_other_engine(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The order has no id, and no answer."""
+    orders, main = channel.pair()
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
+
+    def fail(pid: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(suexecme, "kill_engine", fail)
+    with orders, main:
+        suexecme.handle_order({"order": "kill", "pid": 1}, [])
+        orders.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            channel.receive(orders)
+    assert "order 'kill' failed: Operation not permitted" in capfd.readouterr().err
+
+
 def test_a_path_of_many_parts_holds_suexecme_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,8 @@ class Suexecme:
             self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
-            self.send_to_main({"id": message["id"], "refused": str(reason.strerror), "status": 503})
+            if "id" in message:
+                self.send_to_main({"id": message["id"], "refused": str(reason.strerror), "status": 503})
         except Exception:  # a fault of this program costs one request, and not the engines of all users
             self.log.exception(f"{message.get('path')}: order '{message['order']}' failed")
             if "id" in message:
