@@ -148,8 +148,10 @@ class Supervisor:
         process writes events; None: nowhere.
         """
         self.uid, self.gid = main_process_ids(settings)
+        checked_settings = read_certificates(settings)
+        # Only now: if a certificate were refused afterwards, nothing would remove a copy of the engine programs
         self.programs = public_engines_directory()
-        self.settings = read_certificates(with_engines_in(settings, self.programs))
+        self.settings = with_engines_in(checked_settings, self.programs)
         self.reload: Callable[[], Settings] = lambda: read_certificates(
             with_engines_in(reload(), self.programs)
         )

@@ -12,6 +12,8 @@ from support.certificates import Authority, authority, openssl
 
 from ewe.config.messages import ConfigError
 from ewe.config.pem import MAX_PEM_BYTES
+from ewe.logger import ErrorLog
+from ewe.xswitch import supervisor
 from ewe.xswitch.certificates import contexts, read_certificates
 from ewe.xswitch.cli import main
 from ewe.xswitch.settings import Settings
@@ -80,6 +82,15 @@ def test_a_wrong_file_is_refused(
         read_certificates(changed)
     message = str(refused.value)
     assert words in message and str(path) in message and "\n" not in message
+
+
+def test_a_refused_certificate_leaves_no_copy_of_the_engine_programs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "public_engines_directory", lambda: pytest.fail("a copy was made"))
+    changed = replace(settings, tls_ca="")
+    with pytest.raises(ConfigError, match="tls-ca is missing"):
+        supervisor.Supervisor(changed, lambda: changed, ErrorLog("off"))
 
 
 def test_a_missing_setting_is_named(
