@@ -74,7 +74,7 @@ class FarNames:
     def of_directory(self, file: str) -> bool | None:
         """Return whether the nearest directory in the table is another machine's; None if the table has none."""
         directory, above = file, os.path.dirname(file)
-        while above != directory:  # "", "/" and also "//" are their own directories
+        while above != directory:  # dirname() returns "", "/" and also "//" unchanged
             directory, above = above, os.path.dirname(above)
             if directory and (is_far := self.directories.get(directory)) is not None:
                 return is_far

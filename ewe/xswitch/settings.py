@@ -250,7 +250,7 @@ class Settings:
         """
         for script in (path, real):
             directory, above = script, os.path.dirname(script)
-            while above != directory:  # "", "/" and also "//" are their own directories
+            while above != directory:  # dirname() returns "", "/" and also "//" unchanged
                 directory, above = above, os.path.dirname(above)
                 if directory and (name := self.directories.get(directory)):
                     return self.engines[name]

@@ -94,8 +94,8 @@ class WorkDirectories:
     def remove_all(self) -> None:
         """Remove the directories of all engines, which suexecme has killed before, and the directory above them.
 
-        Wait for the removals for REMOVALS_TIMEOUT_S at most. The supervisor calls remove_empty() afterwards: it
-        removes the directories of removals that took longer.
+        Wait for the removals for REMOVALS_TIMEOUT_S at most. remove_empty(), which the supervisor calls afterwards,
+        removes the directories that have become empty later.
         """
         for pid in list(self.directories):
             # LeftoverProcesses.kill_all() has reaped the engine, unless its time was over
