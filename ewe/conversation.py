@@ -119,8 +119,10 @@ async def end_exchange(
 ) -> tuple[bool, bytes]:
     """Read to the beginning of the next request, or let the client read the response before the close.
 
-    pending: the bytes after the request's head, if it has no body. Returns whether the connection is kept, and the
-    bytes of the next request that have arrived.
+    pending: the bytes after the request's head, if it has no body. began: the time.perf_counter() at which the
+    exchange began. Returns whether the connection is kept, and the bytes of the next request that have arrived.
+
+    Raises Disconnected.
     """
     body = request.body
     if body is not NO_BODY:
@@ -129,6 +131,8 @@ async def end_exchange(
         pending = body.pending
     if keep_alive:
         if pending and time.perf_counter() - began > LONG_EXCHANGE_S:
+            # The next request is here already, so this conversation would not wait. share() lets others run after
+            # TURN_BYTES of work: a long exchange counts as so much work.
             await stream.share(TURN_BYTES)
     elif pending or not body.finished:
         await stream.linger()

@@ -43,11 +43,16 @@ class Setting(Key, Generic[T]):
         self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = (),
         was: str = "", scope: Scope | None = None, key: str = "", after: str = "",
     ) -> None:  # fmt: skip
-        """kind: the values that it can have. names: synonyms of the key, spelled as in a file.
+        """kind: the values that the setting can have. help: its meaning, for `--help` and the documentation.
 
-        was: its former name, which works and costs a line of log; "": it had none. scope: the smallest part that
-        may have a value for itself; None: as the group says. key, after: of a setting outside of Config; its key,
-        and the key of the setting that it follows in lists ("": it ends its group).
+        group: the part of the documentation that lists the setting. names: synonyms of the key, spelled as in a
+        file. was: the former name, which still works, but a start logs a line about it; "": it had none. scope: the
+        smallest part of a server that may have its own value; None: the server for a group of SERVER_GROUPS, else a
+        site.
+
+        Only a setting that a feature declares outside of Config needs `key` and `after`. key: the name in a
+        settings file. A setting in Config gets its key from its attribute (__set_name__). after: the key of the
+        setting that it follows in the documentation; "": it comes last in its group.
         """
         super().__init__(kind, help, was)
         self.default, self.group = default, group

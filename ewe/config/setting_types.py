@@ -171,13 +171,14 @@ def list_of(
 
 def texts(
     metavar: str, expected: str, check: Callable[[str], object], *, nested: bool = False, empty: bool = False,
-    lower: bool = False, name: Callable[[str], str] | None = None,
+    lower: bool = False, unique_by: Callable[[str], object] | None = None,
 ) -> Kind[tuple[str, ...]]:  # fmt: skip
-    """Return the kind of lists of texts. A text with commas is a list, too. check: raises ValueError for an item.
+    """Return the kind of lists of texts. One text with commas stands for a list: "a, b" is ("a", "b").
 
-    nested: each item may have commas, because a repeated flag gives a list of such texts. empty: nested, and an
-    empty text is no item. lower: items are in lower case. name: returns the name of an item; no two have one name.
-    None: items have no names.
+    check: raises ValueError for an item that is not allowed. Its result is ignored. nested: also split the items of
+    a list at their commas, since a flag that is repeated gives a list of such texts: ["a, b", "c"]. empty: as
+    nested, and drop empty texts, so that "" is the empty list. lower: change the items to lower case. unique_by:
+    returns the part of an item that no other item of the list may have, too; None: any two items may be equal.
     """
 
     def read(raw: object) -> tuple[str, ...]:
@@ -188,7 +189,7 @@ def texts(
             items = tuple(each for item in items for each in _list(item))
         items = tuple(item.lower() for item in items) if lower else items
         _items(items, check)
-        if name is not None and len(set(map(name, items))) < len(items):
+        if unique_by is not None and len(set(map(unique_by, items))) < len(items):
             raise ValueError(raw)
         return items
 
@@ -516,7 +517,7 @@ DATABASES = texts(
     "NAME=SOURCE",
     "different names, each with = and a file of SQLite, or =postgresql: and a connection string",
     parse_database,
-    name=lambda item: parse_database(item)[0],
+    unique_by=lambda item: parse_database(item)[0],
 )
 VARIABLES = Kind(
     "NAME=VALUE",
@@ -530,10 +531,10 @@ MEDIA_TYPES = texts(
     lambda item: _matched(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item), empty=True, lower=True,
 )  # fmt: skip
 CODINGS = texts("CODING", "some of zstd, br and gzip, each once", one_of("zstd", "br", "gzip").read, empty=True,
-                lower=True, name=str)  # fmt: skip
+                lower=True, unique_by=str)  # fmt: skip
 LANGUAGES = texts(
     "LANGUAGE", "language tags such as en, de or pt-BR, each once",
-    lambda item: _matched(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item), empty=True, name=str.lower,
+    lambda item: _matched(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item), empty=True, unique_by=str.lower,
 )  # fmt: skip
 
 

@@ -43,11 +43,13 @@ class TableKind(Kind[dict[Any, Any]]):
         defaults: Mapping[str, Any] | None = None, others: tuple[Kind[Any], Kind[Any]] | None = None,
         least: int = 0, short: Callable[[object], object] | None = None,
     ) -> None:  # fmt: skip
-        """expected: the value, in words. keys: the known keys; None: none.
+        """expected: a description of the table, for messages. keys: the known keys; None: there are none.
 
-        needs: keys that must be there. defaults: values of absent keys. others: the kinds of names and values of
-        all other keys; None: no other key is allowed. least: so many keys at least. short: returns the table that a
-        value of another type stands for, and any other value as it is; None: only tables are allowed.
+        needs: keys that must be there. defaults: values of absent keys. others: two kinds, for the name and for the
+        value of every key that is not in `keys`; None: no other key is allowed. least: the smallest number of keys.
+        short: a function for a table with a short form, such as `requests-per-second = 5` for
+        `requests-per-second = { rate = 5 }`. It returns the table for a short form, and any other value unchanged.
+        None: the table has no short form.
         """
         super().__init__("TABLE", expected, lambda raw: self.read_at("", raw))
         self.keys, self.needs, self.defaults = keys or {}, needs, defaults or {}

@@ -65,7 +65,11 @@ def toml(kind: Kind[Any], value: object) -> str:
 
 
 def rows(known: Mapping[str, Key], defaults: Mapping[str, object]) -> Iterator[str]:
-    """Yield the rows of a Markdown table: each key with its default, its meaning, and its values."""
+    """Yield the rows of a Markdown table: each key with its default, its meaning, and its values.
+
+    known: the keys of a TOML table, spelled as in the file. defaults: the value of each key, by the name of its
+    dataclass field (`time_limit` for `time-limit`). A key without a default, or with an empty one, shows "none".
+    """
     yield "| key | default | meaning | takes |"
     yield "|---|---|---|---|"
     for key, described in known.items():
