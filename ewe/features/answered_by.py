@@ -20,7 +20,11 @@ class AnsweredBy(Middleware):
         self.feature = feature
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response."""
+        """Return the inner handler's response, and note the feature on the stream (Stream.answered_by).
+
+        An exception is an answer, too: an HTTPError becomes an error page, any other exception a 500. After None
+        nothing is noted, since the next feature may answer. Raises the inner handler's exceptions.
+        """
         try:
             response = await self.inner.respond(request, io)
         except Exception:

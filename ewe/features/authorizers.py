@@ -91,12 +91,14 @@ class Authorizers(Middleware):
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response if all authorizers of the path agree, else the first other answer.
+        """Return the inner handler's response if all authorizers of the path agree; else the first refusal.
 
-        Raises HTTPError: 502, 503, 504 if an authorizer does not decide.
+        While the inner handler runs, io.variables also has the variables of the authorizers. Raises Reroute if an
+        authorizer answers with a local redirect; HTTPError: 502, 503, 504 if an authorizer does not decide; the
+        inner handler's exceptions.
         """
         paths = [*readings(request)]
-        before = io.variables
+        variables_before = io.variables
         try:
             for authorizer in self.all:
                 if any(is_in(path, authorizer.path) for path in paths):
@@ -109,7 +111,7 @@ class Authorizers(Middleware):
                         io.variables = io.variables | decision
             return await self.inner.respond(request, io)
         finally:
-            io.variables = before
+            io.variables = variables_before
 
 
 def readings(request: Request) -> Iterator[str]:

@@ -313,7 +313,11 @@ class Encoded(Source):
         await self.plain.close()
 
     async def receive(self) -> bytes:
-        """Return the next encoded bytes; b"" at the end. Raises HTTPError if the plain body ends early."""
+        """Return the next encoded bytes; b"" at the end. Raises HTTPError if the plain body ends early.
+
+        A coder may take a whole part and return nothing, because it collects bytes for a better compression.
+        receive() must not return b"" before the end, so it then encodes the next part.
+        """
         while not self.ended:
             part = await self.next_part()
             if not part:
@@ -321,7 +325,8 @@ class Encoded(Source):
                     raise HTTPError(502, f"{self.left} bytes of its Content-Length did not come")
                 self.ended = True
                 return self.coder.finish()
-            # The program may pause now, and the client should get its output so far.
+            # All bytes that the program has written are encoded now, and the program may pause. The client should
+            # get these bytes: flush() returns all of them, while add() may keep some for later.
             encode_part = self.coder.flush if self.live and not self.part else self.coder.add
             data = encode_part(part) if len(part) <= INLINE_BYTES else await self.io.call(encode_part, part)
             await self.io.share(len(part))

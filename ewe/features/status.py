@@ -105,7 +105,7 @@ class Status(Middleware):
             raise HTTPError(
                 403, "a proxy that trusted-proxies does not name has passed this request on (status)"
             )
-        client = client_of(request, io)
+        client = client_of(io)
         if client not in self.allowed:
             raise HTTPError(403, "the client's address is not in status-allow")
         address = parse_ip(client)

@@ -68,7 +68,7 @@ class Deny(Middleware):
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer the other clients. Raises HTTPError(403)."""
-        if client_of(request, io) in self.networks:
+        if client_of(io) in self.networks:
             raise HTTPError(403, "the client's address is in deny")
         return await self.inner.respond(request, io)
 
@@ -81,7 +81,7 @@ class Allow(Middleware):
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer these clients. Raises HTTPError(403)."""
-        if client_of(request, io) not in self.networks:
+        if client_of(io) not in self.networks:
             raise HTTPError(403, "the client's address is not in allow")
         return await self.inner.respond(request, io)
 

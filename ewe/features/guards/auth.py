@@ -143,7 +143,7 @@ class Auth(Middleware):
             )
         name, password = credentials
         io.user = name.decode("utf-8", "replace")
-        client = client_key(client_of(request, io))
+        client = client_key(client_of(io))
         if wait := self.client_failures.wait(b"client" + client):
             raise too_many(wait, "too many failed log-ins of this client (auth)")
         if not await self.is_right(request, io, client, name, password):

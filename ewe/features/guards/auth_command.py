@@ -45,7 +45,7 @@ class PasswordCommand:
         """Return whether the password is right. Raises HTTPError (500, 502, 504), OSError, Disconnected."""
         environment = {
             b"PATH": os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"),
-            b"REMOTE_ADDR": client_of(request, io).encode("latin-1", "replace"),
+            b"REMOTE_ADDR": client_of(io).encode("latin-1", "replace"),
             b"REQUEST_METHOD": request.method.encode("latin-1"),
             b"REQUEST_URI": request.target.encode("latin-1"),
         }

@@ -1,4 +1,4 @@
-"""The client of a request, as all guards see it: one function says which address that is."""
+"""The client of a request, as all guards see it: its address, and the key by which its requests are counted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from ewe.http.addresses import MAX_ADDRESS_CHARS, parse_ip
 
 if TYPE_CHECKING:
-    from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
 
-def client_of(request: Request, io: Stream) -> str:
-    """Return the address of the client who sent a request; "unix:" for one on a Unix socket.
+def client_of(io: Stream) -> str:
+    """Return the IP address of the client of the exchange in progress; "unix:" for a client on a Unix socket.
 
-    Behind a proxy that trusted-proxies names, it is the address that the proxy tells (ewe.gateway.proxies).
+    io: the client's stream. If the peer is a proxy that trusted-proxies names, the result is the address that the
+    proxy has sent (ewe.gateway.proxies).
     """
     return io.client[0]
 

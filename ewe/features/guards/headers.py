@@ -2,9 +2,9 @@
 
     headers = { set = { X-Frame-Options = "DENY" }, add = { Vary = "Cookie" }, remove = ["X-Powered-By"] }
 
-`remove` drops every field of a name, `set` replaces them by one, `add` leaves those that are there. They hold for
-every response of the location, error pages and redirects included (nginx's `always`): a policy that an error page
-lacks is a hole.
+`remove` drops every field of a name. `set` replaces all fields of a name by its own. `add` keeps the fields of the
+response, and adds one more. All three change every response of the location, error pages and redirects included
+(nginx's `always`): an error page without a security policy could be attacked.
 
 A value is a fixed text, checked when the settings are read: nothing that a client sends gets into it, and no line
 end. The fields that frame a response, and Date and Server, are written by ewe alone.
@@ -69,7 +69,8 @@ class Headers(Middleware):
     """Change the fields of every response."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
-        """table: as HEADERS has read it."""
+        """table: the value of the setting, as HEADERS returns it. A field has a tuple of values, often only one."""
+        # To set a field is to drop the response's fields of that name, and then to add the values of the setting.
         replaced: Mapping[str, tuple[str, ...]] = table.get("set", {})
         self.dropped = frozenset(name.lower() for name in (*table.get("remove", ()), *replaced))
         fields = (*replaced.items(), *table.get("add", {}).items())

@@ -116,15 +116,14 @@ def check(stored: str, password: bytes) -> bool:
 def load_libraries() -> None:
     """Import all that check() needs: later this process may not be allowed to read Python's directories.
 
-    Raises ImportError.
+    The package libpass continues the package passlib, and its module is still called passlib. Raises ImportError.
     """
     from passlib.exc import MissingBackendError
-    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt
+    # passlib.hash imports the module of a kind of hash when this statement names the kind.
+    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt  # noqa: F401 - see above
 
     try:
-        for kind in (apr_md5_crypt, sha256_crypt, sha512_crypt):
-            kind.identify("")  # passlib imports a kind of hash at its first use
-        bcrypt.set_backend("bcrypt")
+        bcrypt.set_backend("bcrypt")  # otherwise the first check would import the library bcrypt
     except MissingBackendError as reason:
         raise ImportError(str(reason)) from None
 
@@ -177,13 +176,16 @@ class Htpasswd:
         self.looked_at = time.monotonic()
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
-        """Return the stamp of the file, which shows a change, and its bytes. Raises OSError."""
+        """Return file_version() of the file, and its bytes. Raises OSError, also for a file above bounds.size."""
         # O_NONBLOCK: to open a FIFO would wait for a writer, and hold all clients of an event loop.
         with open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+            # The version is taken before the bytes are read: a change in between causes one more load(), and is
+            # never missed.
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            # Not read(): on macOS a path of /dev/fd shares the position of the file that it names.
+            # Not read(): on macOS a path of /dev/fd shares the position of the file that it names. One byte more
+            # than the limit shows that the file is too long.
             data = os.pread(file.fileno(), self.bounds.size + 1, 0)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")

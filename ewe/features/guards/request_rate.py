@@ -62,7 +62,7 @@ class RequestRate(Middleware):
         A request counts once, also if a rewrite leads it to a location with the same rate.
         """
         if self.rate not in io.counted:
-            wait = self.rate.take(client_key(client_of(request, io)))
+            wait = self.rate.take(client_key(client_of(io)))
             if wait:
                 raise too_many(wait, f"more than {self.description} (requests-per-second)")
             io.counted = (*io.counted, self.rate)

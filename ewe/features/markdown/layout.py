@@ -131,7 +131,12 @@ def page(
     path: str,
     book: Book | None,
 ) -> str:
-    """Return a page. body, title: HTML. headings: of level 2 and 3. book: None for a page without navigation."""
+    """Return the whole page of one Markdown file. body, title: HTML.
+
+    language: a language tag such as "en", for the attribute `lang`. headings: those of levels 2 and 3, for the list
+    beside the text. path: the URL path of the page, from which its links are relative. book: the book that the page
+    belongs to; None for a page without navigation.
+    """
     aside = listed(headings)
     links = '<a href="?source">The Markdown source</a>'
     header = pages = ""

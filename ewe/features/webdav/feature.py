@@ -149,7 +149,7 @@ class WebDAV:
         """Refuse to change properties."""
         names = properties.parse_proppatch(await body_of(request))
         with self.tree.resource(request.path) as resource:
-            self.reach(resource)
+            self.checked_status(resource)
             path = href(resource)
         return answer(properties.refused_changes(path, names))
 
@@ -160,7 +160,7 @@ class WebDAV:
             raise HTTPError(400, f"webdav: PROPFIND with Depth: {depth[:20]}")
         wanted = properties.parse_propfind(await body_of(request))
         with self.tree.resource(request.path) as resource:
-            about = self.reach(resource)
+            about = self.checked_status(resource)
             if depth == "infinity" and resource.is_directory:
                 return Response(403, (properties.CONTENT_TYPE,), properties.FINITE.encode(),
                                 cause="webdav: PROPFIND with Depth: infinity")  # fmt: skip
@@ -172,8 +172,12 @@ class WebDAV:
         members = Members(self.tree, io, directory, resource, wanted, properties.HEAD + first)
         return Response(207, (properties.CONTENT_TYPE,), members)
 
-    def reach(self, resource: DavPath) -> os.stat_result:
-        """Return the os.stat_result of a resource. Raises HTTPError: 404 if there is none, 403 if it is closed."""
+    def checked_status(self, resource: DavPath) -> os.stat_result:
+        """Return the os.stat_result of a file or directory that the client may see.
+
+        Raises HTTPError: 404 if it does not exist; 403 if it belongs to a program or to another location
+        (Tree.check_resource()).
+        """
         if resource.about is None:
             raise HTTPError(404, f"webdav: there is no {resource.real}")
         self.tree.check_resource(resource)

@@ -90,7 +90,10 @@ class NewFile:
         self.name = ""
 
     def close(self) -> None:
-        """Close the file, and delete it unless it has taken its name."""
+        """Close the file, and delete it unless take_name() has published it.
+
+        The kernel deletes a file without a name when its last descriptor is closed.
+        """
         os.close(self.descriptor)
         if self.name:
             try:
