@@ -16,7 +16,7 @@ purpose.
 Possible failures, and where each is prevented:
 
 - The program exits, but a child that it left behind keeps its output open: the end of the output never comes. The
-  pidfd reports the exit. After the exit, the output may be silent for EXIT_TIMEOUT_S only.
+  pidfd reports the exit. From the exit on, the output may be silent for EXIT_TIMEOUT_S only.
 - The program closes its output and does not exit. It has EXIT_TIMEOUT_S, then its group is killed (wait).
 - The program writes to standard error without end. MAX_ERROR_LINES lines are logged, the others counted
   (StderrLog).
@@ -168,19 +168,26 @@ class RunningProgram(GatewaySource):
         self.programs_of_stream.add(self)
 
     async def receive(self) -> bytes:
-        """Return the next output, b"" at its end. Raises HTTPError(502, 504), Disconnected.
+        """Return the next bytes of the program's output, b"" at its end.
 
-        Once the program itself has exited, processes that it left behind may be silent for EXIT_TIMEOUT_S.
+        The program may be silent for `timeout` seconds. Once it has exited, the processes that it left behind may
+        be silent for EXIT_TIMEOUT_S. Raises HTTPError: 504 if the program is silent for longer, 502 if a signal
+        ended it; Disconnected.
         """
         if self.body_start:
             return self.take_body_start()
+        # The time.monotonic() at which the present silence began
         since = time.monotonic()
         while not self.finished:
             try:
                 data = os.read(self.output, RECEIVE_BYTES)
             except BlockingIOError:
-                wait_limit = min(self.timeout, EXIT_TIMEOUT_S) if self.leader_exited else self.timeout
+                had_exited = self.leader_exited
+                wait_limit = min(self.timeout, EXIT_TIMEOUT_S) if had_exited else self.timeout
                 if await self.ready(self.output, since, wait_limit):
+                    if self.leader_exited and not had_exited:
+                        # The silence of the program itself does not count for the processes that it left behind.
+                        since = time.monotonic()
                     continue
                 if not self.leader_exited:
                     self.end()

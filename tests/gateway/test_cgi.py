@@ -900,6 +900,16 @@ def test_a_program_may_close_its_output_before_it_ends(shared_server: Server) ->
         assert ask(sock, "GET", "/")[0] == 200
 
 
+def test_a_process_left_behind_may_write_after_its_program_has_exited(start: Start, way_to_wait: str) -> None:
+    """It has EXIT_TIMEOUT_S from the exit on, also if the program was silent for longer before it exited."""
+    server = start(way_to_wait, constants={"ewe.gateway.programs.EXIT_TIMEOUT_S": 1.0})
+    write_program(
+        server.cgi / "leaves", f"#!/bin/sh\n{HEAD}\necho begins\n(sleep 1.5; echo ends) &\nsleep 1.2\n"
+    )
+    with server.connect(20) as sock:
+        assert ask(sock, "GET", "/cgi-bin/leaves")[::2] == (200, b"begins\nends\n")
+
+
 @in_each_way
 @pytest.mark.parametrize("name", ["SEGV", "TERM", "HUP", "ALRM", "PIPE", "INT", "USR1", "KILL"])
 def test_a_crash_after_the_head_cuts_the_response(shared_server: Server, name: str) -> None:
