@@ -40,7 +40,8 @@ class UpstreamAddress:
         self.idle_connections: list[Upstream] = []
         self.open_count = 0
         self.left_out_until = 0.0
-        self.target: str | tuple[str, int]
+        # The argument of connect(2)
+        self.target: str | tuple[str, int] | tuple[str, int, int, int]
         if family == "unix":
             self.family, self.target = socket.AF_UNIX, host
         elif family == "tcp":
@@ -48,12 +49,18 @@ class UpstreamAddress:
                 ip_family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             except socket.gaierror as reason:
                 raise ValueError(f"{address}: the host is unknown ({reason.strerror})") from None
-            self.family, self.target = ip_family, where[:2]  # type: ignore[assignment]
+            # `where` of an IPv6 address has four items. The last one is the number of an interface, without which
+            # connect(2) refuses a link-local address.
+            self.family, self.target = ip_family, where  # type: ignore[assignment]
         else:
             raise ValueError(f"{address}: expected unix:PATH or HOST:PORT")
 
     async def connect(self, poller: Poller, seconds: float) -> Upstream:
-        """Return a connection, made within `seconds`. Raises OSError, Timeout, Disconnected."""
+        """Return a new connection to the address. Raises OSError; Timeout after `seconds`; Disconnected.
+
+        poller: that of the client for whom the connection is made. It waits for the connection, and raises
+        Disconnected if this client leaves.
+        """
         sock = SocketType(self.family, KIND)
         try:
             if KIND == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
@@ -62,6 +69,8 @@ class UpstreamAddress:
             if error := sock.connect_ex(self.target):
                 await self.wait_until_connected(sock, error, poller, seconds)
             if self.family != socket.AF_UNIX:
+                # Otherwise the kernel would hold back the last, short piece of a request until the server has
+                # acknowledged the pieces before it.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
             sock.close()

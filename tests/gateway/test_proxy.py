@@ -20,6 +20,8 @@ from support.http_upstream import BAD_HEADS, Asked, HTTPUpstream
 from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
+from ewe.gateway.upstream import UpstreamAddress
+
 HOLDING = ("pool --poolthreads 1", "asyncio", "asyncio --loop asyncio")  # waiting requests hold no thread
 KEEP = HTTPUpstream.KEEP
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -462,6 +464,13 @@ def test_several_addresses(start: Start, upstream: HTTPUpstream) -> None:
         server.wait_for_log("left out for 10 s (fastcgi-retry)")
     finally:
         other.close()
+
+
+def test_a_link_local_address_keeps_its_interface() -> None:
+    """connect(2) refuses a link-local IPv6 address without the number of the interface (a zone, RFC 4007)."""
+    number, name = socket.if_nameindex()[0]
+    target = UpstreamAddress(f"[fe80::1%{name}]:9000").target
+    assert target[1:] == (9000, 0, number)
 
 
 def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
