@@ -89,6 +89,7 @@ class UpstreamExchange(Source):
     received = False  # at least one byte of this response has arrived
     consumed = False  # a piece of the request's body was taken, so the request cannot be sent again
     finished = False
+    first = b""  # decoded bytes that whole_body() has taken, and receive() has not returned yet
     upstream: Upstream | None = None
     address: UpstreamAddress | None = None  # the address in use
     preferred: UpstreamAddress | None = None
@@ -264,15 +265,19 @@ class UpstreamExchange(Source):
         self.end_response()
 
     def whole_body(self) -> bytes | None:
-        """Return the body if all of it came with the head; None if receive() must return its pieces."""
+        """Return the body if all of it came with the head; None if receive() must return its pieces.
+
+        ewe can send a whole body together with the head, in one system call. Raises HTTPError(502) for malformed
+        chunks.
+        """
         if self.finished:
             return b""
         if not self.reader.seems_complete():
             return None
         self.first = self.decode()
+        # seems_complete() can be wrong about chunks. At the true end decode() has called end_response(), which
+        # releases the upstream's connection.
         return self.take_first() if self.upstream is None else None
-
-    first = b""  # decoded bytes that receive() has not returned yet
 
     def take_first(self) -> bytes:
         """Return the decoded bytes that came with the head."""

@@ -270,12 +270,17 @@ class Responder:
             )
 
     def manage(self, kind: int, content: bytes) -> None:
-        """Answer a management record: section 4."""
+        """Add the answer to a management record to `reply`: section 4. Raises FastCGIError for malformed pairs.
+
+        A management record concerns the connection, and no request. Its request id is 0. The web server may ask for
+        limits of the application (GET_VALUES). A record of any other type is answered as unknown: section 4.2.
+        """
         if kind == GET_VALUES:
             known = [(name, VALUES[name]) for name in decode_pairs(content) if name in VALUES]
             self.reply += record(GET_VALUES_RESULT, 0, encode_pairs(known))
         else:
-            self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + bytes(7))
+            reserved = bytes(7)
+            self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + reserved)
 
     def take_reply(self) -> bytes:
         """Return the bytes that must be sent at once; forget them."""

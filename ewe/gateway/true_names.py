@@ -22,8 +22,13 @@ MAX_PATH_BYTES = 1024  # bytes, MAXPATHLEN of macOS: F_GETPATH fills a buffer of
 
 
 def true_name(descriptor: int, name: str) -> str:
-    """Return the path of an open file. name: leads to it. Raises OSError if it leads to another file."""
+    """Return the path of an open file. name: the path by which the file was opened.
+
+    Raises OSError if only `name` can show the path, and it leads to another file now.
+    """
     try:
+        # The kernel appends this text if the name was removed or replaced after the file was opened. The checks
+        # need the name itself. A file whose own name ends so is checked under the shorter name.
         return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
     except OSError:
         pass

@@ -85,8 +85,9 @@ HOP_BY_HOP = frozenset({
 def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
     """Return the part of environ that is the same for all requests of one application.
 
-    path: where the application is mounted. threads: another thread of this process may call it at the same time.
-    processes: another process may.
+    PEP 3333 defines most of the keys. path: the path of URLs at which the application is mounted. threads: two
+    threads of this process may call the application at the same time. processes: another process may call its copy
+    of the application at the same time.
     """
     return {
         "SCRIPT_NAME": as_native(path),
