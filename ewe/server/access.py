@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 
 from ewe.gateway.scripts import account, closed_directory, fault_of
 from ewe.log_files import names_file, open_log
-from ewe.server.privileges import become
+from ewe.server.children import how_ended
+from ewe.server.privileges import become, look_up
+from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -31,28 +33,45 @@ EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def call_as_account(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
     """Call `question` as another account, and return its result. Without root, call it as the present account.
 
-    Raises StartError if the account does not exist.
+    Raises StartError if the account does not exist, or if `question` raises an exception in the other account.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return question()
+    look_up(user, group)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        status = 1
         try:
-            become(user, group)
             with open(writer, "wb") as answer:
-                answer.write("\0".join(question()).encode(errors="surrogateescape"))
+                try:
+                    become(user, group)
+                    text = "\0".join(question())
+                    status = 0
+                except BaseException as reason:  # SystemExit, too: a module may raise it when it is imported
+                    text = f"{type(reason).__name__}: {reason}".partition("\n")[0]
+                answer.write(text.encode(errors="surrogateescape"))
+        except BaseException:
+            status = 1  # an incomplete answer
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(writer)
     with open(reader, "rb") as answer:
-        lines = answer.read().decode(errors="surrogateescape")
-    os.waitpid(pid, 0)
-    return lines.split("\0") if lines else []
+        text = answer.read().decode(errors="surrogateescape")
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        name = f"user {user}" if user is not None else f"group {group}"
+        raise StartError(f"the checks as {name} failed: {text or how_ended(os.waitstatus_to_exitcode(status))}")
+    return text.split("\0") if text else []
 
 
 def closed_directory_warnings(config: Config) -> list[str]:
-    """Return one line for each directory of the sites that this process may not read."""
+    """Return one line for each directory that this process may not read, and that a site or an application needs.
+
+    These are the document root, cgi-path and libcgi-path of each site. If a site has a Python application or a
+    feature of `mount`, or if `reload` is on, they are Python's directories, too: modules are then imported after
+    the start.
+    """
     lines: list[str] = []
     for site_config in config.each_site():
         lines += directory_warnings(site_config.documentroot, "every answer is 403", "documentroot")

@@ -12,6 +12,9 @@ import pytest
 from support.server import ROOT, Start, run_command, write_program
 from support.wire import read_all
 
+from ewe.server.access import call_as_account
+from ewe.streams.listener import StartError
+
 pytestmark = pytest.mark.starts_processes
 
 KEY = "-----BEGIN PRIVATE KEY-----\nnone\n-----END PRIVATE KEY-----\n"
@@ -180,3 +183,23 @@ def test_a_python_that_the_account_may_not_read(start: Start, tmp_path: Path) ->
         cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and f"note: {said}" in done.stderr, done.stderr
+
+
+@pytest.mark.needs("root")
+def test_a_check_that_raises_an_exception_as_the_account_is_a_failure() -> None:
+    """A child process makes the check. If it dies without an answer, the answer is not "no failures"."""
+
+    def leave() -> list[str]:
+        raise SystemExit("an application ends its process")
+
+    def crash() -> list[str]:
+        os._exit(3)
+
+    assert call_as_account("nobody", None, lambda: ["one", "two"]) == ["one", "two"]
+    assert call_as_account("nobody", None, lambda: []) == []
+    with pytest.raises(StartError, match="user nobody failed: SystemExit: an application ends its process"):
+        call_as_account("nobody", None, leave)
+    with pytest.raises(StartError, match="ended with status 3"):
+        call_as_account("nobody", None, crash)
+    with pytest.raises(StartError, match="there is no user 'no-such-user'"):
+        call_as_account("no-such-user", None, lambda: [])
