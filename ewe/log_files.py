@@ -415,7 +415,11 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
 
 
 def is_same(path: str, descriptor: int) -> bool:
-    """Return whether a path still names an open file; True if this process may not check it. Raises OSError."""
+    """Return whether a path still names the file of a descriptor. Raises OSError.
+
+    Return True if this process may not look into the path's directory: a log then keeps its descriptor, which still
+    works.
+    """
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

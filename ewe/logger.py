@@ -336,7 +336,7 @@ def compiled(
         parts.append(form[position : match.start()].replace("%", "%%"))
         position = match.end()
         argument, letter = match.groups()
-        of_request = letter_of_request(letter, argument)
+        of_request = getter_of_request(letter, argument)
         if letter == "%":
             parts.append("%%")
         elif letter == "n" and argument in notes:
@@ -345,7 +345,7 @@ def compiled(
             parts.append(of_request)
         else:
             parts.append("%s")
-            getters.append(letter_of_exchange(match[0], letter, argument))
+            getters.append(getter_of_exchange(match[0], letter, argument))
     if "%" in DIRECTIVE.sub("", form):
         raise ValueError(f"log format: a % without a known letter in {form!r}")
     parts.append(form[position:] + "\n")
@@ -357,10 +357,10 @@ def compiled(
     return joined, getters
 
 
-def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
-    """Return the getter of a letter that depends on more than the request. Raises ValueError.
+def getter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
+    """Return the function that gets the text of a directive from the exchange. Raises ValueError if it is unknown.
 
-    directive: as written, for the message. letter, argument: as in letter_of_request().
+    directive: the directive as it is written, for the message. letter, argument: as in getter_of_request().
     """
     if letter == "o" and argument:
         return field_of_response(argument)
@@ -369,11 +369,11 @@ def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Get
     return OF_EXCHANGE[letter]
 
 
-def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:
-    """Return the getter of a letter that depends only on the request; None for other letters.
+def getter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:
+    """Return the function that gets a directive's text from the request; None if it needs more than the request.
 
-    letter, argument: of one directive in the format. %r has the letter r, and %{Referer}i has the letter i and the
-    argument Referer.
+    letter, argument: the two parts of a directive in the format. %r has the letter r and no argument. %{Referer}i
+    has the letter i and the argument Referer.
     """
     if letter == "i" and argument:
         name = argument.lower()
@@ -382,7 +382,7 @@ def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], 
 
 
 def field_of_response(name: str) -> Getter:
-    """Return the getter of %{Name}o, a field of the response."""
+    """Return the function that gets the text of %{Name}o, a field of the response."""
     lower = name.lower()
     return lambda exchange: escaped(exchange.response.get(lower) or "-")
 

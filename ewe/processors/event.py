@@ -278,7 +278,11 @@ class Event(Processor):
             stream.abort()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function in its next round, if the loop runs."""
+        """Have the loop call a function in its next round, if the loop runs.
+
+        Otherwise do nothing: a stop before the loop runs has closed the listener, and serve() looks at the listener
+        before it runs the loop.
+        """
         if not self.running:
             return
         try:

@@ -113,28 +113,35 @@ class PoolThreads:
         self.count -= number
 
     def wait_s(self) -> float:
-        """Return how long the main thread waits for a connection, if parking = never; -1: without limit."""
-        span = self.growth.span  # a CountRange: as a number, the count that it begins with
-        if span.most <= self.count == span:  # a fixed number of threads, and all of them run
+        """Return the seconds that the main thread waits for a connection, if parking = never; -1: without limit."""
+        span = self.growth.span  # a CountRange; int(span) is its lower end
+        # A fixed number of threads, and all of them run
+        if int(span) == span.most == self.count:
             return -1
         if self.queue.qsize():
             return LOOK_S
-        if self.count == int(span):  # a range equals no number
-            # Only the main thread queues a new connection. It then looks before its next wait.
+        # The smallest number of threads runs, so none can end. Nothing waits in the queue, so no other is needed.
+        if self.count == int(span):
+            # Only the main thread queues a new connection. It then calls adjust_threads() before its next wait.
             return -1
         return max(self.growth.window_ends - time.monotonic(), LOOK_S)
 
     def adjust_threads(self, now: float) -> None:
-        """Start or end threads if it is time. now: the time.monotonic()."""
+        """Start or end threads if LOOK_S has passed since the last look, and the number of threads may change.
+
+        now: the time.monotonic(). The module's docstring says when a pool is starved.
+        """
         span = self.growth.span
-        if now < self.look_from or span.most <= self.count == span:  # a fixed number: see wait_s()
+        # Nothing can change if the number is fixed (both ends of the span are equal) and all of these threads run.
+        if now < self.look_from or int(span) == span.most == self.count:
             return
         self.look_from = now + LOOK_S
+        # The entries of the queue that the threads have taken since the last look, and the number of idle threads
         taken = idle = 0
-        for each in list(self.threads):
-            taken += each.taken - each.seen
-            each.seen = each.taken
-            idle += not each.is_busy
+        for thread in list(self.threads):
+            taken += thread.taken - thread.seen
+            thread.seen = thread.taken
+            idle += not thread.is_busy
         starved = idle == 0 and self.last_queue_length > taken
         self.last_queue_length = self.queue.qsize()
         difference = self.growth.plan_difference(now, self.count, idle, starved)

@@ -66,15 +66,18 @@ class RequestQueue:
 
     waiting: the entries by number, in the order of arrival. by_size: (size, number) of each. overtaking: the
     numbers of those that were taken before the oldest entry, sorted. requests: the number of entries that may be
-    dropped. free: the number of workers in get(). tokens: True for each entry; a worker waits here, and without the
-    lock. None orders a worker to end.
+    dropped. free: the number of workers in get(). last: the number of the newest entry. tokens: True for each
+    entry. A worker waits for a token, without the lock. The token None orders the worker to end.
     """
 
     def __init__(self, config: Config) -> None:
+        """Make an empty queue. config: the policies, as adopt() takes them."""
         self.waiting: OrderedDict[int, Entry] = OrderedDict()
         self.by_size: list[tuple[int, int]] = []
         self.overtaking: list[int] = []
-        self.requests = self.free = self.last = 0
+        self.requests = 0
+        self.free = 0
+        self.last = 0
         self.lock = allocate_lock()
         self.tokens: SimpleQueue[bool | None] = SimpleQueue()
         self.adopt(config)

@@ -140,11 +140,16 @@ class Forked:
 
 
 def prepare() -> None:
-    """Prepare a new process: it gets TERM when the manager dies, and inherits no ignored or blocked signals."""
+    """Prepare a process that the manager has just forked: the signals that end a program must reach it.
+
+    The kernel sends it TERM if the manager dies.
+    """
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     except AttributeError:
         pass  # only Linux has prctl(2); on other systems a program outlives a manager that was killed
+    # The manager ignores the first five, and handles HUP (ProgramManager.run()). A program would inherit an ignored
+    # signal, even over exec(2).
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
