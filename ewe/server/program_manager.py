@@ -220,8 +220,27 @@ class ProgramProcess:
         self.deadline = 0.0
         self.terminated = False
 
+    def has_exited(self) -> bool:
+        """Return whether the process has exited. close() then reads its exit status.
+
+        Until the status is read, the kernel gives the number of the process and of its group to no other one. A
+        process that has made the manager its tracer (PTRACE_TRACEME) is killed, since it would stay stopped.
+        """
+        if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+            return self.process.poll() is not None
+        try:
+            about = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        if about is not None and about.si_code == os.CLD_TRAPPED:
+            os.kill(self.pid, signal.SIGKILL)
+        return about is not None and about.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
+
     def signal(self, number: int) -> None:
-        """Send a signal to the process and its group."""
+        """Send a signal to the process and to all other processes of its group.
+
+        The exit status must not have been read: another group could have the number then.
+        """
         try:
             os.killpg(self.pid, number)
         except OSError:
@@ -235,25 +254,30 @@ class ProgramProcess:
             pass  # the process has just ended
 
     def read(self) -> None:
-        """Read the output of the process, and pass it to the error log."""
+        """Read the output of the process once: pass it to the error log, and add it to `recent_output`.
+
+        At the end of the output, close the pipe.
+        """
         try:
             data = os.read(self.reader, PIECE_BYTES)
         except OSError:
             return
         if data:
-            # Each StderrLog accepts a limited number of lines: a new one for each LOG_WINDOW_S
+            # A StderrLog logs a limited number of lines. Each LOG_WINDOW_S another one begins, so a program that
+            # writes too much is heard again later.
             if time.monotonic() - self.counting_since > LOG_WINDOW_S:
                 self.errors.end()
                 self.errors = StderrLog(self.program.name)
                 self.counting_since = time.monotonic()
             self.errors.take(data)
             self.recent_output = (self.recent_output + data)[-RECENT_BYTES:]
-        elif self.reader >= 0:  # the end: no process has the pipe open any more
+        else:
+            # No process has the other end of the pipe open any more.
             os.close(self.reader)
             self.reader = -1
 
     def close(self) -> None:
-        """Read the last output, and kill the remaining processes of the group."""
+        """Read the last output, kill the remaining processes of the group, and read the exit status."""
         if self.reader >= 0:
             self.read()
         if self.reader >= 0:
@@ -261,6 +285,7 @@ class ProgramProcess:
             self.reader = -1
         self.errors.end()
         self.signal(signal.SIGKILL)
+        self.process.poll()
 
 
 class Manager:
@@ -347,12 +372,12 @@ class Manager:
 
     def reap(self) -> None:
         """Reap the processes that have ended, and plan their successors."""
-        for process in [each for each in self.leaving if each.process.poll() is not None]:
+        for process in [each for each in self.leaving if each.has_exited()]:
             process.close()
             self.leaving.remove(process)
         for slot in self.slots:
             ended = slot.process
-            if ended is None or ended.process.poll() is None:
+            if ended is None or not ended.has_exited():
                 continue
             slot.process = None
             ended.close()
@@ -393,7 +418,7 @@ class Manager:
         for process in running:
             process.signal(signal.SIGTERM)
         end = time.monotonic() + TERM_TO_KILL_S
-        while any(each.process.poll() is None for each in running) and time.monotonic() < end:
+        while not all(each.has_exited() for each in running) and time.monotonic() < end:
             time.sleep(0.01)
         for process in running:
             process.close()

@@ -19,7 +19,7 @@ from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
 from ewe.server.kept_programs import CommandProgram
-from ewe.server.program_manager import Manager, hint_about_package
+from ewe.server.program_manager import Manager, ProgramProcess, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -234,6 +234,20 @@ def test_a_process_that_a_program_left_behind_does_not_block_the_manager(tmp_pat
         finally:
             os.kill(left_behind, signal.SIGKILL)
             os.waitpid(left_behind, 0)
+
+
+@pytest.mark.starts_processes
+def test_a_group_is_killed_before_its_number_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the exit status is read, another group may get the number, and the signal would reach that group."""
+    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    with program.socket:
+        process = ProgramProcess(program)
+        wait_until(process.has_exited, 20)
+        states: list[str] = []
+        monkeypatch.setattr(os, "killpg", lambda pid, number: states.append(psutil.Process(pid).status()))
+        process.close()
+    assert states == [psutil.STATUS_ZOMBIE]
+    assert process.process.returncode == 0 and is_gone(process.pid)
 
 
 def test_a_removed_socket_ends_no_other_program(tmp_path: Path) -> None:
