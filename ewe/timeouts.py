@@ -44,9 +44,10 @@ class IdleStream(Protocol):
 
 
 def counted_if_empty(stream: IdleStream, data: bytes) -> bytes:
-    """Count a timeout if `data` is b"", unless the server stops; return `data`.
+    """Return `data`, the bytes that had arrived when a wait for a request ended; count a timeout if there are none.
 
-    data: the bytes that had come when the wait for a request was over.
+    Its kind is "head" for a connection's first request, and "keep-alive" for a later one. A wait that ended because
+    the server stops is no timeout.
     """
     if not data and not stream.finishing:
         count_timeout("keep-alive" if stream.requests else "head")

@@ -31,12 +31,15 @@ WORDS: dict[Want | None, str] = {want: want.name.lower() for want in Want}  # th
 
 
 def traced(model: type[Processor], path: str) -> type[Processor]:
-    """Return a model whose processors write their events to a file; the model itself if it writes its own events.
+    """Return a subclass of a model that writes the events of its processors to the file at `path`.
 
-    Raises OSError.
+    If the model writes its events itself (traces_itself), return the model. Raises OSError if the file cannot be
+    opened.
     """
     if model.traces_itself:
         return model
+    # type() with three arguments makes a class: its name, its bases, its attributes. Traced comes first among the
+    # bases, so its methods override those of the model.
     return type(model.__name__, (Traced, model), {"trace": trace_at(path), "name": model.name})
 
 

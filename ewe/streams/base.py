@@ -421,12 +421,17 @@ class Stream:
         raise NotImplementedError
 
 
+# The argument of SO_LINGER, `struct linger` of socket(7): l_onoff 1, l_linger 0 seconds
+LINGER_0_S = Struct("@ii").pack(1, 0)
+
+
 def reset_at_close(sock: socket.socket) -> None:
-    """Make the kernel send a reset when the socket is closed: SO_LINGER with a time of 0."""
+    """Make the kernel send a reset when the socket is closed: SO_LINGER with a time of 0 (socket(7)).
+
+    The kernel drops the unsent bytes. A client that gets a reset knows that the response is incomplete. An ordinary
+    close would look like the end of a response without a length.
+    """
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ON_FOR_NOTHING)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0_S)
     except OSError:
         pass  # the connection is gone already
-
-
-ON_FOR_NOTHING = Struct("@ii").pack(1, 0)  # struct linger: on, 0 seconds

@@ -128,7 +128,10 @@ class ExecutorThreads:
             self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 
     def wake(self) -> None:
-        """Wake a thread; start one if none sleeps. Raises OSError if not even the first thread can start."""
+        """Wake a sleeping thread. If none sleeps, start another one, up to max_threads.
+
+        Raises OSError(EAGAIN) if no thread runs, and the system refuses to start one.
+        """
         try:
             self.sleeping.pop().release()
         except IndexError:
@@ -138,9 +141,10 @@ class ExecutorThreads:
                     start_new_thread(self.work, ())
                 except RuntimeError as reason:
                     self.count -= 1
+                    # If other threads run, one of them takes the call later.
                     if not self.count:
                         self.waiting.clear()
-                        # The system lacks something, as without a descriptor: the client gets a 503.
+                        # EAGAIN is one of the errors for which the client gets a 503 (EXHAUSTED in descriptors.py).
                         raise OSError(errno.EAGAIN, str(reason)) from None
 
     def wake_more(self) -> None:

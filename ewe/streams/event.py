@@ -232,15 +232,17 @@ class EventStream(Stream):
         self.receive_deadline = self.clock.now + seconds
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
-        """Return all bytes that have come; pause if there are none. b"": the client has closed its side. `limit` is
-        ignored. Raises Timeout at the deadline, Disconnected.
+        """Return all bytes that have arrived; pause until some arrive. b"": the client has closed its side.
+
+        `limit` is ignored: the loop has read the bytes already. Raises Timeout at the deadline, Disconnected.
         """
         if not self.input_buffer and not self.client_ended:
-            left = self.receive_deadline - self.clock.now
-            # The deadline may have passed already: Body.more() computes it from min_rate.
-            if left + DEADLINE_CHECK_S < 0:
+            left_s = self.receive_deadline - self.clock.now
+            # The deadline may have passed already, since it is for several calls of receive() together. A wait ends
+            # up to DEADLINE_CHECK_S after its deadline, and this check allows the same time.
+            if left_s + DEADLINE_CHECK_S < 0:
                 raise Timeout
-            await self.wait(Want.BYTES, left)
+            await self.wait(Want.BYTES, left_s)
         return self.take_input()
 
     async def send(self, *parts: bytes) -> None:
