@@ -454,9 +454,10 @@ def choose_site(config: Config) -> Config:
 
 
 def with_manual(config: Config) -> Config:
-    """Return the configuration of the sample site with ewe's own documentation at /docs/, if it is there.
+    """Return the configuration of the sample site, with ewe's own documentation at /docs/ if that is possible.
 
-    htdocs/docs/index.html answers where the documentation or the package `markdown` is not installed.
+    It is not possible without the documentation or without the package `markdown`: htdocs/docs/index.html then
+    answers. A `mount` of the user stays as it is.
     """
     if (
         config.origin("mount") != "default"

@@ -50,12 +50,13 @@ class Languages(Static):
     ) -> None:
         """The parameters are those of Static.
 
-        root: a directory instead of config.documentroot; "" for that. prefix: the beginning of its URLs. protected:
-        the protected sources; None: those of the root. owner: only files of this user id may be sent; None: all
-        files.
+        root: the directory of the files; "": config.documentroot. prefix: the beginning of the URLs of these files.
+        protected: the protected sources; None: those of the root. owner: the user id whose files may be sent; None:
+        the files of all users.
         """
         super().__init__(config, root, prefix, protected, owner)
         self.languages = config.languages
+        # The suffixes in the names of variants: file names such as page.pt-br.html ignore the case of the tag.
         self.known_suffixes = frozenset(language.lower() for language in config.languages)
 
     def serve(self, request: Request, path: str) -> Response | None:

@@ -240,5 +240,5 @@ class LocationPlan(Protocol):
     def is_guarded(self) -> bool:
         """Whether the location asks for a log-in before it answers."""
 
-    def neighbours(self) -> Iterable[tuple[Config, tuple[str, ...]]]:
-        """Yield the settings of each location of the site, with its index files."""
+    def settings_of_locations(self) -> Iterable[tuple[Config, tuple[str, ...]]]:
+        """Yield (settings, index files) of each location of the site, this one included."""

@@ -66,9 +66,14 @@ class ProtectedPattern:
 
 
 def protected_by(other: ProtectedSources | ProtectedPattern, name: str, real: str, descriptor: int) -> bool:
-    """Return whether another site or location protects a file because the file lies below its directory."""
+    """Return whether another site or location protects a file because the file lies below its directory.
+
+    other: its protected sources. name, real: the path of the file as the request names it, and its true name.
+    descriptor: the open file. A pattern and an extension protect only regular files.
+    """
     if isinstance(other, ProtectedPattern):
         return (other.has(real) or other.has(name)) and stat.S_ISREG(os.fstat(descriptor).st_mode)
+    # All files below such a directory are protected, also if it lies outside of the other document root.
     if other.below is not None and (other.below.match(real) or other.below.match(name)):
         return True
     root = other.root

@@ -48,7 +48,11 @@ def shim_file() -> Path:
 
 
 def preload() -> None:
-    """Load the shim if it is built: a process that drops root may not be able to read this directory later."""
+    """Load the shim if it is built, and store its path in `preloaded`.
+
+    A process that gives up root may not be able to read this directory later. To load the same path again needs no
+    file (ewe/features/libcgi/shim.py, which also says why RTLD_GLOBAL is necessary).
+    """
     import ctypes
 
     global preloaded

@@ -100,8 +100,8 @@ class LocationBuilder:
         found = self.site.routes.find(path).match
         return found is not None and found.table is self.table
 
-    def neighbours(self) -> Iterator[tuple[Config, tuple[str, ...]]]:
-        """Yield the settings of each location of the site, with its index files."""
+    def settings_of_locations(self) -> Iterator[tuple[Config, tuple[str, ...]]]:
+        """Yield (settings, index files) of each location of the site, this one included."""
         for table in self.site.tables:
             yield self.site.config.taking(table.given), table.values.get("index", ())
 

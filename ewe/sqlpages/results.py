@@ -245,7 +245,10 @@ class QueryResult:
         return Markup(charts.bars(self._page._chart_name(), title, *self._columns(x, y)))
 
     def lines(self, x: str, *y: str, title: str = "") -> Markup:
-        """Return a line for each column of y, against the column x. title: "" for none."""
+        """Return a line chart: one line for each column in y, over the column x. title: "" for none.
+
+        Raises ValueError for more than MAX_CHART_LINES columns, KeyError for a column that does not exist.
+        """
         if len(y) > MAX_CHART_LINES:
             raise ValueError(f"a chart of {len(y)} lines: at most {MAX_CHART_LINES}")
         return Markup(charts.lines(self._page._chart_name(), title, *self._columns(x, *y)))

@@ -250,7 +250,12 @@ def inside(top: str, directory: str, link: str) -> str:
 
 
 def above(path: str) -> str:
-    """Return the directory of a file, or the one above a directory, with a slash at its end."""
+    """Return the directory that contains a file or a directory, with a slash at its end. path: not "/".
+
+    >>> above("/docs/a.md"), above("/docs/")
+    ('/docs/', '/')
+    """
+    # The search leaves out the last character, which is the slash of a directory.
     return path[: path.rindex("/", 0, -1) + 1]
 
 

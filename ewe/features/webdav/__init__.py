@@ -29,7 +29,8 @@ def answer(location: LocationPlan) -> Handler:
     values = location.table.values
     if location.has_template:
         raise ConfigError(f"{location.at('alias')} {quoted(values['alias'])}: webdav needs a directory")
-    neighbours = [(location.config, ()), *location.neighbours()]
+    # A file may be sent for a path of another location, in a language or as an index file that only that one names.
+    locations = [(location.config, ()), *location.settings_of_locations()]
     return WebDAV(
         location.config,
         location.static.root,
@@ -38,8 +39,8 @@ def answer(location: LocationPlan) -> Handler:
         location.covers,
         location.prefix,
         values["webdav"],
-        {language.lower() for config, _ in neighbours for language in config.languages},
-        {name for config, index in neighbours for name in (*config.defaultindex, *index)},
+        {language.lower() for config, _ in locations for language in config.languages},
+        {name for config, index in locations for name in (*config.defaultindex, *index)},
         location.is_guarded,
     )
 

@@ -168,10 +168,10 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         return running + sum(map(len, self.queues.get(user, {}).values()))
 
     def try_assign(self, exchange: ExchangeType) -> bool:
-        """Give an exchange to an idle engine, or to a new one.
+        """Give an exchange to an engine with room, or to a new one, for which an idle engine may have to end.
 
         Return whether the exchange is settled: an engine runs it, or the start of an engine has refused it. False:
-        it must wait.
+        the exchange must wait in the queue of its user.
         """
         engine = self.take_idle(exchange.key)
         if engine is not None:
@@ -444,10 +444,13 @@ class Scheduler(Generic[ExchangeType, EngineType]):
             self.dispatch()
 
     def is_unused(self, engine: EngineType, now: float) -> bool:
-        """Return whether an engine has been idle for too long, and is not kept for expected visitors."""
-        return now - engine.used_at > self.settings.idle and self.engines_of_key[
-            engine.key
-        ] > self.expected_engines(engine.key)
+        """Return whether an idle engine should end: it had no request for `idle` seconds, and none is expected.
+
+        An engine stays if no more engines of its key run than visitors are expected to need (expected_engines).
+        """
+        idle_s = now - engine.used_at
+        engines_of_key = self.engines_of_key[engine.key]
+        return idle_s > self.settings.idle and engines_of_key > self.expected_engines(engine.key)
 
     def is_too_large(self, engine: EngineType) -> bool:
         """Return whether an idle engine has more bytes in memory than `max-memory`."""

@@ -51,10 +51,13 @@ def is_loopback(address: bytes) -> bool:
 def collect_status(
     scheduler: Scheduler[Any, Engine], connections: int, started_at: float, answer: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the engines, the queue and the counters. Times in seconds, memory in bytes.
+    """Return the status of this machine: its engines, queues, resources and counters.
 
-    connections: the number of web servers' open connections. started_at: when the main process started. answer:
-    suexecme's to the order `measure`, with `memory` and `limits`; it has neither if suexecme has refused the order.
+    All times are in seconds, all sizes in bytes.
+
+    connections: the number of web servers' open connections. started_at: the time.monotonic() at which the main
+    process started. answer: the answer of suexecme to the order `measure`, with `memory` and `limits`. It has
+    neither if suexecme has refused the order. main.py adds the engines on other machines ("far").
     """
     now = time.monotonic()
     memory: Memory = answer.get("memory", {})
