@@ -35,9 +35,10 @@ class Copy:
     ) -> None:
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
+        # The request fields that Vary names, and their values in the request of this copy
         self.names, self.values = names, selecting_values(names, request)
         self.made_at = time.monotonic()
-        # names, values: the request fields that Vary names, and their values in the request of this copy
+        self.room_left_bytes = len(body)
         self.fields = tuple(
             field for field in response.fields if field[0].lower() not in ("age", "cache-status")
         )
@@ -88,12 +89,15 @@ class Copy:
         return self.last_response[1]
 
     def take_room(self, size: int) -> bool:
-        """Take room for a compressed body beside this one; return whether there was enough.
+        """Take room for a compressed body beside this one; return whether there was enough. Otherwise take none.
 
-        The cost of a copy includes both bodies.
+        size: bytes of the compressed body. All of them together may be as long as the body of the copy: its cost
+        counts that body twice.
         """
+        if size > self.room_left_bytes:
+            return False
         self.room_left_bytes -= size
-        return self.room_left_bytes >= 0
+        return True
 
 
 def directives_of(response: Response) -> dict[str, str]:

@@ -24,7 +24,7 @@ from ewe.gateway.content_cache import SHARED_WAIT_S, ContentCache, RecordedBody
 from ewe.http.caching import NEUTRAL, directives, fields_in_vary, lifetime, seconds
 from ewe.http.dates import http_date
 from ewe.http.limits import RequestLimits
-from ewe.http.messages import FileResponse, Request, Response, Source
+from ewe.http.messages import FileResponse, KeptResponse, Request, Response, Source
 from ewe.http.parser import parse_request
 from ewe.http.response_head import options_of
 from ewe.http.status import HTTPError
@@ -680,6 +680,17 @@ def test_compressed_copies_are_kept_beside_the_copy(place: Place) -> None:
     first = run(compression.finish(request, place.response, place.io))
     assert first.get("content-encoding") == "gzip" and first.get("age") == "0"
     assert run(compression.finish(request, place.response, place.io)) is first
+
+
+def test_a_compressed_body_that_does_not_fit_takes_no_room(place: Place) -> None:
+    """Otherwise the next body would not be kept either, although it fits, and each request would make it again."""
+    place.says = page(body=b"sheep " * 500)
+    place.ask()
+    place.ask()
+    response = place.response
+    assert isinstance(response, KeptResponse)
+    assert not response.take_room(3001)
+    assert response.take_room(2000) and not response.take_room(1001) and response.take_room(1000)
 
 
 # Over sockets
