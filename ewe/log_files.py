@@ -198,7 +198,7 @@ class LogFile:
             self.descriptor = old.descriptor
 
     def close(self) -> None:
-        """Close a log that will not be used."""
+        """Close a log that will not be used. The standard streams, 0 to 2, belong to the process and stay open."""
         if self.descriptor > 2:
             os.close(self.descriptor)
 

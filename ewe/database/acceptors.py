@@ -93,7 +93,7 @@ class GatewayConnection:
         raise NotImplementedError
 
     def write_descriptor(self) -> int:
-        """Return the descriptor for writing."""
+        """Return the descriptor that poll(2) watches until write() has room. It may differ from fileno()."""
         raise NotImplementedError
 
     def pack(self) -> tuple[list[int], tuple[Any, ...]]:

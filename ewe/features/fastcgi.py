@@ -172,7 +172,10 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the mount of each extension and each path. Raises ValueError."""
+    """Yield the mount of each extension and each path. Raises ValueError.
+
+    All of them are mounted at "/". Each handler decides by its `where` whether it answers for a path.
+    """
     for feature in features(plan.config, plan.static, plan.limits):
         yield Mount("/", feature)
 

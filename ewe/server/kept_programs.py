@@ -41,13 +41,14 @@ class KeptProgram:
     """One program: the number of its processes, its listening socket, and the socket's path.
 
     setting: the setting that asks for the program. rereads: at HUP, its processes read their settings again, and
-    are not replaced.
+    are not replaced. hidden: hide() has renamed the socket.
     """
 
     setting = "fastcgi-start"
     rereads = False
 
     def __init__(self, name: str, count: int, path: str) -> None:
+        """Open the socket. name: for messages. count: the number of processes. Raises OSError."""
         self.name = name
         self.count = count
         self.path = path

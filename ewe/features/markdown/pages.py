@@ -285,18 +285,20 @@ class Contents:
 
 
 def answer(request: Request, response: Response, etag: str, modified: float | None) -> Response:
-    """Return the response with a page, or the 304 or 412 that its validators allow.
+    """Return the response with a page; a 304 or a 412 if the conditions of the request ask for it.
 
-    modified: None for a page without a date.
+    response: as response_with() returns it. etag, modified: the validators of the page. modified: the time of its
+    last change in seconds since the epoch; None for a page without a date.
     """
     if not request.conditional:
         return response  # with the encoded header of the last time
     status = conditional.status_by_conditions(request, etag, modified)
     if status == 412:
         return error_page(412, "the condition does not hold")
+    # The first field is Content-Type. A 304 has no body, so it does not have that field.
     return Response(304, response.fields[1:]) if status == 304 else response
 
 
 def response_with(page: bytes, etag: str, *more: tuple[str, str]) -> Response:
-    """Return the response with a page. more: fields that a 304 has, too."""
+    """Return the response with a page. more: fields that a 304 has, too. Content-Type comes first, for answer()."""
     return Response(200, (("Content-Type", KIND), ("ETag", etag), *more), page)
