@@ -61,7 +61,8 @@ def call_as_account(user: str | None, group: str | None, question: Callable[[], 
     _, status = os.waitpid(pid, 0)
     if status != 0:
         name = f"user {user}" if user is not None else f"group {group}"
-        raise StartError(f"the checks as {name} failed: {text or how_ended(os.waitstatus_to_exitcode(status))}")
+        why = text or how_ended(os.waitstatus_to_exitcode(status))
+        raise StartError(f"the checks as {name} failed: {why}")
     return text.split("\0") if text else []
 
 
