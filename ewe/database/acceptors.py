@@ -384,9 +384,13 @@ class PipeAcceptor(Acceptor):
                 yield connection
 
     def open_connection(self, name: str) -> PipeConnection | None:
-        """Return the connection of a gateway that has made two pipes; None if it has left, or they are unfit."""
+        """Return the connection of a gateway that has made two pipes; None if it has left, or they are unfit.
+
+        name: the ID of the pipes. Raises OSError if this process has no descriptor left.
+        """
         paths = [os.path.join(self.directory, f"{name}.{part}") for part in ("request", "reply")]
         descriptors: list[int] = []
+        connection: PipeConnection | None = None
         try:
             for path, mode in zip(paths, (os.O_RDONLY, os.O_WRONLY), strict=True):
                 descriptors.append(os.open(path, mode | OPEN_FLAGS))
@@ -397,16 +401,17 @@ class PipeAcceptor(Acceptor):
             owner, owner_of_reply_pipe = (status.st_uid for status in statuses)
             if is_fit and owner == owner_of_reply_pipe:
                 os.write(writer, b"\n")  # tells the gateway that the connection is open
-                return PipeConnection(reader, writer, owner)
+                connection = PipeConnection(reader, writer, owner)
         except OSError as reason:
             if reason.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # no descriptor is left: the daemon's fault, not the gateway's
         finally:
             for path in paths:
                 remove(path)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return None
+            if connection is None:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        return connection
 
     def close(self) -> None:
         """Close the pipe for notes, and remove the directory with all pipes in it."""
@@ -500,9 +505,11 @@ class QueueAcceptor(Acceptor):
         pidfd = reply_queue = -1
         try:
             queue = open_queue(f"{self.name}.{queue_id}", read=False)
-            # The descriptor stays open without the object of posix_ipc
-            reply_queue = fcntl.fcntl(queue.mqd, fcntl.F_DUPFD_CLOEXEC, 3)
-            queue.close()
+            try:
+                # The descriptor stays open without the object of posix_ipc
+                reply_queue = fcntl.fcntl(queue.mqd, fcntl.F_DUPFD_CLOEXEC, 3)
+            finally:
+                queue.close()
             uid = os.fstat(reply_queue).st_uid
             pidfd = os.pidfd_open(pid)
             # The connection ends with this process, which must belong to the owner of the queue or to root
