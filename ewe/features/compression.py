@@ -176,7 +176,10 @@ class Compression(Middleware):
         return await self.encoded(request, response, coding, io)
 
     async def variant(self, response: KeptResponse, coding: str, io: Stream) -> Response:
-        """Return a KeptResponse with a coding, and store the result in its variants if the cache has room."""
+        """Return the variant of a kept response for a coding ("": the plain body), and store it if there is room.
+
+        The plain body is also the variant of a coding that does not make it shorter.
+        """
         assert isinstance(response.body, bytes)
         found: Response
         body = await self.whole(coding, response.body, io) if coding else response.body
@@ -187,6 +190,7 @@ class Compression(Middleware):
         else:
             fields = with_vary(response.fields, "Accept-Encoding")
             found = Response(response.status, fields, response.body, reason=response.reason)
+        # A variant with the plain body needs no more memory: the cache has these bytes already.
         if response.take_room(len(body) if found.body is body and coding else 0):
             response.variants[coding] = found
         return found

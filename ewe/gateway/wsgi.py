@@ -236,8 +236,10 @@ class FileWrapper:
     """wsgi.file_wrapper: an iterable over a file. An ordinary file is sent by sendfile(2), not by iterating."""
 
     def __init__(self, filelike: IO[bytes], block_size: int = BLOCK_BYTES) -> None:
+        """filelike: any object with read(). block_size: bytes of one block, if the file is sent by iterating."""
         self.filelike = filelike
         self.block_size = block_size
+        # PEP 3333: a wrapper has close() only if the object behind it has one.
         if hasattr(filelike, "close"):
             self.close = filelike.close
 

@@ -263,8 +263,8 @@ class ProgramProcess:
         except OSError:
             return
         if data:
-            # A StderrLog logs a limited number of lines. Each LOG_WINDOW_S another one begins, so a program that
-            # writes too much is heard again later.
+            # A StderrLog logs a limited number of lines. After LOG_WINDOW_S another one takes its place, so new
+            # lines of a program that writes too much get into the log again.
             if time.monotonic() - self.counting_since > LOG_WINDOW_S:
                 self.errors.end()
                 self.errors = StderrLog(self.program.name)

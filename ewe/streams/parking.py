@@ -189,7 +189,11 @@ class PoolPoller(BlockingPoller):
             self.raise_if_client_left()
 
     def raise_if_client_left(self) -> None:
-        """Raise Disconnected if the client has left. If it has closed its sending side, note the time."""
+        """Raise Disconnected if the client has left.
+
+        If it has only closed its sending side, store the time in `client_ended_at`. It may still wait for the
+        response.
+        """
         client = self.client.fileno()
         if client < 0:
             raise Disconnected
