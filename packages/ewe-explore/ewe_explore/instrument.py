@@ -30,11 +30,13 @@ Read next: modules.py, which imports the changed program; scheduler.py.
 from __future__ import annotations
 
 import ast
+import dis
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
+from functools import cache
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step
@@ -135,7 +137,7 @@ def at(number: int, value: Any = None) -> Any:
     if not ACTIVE_RUNS:
         return value
     run = ACTIVE_RUNS[-1]
-    if run.inside_invariant:
+    if run.inside_invariant or not run.current.has_points:
         return value
     source_point = SOURCE_POINTS[number]
     kind = source_point.kind
@@ -143,10 +145,10 @@ def at(number: int, value: Any = None) -> Any:
     attribute: str | None = None
     if source_point.is_second:  # the first point has put the object on the stack `pending`
         pending = run.current.pending
-        while pending and pending[-1][0] != number:
+        if all(second != number for second, _ in pending):
+            return value  # the first point stored no object; the others on the stack belong to other accesses
+        while pending[-1][0] != number:
             pending.pop()  # of an access that an exception has ended before its second point
-        if not pending:
-            return value
         target = pending.pop()[1]
     if kind == "name":
         target = source_point.variable
@@ -155,7 +157,7 @@ def at(number: int, value: Any = None) -> Any:
             frame = sys._getframe(1)
             source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
     elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
-        if not (kind == "attribute" and (isinstance(target, type) or is_own_module(target, run))):
+        if kind != "attribute" or not is_attribute_of_program(target, source_point.name, run):
             return value  # the object cannot change, or its own methods have points
         attribute = source_point.name
     elif kind == "attribute":
@@ -182,6 +184,29 @@ def at(number: int, value: Any = None) -> Any:
     return value
 
 
+def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
+    """Return whether the program has defined an attribute of an immutable object or of a stand-in.
+
+    True for a variable of a class or of a module of the student; also for an attribute that the program has added
+    to a stand-in, such as `self.count` in a subclass of threading.Thread.
+    """
+    if isinstance(target, IMMUTABLE_TYPES):
+        return isinstance(target, type) or is_own_module(target, run)
+    stand_ins = (each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}."))
+    return not any(name in names_of_stand_in(each) for each in stand_ins)
+
+
+@cache
+def names_of_stand_in(stand_in: type) -> frozenset[str]:
+    """Return the attributes of a class of the explorer, and those that a new object of it has."""
+    names = set(vars(stand_in))
+    for create in (vars(stand_in).get("__init__"), vars(stand_in).get("_init")):  # a queue has both
+        if isinstance(create, FunctionType):
+            stored = (each for each in dis.get_instructions(create) if each.opname == "STORE_ATTR")
+            names.update(str(each.argval) for each in stored)
+    return frozenset(names)
+
+
 def is_own_module(target: Any, run: Run) -> bool:
     """Return whether an object is a module of the student: its variables are shared as `module.name`, too."""
     return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(run.options.user)
@@ -189,8 +214,10 @@ def is_own_module(target: Any, run: Run) -> bool:
 
 def hold(number: int, value: Any) -> Any:
     """Store the object of a call until its arguments are known; return the object."""
-    if ACTIVE_RUNS:
-        ACTIVE_RUNS[-1].current.pending.append((number + 1, value))
+    run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+    # Elsewhere at() makes no point, so it would not take the object from the stack again
+    if run is not None and not run.inside_invariant and run.current.has_points:
+        run.current.pending.append((number + 1, value))
     return value
 
 
@@ -586,8 +613,9 @@ class Points(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
         """Add two points to `target += value`: before the read, and before the write.
 
-        name += value      _at(1); name += _at(2, value)
-        a.b += value       _at(1, a).b += _at(2, value)     _at(2) gets `a` from Lane.pending
+        name += value      _at(2); name += _at(1, value)       the point of the write gets its number first
+        a.b += value       _at(1, a).b += _at(2, value)        _at(2) gets `a` from Lane.pending
+        a[i] += value      _at(1, a)[i] += _at(2, value)       the same
         """
         target = node.target
         value = self.visit(node.value)
@@ -598,10 +626,12 @@ class Points(ast.NodeTransformer):
             number = self.add_point(
                 target, "name", target.id, "reads", False, variable=self.variables[target.id]
             )
-            first = ast.Expr(self.wrap(AT_NAME, number, None, node))
-            return [ast.copy_location(first, node), node]
+            # A name cannot hold a call, as `a` in `a.b` can: the point of the read is a statement before
+            point_of_read = ast.Expr(self.wrap(AT_NAME, number, None, node))
+            return [ast.copy_location(point_of_read, node), node]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
+        # The write needs the number after that of the read: by it, at() finds the stored object
         number = self.add_point(target, kind, name, "reads", False, stores_object=True)
         self.add_point(target, kind, name, "writes", True, is_second=True)
         target.value = self.wrap(AT_NAME, number, self.visit(target.value), target)

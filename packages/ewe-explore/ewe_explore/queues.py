@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -30,7 +31,22 @@ class Queue(Primitive):
         self.maxsize = maxsize
         self.unfinished_tasks = 0
         self.is_shutdown = False
-        self._init(maxsize)
+        self.call_without_points(self._init, maxsize)
+
+    def call_without_points(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method that a subclass may override; return its result.
+
+        Its accesses to variables are no points, since queue.Queue holds its lock during the call. The scheduler
+        calls _qsize(), too, to find out which lanes can run. A point inside would make the scheduler call itself.
+        """
+        if not ACTIVE_RUNS:
+            return method(*arguments)
+        lane = ACTIVE_RUNS[-1].current
+        before, lane.has_points = lane.has_points, False
+        try:
+            return method(*arguments)
+        finally:
+            lane.has_points = before
 
     def _init(self, maxsize: int) -> None:
         self.queue: Any = deque()
@@ -44,11 +60,15 @@ class Queue(Primitive):
     def _qsize(self) -> int:
         return len(self.queue)
 
+    def current_size(self) -> int:
+        """Return the number of items, without a step."""
+        return int(self.call_without_points(self._qsize))
+
     def has_room(self) -> bool:
-        return self.is_shutdown or self.maxsize <= 0 or self._qsize() < self.maxsize
+        return self.is_shutdown or self.maxsize <= 0 or self.current_size() < self.maxsize
 
     def has_item(self) -> bool:
-        return self.is_shutdown or self._qsize() > 0
+        return self.is_shutdown or self.current_size() > 0
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked. Raises Full."""
@@ -62,7 +82,7 @@ class Queue(Primitive):
                 raise Full
         if self.is_shutdown:
             raise ShutDown
-        self._put(item)
+        self.call_without_points(self._put, item)
         self.unfinished_tasks += 1
         self.recompute_runnable_lanes()
 
@@ -76,9 +96,9 @@ class Queue(Primitive):
                 raise Empty
             if not self.wait(run, "waits for an item of", self.has_item, timeout, "gets from"):
                 raise Empty
-        if self._qsize() == 0:
+        if self.current_size() == 0:
             raise ShutDown
-        item = self._get()
+        item = self.call_without_points(self._get)
         self.recompute_runnable_lanes()
         return item
 
@@ -90,15 +110,15 @@ class Queue(Primitive):
 
     def qsize(self) -> int:
         self.add_reading_point()
-        return self._qsize()
+        return self.current_size()
 
     def empty(self) -> bool:
         self.add_reading_point()
-        return self._qsize() == 0
+        return self.current_size() == 0
 
     def full(self) -> bool:
         self.add_reading_point()
-        return 0 < self.maxsize <= self._qsize()
+        return 0 < self.maxsize <= self.current_size()
 
     def add_reading_point(self) -> None:
         """Add a scheduling point for a method that only reads the size."""
@@ -133,8 +153,8 @@ class Queue(Primitive):
         self.point("shuts down")
         self.is_shutdown = True
         if immediate:
-            while self._qsize():
-                self._get()
+            while self.current_size():
+                self.call_without_points(self._get)
                 self.unfinished_tasks = max(self.unfinished_tasks - 1, 0)
         self.recompute_runnable_lanes()
 

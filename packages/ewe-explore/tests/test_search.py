@@ -30,6 +30,10 @@ LOST = {
     "two lines": "t = [0]\ndef work():\n    old = t[0]\n    t[0] = old + 1\ndef value(): return t[0]",
     "get and set": "t = {}\ndef work(): t['n'] = t.get('n', 0) + 1\ndef value(): return t['n']",
     "length": "t = []\ndef work(): t.append(len(t))\ndef value(): return t[-1] + 1",
+    "attribute of a thread": "import threading\nbox = threading.Thread()\nbox.n = 0\ndef work(): box.n += 1\n"
+    "def value(): return box.n",
+    "subclass of Thread": "import threading\nclass Box(threading.Thread): n = 0\nbox = Box()\n"
+    "def work(): box.n += 1\ndef value(): return box.n",
     "argument": "class Box: n = 0\nbox = Box()\ndef work(): box.n = max(box.n + 1, 0)\ndef value(): return box.n",
     "while": "t = [1, 2]\nout = []\ndef work():\n    if t:\n        out.append(t[0])\n        del t[0]\n"
     "def value(): return len(set(out))",
@@ -366,6 +370,60 @@ def test_a_function_of_the_library_that_changes_a_container_is_a_step(tmp_path: 
     )
     result = explore(program(tmp_path / "library.py", text), runs=60)
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+def test_a_change_without_a_point_hides_no_step(tmp_path: Path) -> None:
+    """The arguments of heappush() change an attribute of a Timer: the step of heappush() is recorded after that."""
+    text = (
+        "import heapq, threading\nheap, timer = [1, 2], threading.Timer(1, print)\n"
+        "def size():\n    timer.interval += 1\n    return len(heap)\n"
+        "def work():\n    heapq.heappush(heap, size() + 1)\n"
+        "def scenario():\n    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n    assert sorted(heap) == [1, 2, 3, 4]\n"
+    )
+    result = explore(program(tmp_path / "hidden.py", text), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+QUEUE = """
+import queue, threading
+class Counted(queue.Queue):
+    def _init(self, maxsize):
+        self.items, self.total = [], 0
+    def _qsize(self):
+        return len(self.items)
+    def _put(self, item):
+        self.total += 1
+        self.items.append(item)
+    def _get(self):
+        return self.items.pop()
+def scenario():
+    counted, seen = Counted(), []
+    threads = [threading.Thread(target=counted.put, args=(n,)) for n in (1, 2)]
+    threads.append(threading.Thread(target=lambda: seen.append(counted.get() + counted.get())))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counted.total == 2 and seen == [3]
+"""
+
+
+def test_a_method_that_a_queue_calls_under_its_lock_is_one_step(tmp_path: Path) -> None:
+    result = explore(program(tmp_path / "counted.py", QUEUE), runs=60)
+    assert result.failure is None, result.text()
+
+
+def test_an_invariant_leaves_no_object_of_a_call(tmp_path: Path) -> None:
+    text = (
+        "from ewe_explore import always\ndef scenario():\n    table = {}\n"
+        "    always(lambda: table.get(str(1)) != 2)\n    table['1'] = 1\n    table['1'] = 3\n"
+    )
+    explored = program(tmp_path / "invariant.py", text)
+    run = Run(Replay(()), explored.options)
+    explored.start(run)
+    assert run.problem is None and [lane.pending for lane in run.lanes] == [[]]
 
 
 # The first thread changes the box, and has the lock for no further step
