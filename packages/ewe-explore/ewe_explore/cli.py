@@ -175,14 +175,15 @@ def search(program: ExploredProgram, options: argparse.Namespace) -> Exploration
 
 
 def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
-    """Return the programs to explore: a model, one scenario, or all scenarios of a file. Raises ProgramError.
+    """Return the programs to explore. Raises ProgramError.
 
-    A file without a scenario is explored as a whole; its scenario has the name "".
+    With --model the only program is the model, with --scenario it is this function. Otherwise each scenario of the
+    file is a program. A file without a scenario is explored as a whole; its scenario has the name "".
     """
-    found = scenarios(path)
+    names = scenarios(path)
 
-    def fresh() -> Options:
-        """Return new options: each program stores the directories of its files in them."""
+    def new_options() -> Options:
+        """Return new options for a program, which stores the directories of its files in them."""
         return Options(
             max_steps=options.max_steps, spurious=options.spurious, early_timeouts=options.early_timeouts
         )
@@ -195,16 +196,16 @@ def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
             requests=options.requests,
             early=options.stop_early,
             together=options.together,
-            options=fresh(),
+            options=new_options(),
         )
         return [model]
     if options.scenario:
-        if options.scenario not in found:
-            there = f"; there are {', '.join(found)}" if found else ""
-            hint = nearest(options.scenario, found) or there
+        if options.scenario not in names:
+            all_names = f"; there are {', '.join(names)}" if names else ""
+            hint = nearest(options.scenario, names) or all_names
             raise ProgramError(f"{path} has no scenario {options.scenario!r}{hint}")
-        found = [options.scenario]
-    return [ExploredProgram(path, name, fresh()) for name in found or [""]]
+        names = [options.scenario]
+    return [ExploredProgram(path, name, new_options()) for name in names or [""]]
 
 
 def find(name: str) -> Path:

@@ -144,7 +144,11 @@ def with_stops(run: Run, events: list[TimelineEvent]) -> list[TimelineEvent]:
 
 
 def upcoming(events: list[TimelineEvent], step: Step) -> Step:
-    """Return the first step of the story that the lane of `step` makes at this step or later."""
+    """Return the next step of the lane that the story shows: `step` itself, or the first one after it.
+
+    The lane was stopped before `step`. The story may leave that step out, and a reader could not find it there. If
+    the story shows no later step of the lane either, return `step`.
+    """
     for event in events:
         if event.step is not None and event.lane == step.lane and event.step.index >= step.index:
             return event.step

@@ -319,11 +319,15 @@ class World:
 
 
 def record_print(
-    *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, **_: Any
+    *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
 ) -> None:
-    """Implement print() for the program: the text becomes a step of the timeline."""
+    """Implement print() for the program.
+
+    A text for the terminal is not printed: it becomes a step of the timeline, and is no decision. Other files get
+    their text. Nothing is printed inside an invariant, which is checked at each step, or while the lanes end.
+    """
     if file is not None and file not in (sys.stdout, sys.stderr):
-        print(*values, sep=sep, end=end, file=file)
+        print(*values, sep=sep, end=end, file=file, flush=flush)
         return
     if not ACTIVE_RUNS or ACTIVE_RUNS[-1].over or ACTIVE_RUNS[-1].inside_invariant:
         return

@@ -453,6 +453,7 @@ class Event(Primitive):
     isSet = is_set
 
     def set(self) -> None:
+        """Set the flag: the lanes that wait for it can run again. After a run no lane waits, so do nothing."""
         if self.run_is_over():
             return
         self.point("sets")

@@ -395,9 +395,12 @@ class Run:
         self.finish(Problem(kind, headline, lane.number, file, line, type(reason).__name__))
 
     def end_lane(self, lane: Lane) -> None:
-        """Check the invariants after the lane's last step, end the lane, and pass the baton on."""
+        """Check the invariants after the lane's last step, end the lane, and pass the baton on.
+
+        A lock that the lane still owns stays locked, as in Python.
+        """
         if self.invariants and not self.over:
-            with suppress(Abandoned):
+            with suppress(Abandoned):  # a broken invariant ends the run, and this lane ends anyway
                 self.check_invariants(lane)
         lane.done = True
         lane.held.clear()
@@ -410,6 +413,7 @@ class Run:
             self.note_execution(step)
             following = self.next_lane()
             if following is not None:
+                # Not pass_baton(), which would wait until the baton comes back
                 self.current = following
                 following.baton.release()
         lane.ended.release()

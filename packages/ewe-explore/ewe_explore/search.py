@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step
 
 Start = Callable[[Run], None]  # executes the program in a run
-Hot = set[tuple[str, int, str]]  # accesses (file, line, verb) at which a switch can matter
+SharedLines = set[tuple[str, int, str]]  # accesses (file, line, verb) at which a switch can matter
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
 UNCERTAIN_SHARE = 0.1  # of the decisions at which a lane with a spurious wake-up or an early timeout may run
 MAX_UNTRIED_SCHEDULES = 200_000  # the most untried schedules of a level
@@ -60,12 +60,13 @@ class Replay:
 class Priorities:
     """PCT: the lane with the highest priority runs; priorities change at a few random steps."""
 
-    def __init__(self, seed: int, depth: int, length: int, hot: Hot) -> None:
+    def __init__(self, seed: int, depth: int, decision_count: int, shared_lines: SharedLines) -> None:
+        """depth: the d of the module's docstring; decision_count: its k, of a run of usual length."""
         self.random = random.Random(seed)
-        self.shared_lines = hot
+        self.shared_lines = shared_lines
         self.priorities: dict[int, float] = {}  # by the number of the lane
         # The numbers of the decisions at which the current lane gets the lowest priority
-        self.priority_changes = {self.random.randrange(max(length, 1)) for _ in range(depth - 1)}
+        self.priority_changes = {self.random.randrange(max(decision_count, 1)) for _ in range(depth - 1)}
         self.decisions = 0  # decisions so far
         self.lowest = 0.0  # the lowest priority so far
 
@@ -140,11 +141,11 @@ class Search:
         self.options = options
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]
-        self.shared_lines: Hot = set()  # (file, line, verb) of the accesses at which a switch can matter
-        self.length = 20  # decisions at hot lines in the longest run so far
+        self.shared_lines: SharedLines = set()
+        self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
-        self.lots = 0  # runs with random priorities
-        self.longest = 0  # steps of the longest run so far
+        self.priority_runs = 0  # runs with random priorities
+        self.longest = 0  # the most steps of a run so far
 
     def attempt(self) -> Run | None:
         """Try one more schedule; return its run, or None if all schedules have been tried.
@@ -159,7 +160,7 @@ class Search:
             return None  # no object is shared, and every schedule of forced switches was tried
         if self.exhausted():
             return None
-        return self.run_lot()
+        return self.run_with_priorities()
 
     def exhausted(self) -> bool:
         """Return whether every schedule of every level was tried."""
@@ -183,29 +184,30 @@ class Search:
                 following.waiting.append((*schedule, deviation))
         return run
 
-    def run_lot(self) -> Run:
+    def run_with_priorities(self) -> Run:
         """Run the program once with random priorities, for a race of the next depth."""
-        depth = DEPTHS[self.lots % len(DEPTHS)]
-        self.lots += 1
-        return self.execute(Priorities(self.random.getrandbits(32), depth, self.length, self.shared_lines))
+        depth = DEPTHS[self.priority_runs % len(DEPTHS)]
+        self.priority_runs += 1
+        seed = self.random.getrandbits(32)
+        return self.execute(Priorities(seed, depth, self.decision_count, self.shared_lines))
 
     def execute(self, strategy: Replay | Priorities) -> Run:
-        """Run the program once, and add the accesses at which switches matter to `hot`.
+        """Run the program once; return the run. Add its accesses to shared objects to `shared_lines`.
 
-        `longest` counts all steps of the longest run. `length` counts only the decisions at such accesses. The
-        random changes of priorities happen only there, so `length` is the k of the module's docstring.
+        Also raise `longest`, the most steps of a run, and `decision_count`, the most decisions of a run at such
+        accesses. Priorities change only there, so decision_count is the k of the module's docstring.
         """
         run = Run(strategy, self.options)
         self.start(run)
         self.runs += 1
         self.longest = max(self.longest, len(run.steps))
         shared = shared_keys(run)
-        count = 0
+        shared_decisions = 0
         for step in run.steps:
             if step.decision >= 0 and step.key() in shared:
                 self.shared_lines.add((step.file, step.line, step.verb))
-                count += 1
-        self.length = max(self.length, count)
+                shared_decisions += 1
+        self.decision_count = max(self.decision_count, shared_decisions)
         return run
 
     def take(self) -> Schedule | None:

@@ -117,7 +117,7 @@ def test_a_smaller_schedule_that_fails_in_another_way_is_told(tmp_path: Path) ->
     for number in range(
         200
     ):  # first in the order of the search, which shows the shared objects, then at random
-        run = search.attempt() if number < 20 else search.run_lot()
+        run = search.attempt() if number < 20 else search.run_with_priorities()
         if run is not None and run.problem is not None:
             found.setdefault("two" if "> 2" in run.problem.headline else "one", failure_of(run))
     lost_two = Shrinker(search, found["two"]).shrink()
