@@ -113,6 +113,7 @@ def test_the_example_runs(file: Path) -> None:
         ("minutes = 2", 'minutes = "two"', "N-T1: minutes: 'two' is not a number"),
         ('title = "A small', 'quick = 1\ntitle = "A small', "N-T1: quick: 1 is not true or false"),
         ('["small-pool", "asyncio"]', '["asynco"]', "N-T1: there is no server 'asynco'; did you mean \"asyncio\"?"),
+        ("users = 8", 'users = [8, "9"]', "N-T1: load: users: '9' is not a whole number"),
         ("users = 8", "user = 8", "N-T1: load: unknown key 'user'; did you mean \"users\"?"),
         ("asyncio = [\"events\", 1500]", "nginx = [\"events\", 1500]", "printed.nginx: no such server is measured"),
         ('["events", 1500]', '["events", "many"]', "['many'] are not numbers"),

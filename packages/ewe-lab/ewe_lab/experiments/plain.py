@@ -105,9 +105,9 @@ def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
         print(f"{context}: the shape ceiling is now called saturation", file=sys.stderr)
         table = {**table, "shape": "saturation"}
     # A check only: loads_of() makes the Load, when it is known whether the run is quick
-    record(
-        Load, {name: value[0] if is_pair(name, value) else value for name, value in table.items()}, context
-    )
+    for index in (0, 1):
+        values = {name: value[index] if is_pair(name, value) else value for name, value in table.items()}
+        record(Load, values, context)
     return table
 
 
@@ -152,15 +152,16 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
 
 
 def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
-    """Yield the loads of a column: one, or one for each number of users."""
+    """Yield the loads of a column: one, or one for each number of users.
+
+    A pair in the file gives the number for --quick and the number for a full run.
+    """
     values = {
         name: lab.quick_or_full(*value) if is_pair(name, value) else value
         for name, value in column.load.items()
     }
     if column.size:
         values |= {"path": f"/{column.size}.html", "length": column.size}
-    if "sessions" in values:
-        values["sessions"] = int(values["sessions"])  # quick_or_full() may return a float
     load = record(Load, values, column.name)
     yield from (replace(load, users=users) for users in column.users) if column.users else [load]
 
