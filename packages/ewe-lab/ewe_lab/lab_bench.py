@@ -350,8 +350,9 @@ def adapted_load(load: Load, tested: ServerUnderTest) -> Load:
 
 
 def expected_s(load: Load) -> float:
-    """Return an estimate of the seconds that a measurement takes."""
-    measured_s = load.duration
-    if load.sessions:  # then it ends with the last session
-        measured_s = min(measured_s, load.sessions / load.rate + load.calls * load.think)
-    return OVERHEAD_S + load.warm_up + measured_s
+    """Return an estimate of the seconds that a measurement takes, with the start and the end of the server."""
+    if not load.sessions:
+        return OVERHEAD_S + load.warm_up + load.duration
+    # A number of sessions has no warm-up. It ends with the last session, and at the latest after the load's time
+    last_session_ends_s = load.sessions / load.rate + load.calls * load.think
+    return OVERHEAD_S + min(load.duration, last_session_ends_s)

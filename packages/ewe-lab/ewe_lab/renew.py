@@ -61,11 +61,20 @@ class Renewal:
 
 
 def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
-    """Return the experiments that a run may improve: the most urgent first, and of one day the shortest first."""
+    """Return the experiments whose findings a run may improve, in the order in which to measure them.
+
+    First those without a verdict, then those with the verdict of a quick run, then the others. Within each group the
+    oldest finding comes first, and among the findings of one day the shortest experiment. kept: the findings on the
+    page.
+    """
     runnable = [each for each in chosen if each.run is not None]
     if quick:  # a quick run does not improve the finding of a full one
         runnable = [each for each in runnable if urgency(kept.findings.get(each.id))[0] < WAS_FULL]
-    return sorted(runnable, key=lambda each: (urgency(kept.findings.get(each.id)), each.minutes))
+
+    def rank(each: Experiment) -> tuple[tuple[int, str], float]:
+        return urgency(kept.findings.get(each.id)), each.quick_seconds if quick else each.minutes
+
+    return sorted(runnable, key=rank)
 
 
 def urgency(finding: KeptFinding | None) -> tuple[int, str]:

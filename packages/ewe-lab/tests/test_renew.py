@@ -52,6 +52,14 @@ def test_what_lacks_a_verdict_comes_first_then_the_oldest() -> None:
     assert [each.id for each in order(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
 
 
+def test_of_one_day_the_shortest_comes_first_in_the_length_of_the_run() -> None:
+    long = replace(CATALOG["L-T1"], id="long", minutes=9, quick_seconds=1)
+    short = replace(CATALOG["L-T1"], id="short", minutes=1, quick_seconds=9)
+    kept = KeptFindings(findings={})
+    assert [each.id for each in order(kept, [long, short], quick=False)] == ["short", "long"]
+    assert [each.id for each in order(kept, [short, long], quick=True)] == ["long", "short"]
+
+
 def run_of(id: str, foreign: float = 0.0, interrupted: bool = False) -> Results:
     """Return a run of an experiment with figures that are long as numbers, and a timeline."""
     times = Times(1000, 0.123456789, 0.1, 0.2, 0.3, 0.4, 0.5, [(0.1, 500), (0.2, 500)])
