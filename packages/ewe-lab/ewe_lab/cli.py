@@ -452,7 +452,11 @@ def write_claims(options: argparse.Namespace) -> int:
 
 
 def renew_claims(options: argparse.Namespace) -> int:
-    """Measure the claims whose verdicts the page lacks, or has had for long; return the exit status."""
+    """Measure claims, and write the page of their findings after each one; return the exit status.
+
+    First come the claims without a verdict on the page, then those with the oldest verdicts. Without --minutes, each
+    is measured once.
+    """
     raise_if_extra_is_missing()
     from ewe_lab import renew
     from ewe_lab.bench.interrupts import raise_on_first_interrupt
@@ -463,15 +467,15 @@ def renew_claims(options: argparse.Namespace) -> int:
         raise CommandError(f"--page {options.page}: the page's name has to end in .md")
     chosen = checked_ids(expand_documents(options.ids, CATALOG), list(CATALOG)) or list(CATALOG)
     renewal = renew.Renewal(
-        [CATALOG[name] for name in chosen],
-        options.page,
-        options.reports or options.page.parent / "reports",
-        renew.new_runs_directory(),
-        options.minutes * 60 if options.minutes else math.inf,
-        options.quick,
-        options.anyway,
+        chosen=[CATALOG[name] for name in chosen],
+        page=options.page,
+        reports=options.reports or options.page.parent / "reports",
+        runs=renew.new_runs_directory(),
+        seconds=options.minutes * 60 if options.minutes else math.inf,
+        quick=options.quick,
+        anyway=options.anyway,
     )
-    raise_on_first_interrupt()  # TERM, too, has to end the experiment that runs
+    raise_on_first_interrupt()  # TERM, too, has to end the process of the experiment that runs
     try:
         return renew.Renewer(renewal, renew.code_version()).renew()
     except BadResults as reason:

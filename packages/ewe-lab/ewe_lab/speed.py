@@ -184,16 +184,17 @@ def micros_text(micros: float) -> str:
 
 
 def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
-    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target measured at TARGETS_AT.
+    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target that was measured.
 
-    A target names several variants of a model: the first that was measured counts.
+    The targets stand in ours.toml (SPEED), and are about the setting TARGETS_AT. A target names several variants of
+    its model, such as two event loops: the first one that was measured counts.
     """
-    reached = {row.server: ratio(rows, row) for row in rows if row.setting == TARGETS_AT}
+    ratios = {row.server: ratio(rows, row) for row in rows if row.setting == TARGETS_AT}
     found = []
-    for model, (names, limit) in printed("SPEED").items():
-        value = next((value for name in names if (value := reached.get(name)) is not None), None)
-        if value is not None:
-            found.append((model, value, limit))
+    for model, (variants, limit) in printed("SPEED").items():
+        measured = [value for name in variants if (value := ratios.get(name)) is not None]
+        if measured:
+            found.append((model, measured[0], limit))
     return found
 
 

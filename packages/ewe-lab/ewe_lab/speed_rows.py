@@ -399,10 +399,11 @@ def ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> float | None:
 
 
 def sample_figures(sample: Sample) -> dict[str, float]:
-    """Return a sample's figures. micros: CPU time a request, in µs; rate: requests a second; else shares of a core.
+    """Return a sample's figures by name; an unknown one is 0.0.
 
-    server, wrk: the CPU time of the server and of wrk. server_core, wrk_core: the busy share of the core of each,
-    other programs included.
+    rate: requests a second. micros: the server's CPU time for a request, in µs. The others are shares of a core,
+    from 0 to 1. server, wrk: used by the server, and by wrk. server_core, wrk_core: used by all programs on the core
+    of the server, and on that of wrk.
     """
     usage = sample.usage
     return {
@@ -410,7 +411,7 @@ def sample_figures(sample: Sample) -> dict[str, float]:
         "micros": sample.micros or 0.0,
         "server": usage.cpu / sample.seconds if usage else 0.0,
         "wrk": sample.client or 0.0,
-        "server_core": usage.core or 0.0 if usage else 0.0,
+        "server_core": (usage.core or 0.0) if usage else 0.0,
         "wrk_core": sample.core or 0.0,
     }
 

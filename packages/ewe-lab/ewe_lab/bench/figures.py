@@ -98,7 +98,12 @@ def percent_text(value: float | None) -> str:
 
 
 def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
-    """Return a figure as text, by its name: a time, a size, a share or a number with its unit."""
+    """Return a figure as text.
+
+    name: of the figure, as in results.figure(). It decides whether the text is a time, a size, a share in percent
+    or a number. unit: of a figure that only one experiment has (`extra.accepted`). Other numbers stand under a title
+    that names their unit.
+    """
     if value is None:
         return NO_FIGURE
     if name.startswith(("service.", "response.")) and not name.endswith(".count"):
@@ -107,7 +112,7 @@ def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
         return size_text(value)
     if name in ("client", "lost"):
         return percent_text(value)
-    if name in ("rate", "micros") or not name.startswith("extra."):  # the title names their unit
+    if not name.startswith("extra."):
         return number_text(value)
     return f"{number_text(value)} {unit}".rstrip()
 

@@ -59,10 +59,14 @@ class Guard:
 
 
 def start_process(directory: Path) -> Popen[bytes]:
-    """Start the process of a guard. Raises OSError."""
-    import subprocess
+    """Run this file as the process of a guard, with a pipe as its standard input; return it. Raises OSError.
+
+    directory: the process removes it at the end of the pipe.
+    """
+    import subprocess  # late: a run without a guard does not need it
 
     return subprocess.Popen(
+        # -I and -S: Python does not search for settings and installed packages, and starts sooner
         [sys.executable, "-I", "-S", __file__, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -119,19 +119,18 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     yield from cells
 
 
-def median_ratio(
-    table: ExperimentTable, contest: Contest, stack: ServingStack, value: str = "rate"
-) -> float | None:
-    """Return the median, over the rounds, of a server's rate over that of the reference. None: not measured.
+def median_ratio(table: ExperimentTable, contest: Contest, stack: ServingStack) -> float | None:
+    """Return the median of the ratios of all rounds: the rate of `stack` over that of the contest's reference.
 
-    value: the name of the figure.
+    None if one of the two was not measured.
     """
-    found = {cell.server: cell for cell in table.cells if cell.column == contest.column}
-    ours, reference = found.get(stack.name), found.get(contest.reference.name)
+    cells = {cell.server: cell for cell in table.cells if cell.column == contest.column}
+    ours, reference = cells.get(stack.name), cells.get(contest.reference.name)
     if ours is None or reference is None:
         return None
-    pairs = zip(ours.values, reference.values, strict=False)  # one of them may lack a round
-    ratios = [one / other for one, other in pairs if other]
+    # A server that failed has no later rounds (take_turns): the rates with the same index are of the same round
+    pairs = zip(ours.values, reference.values, strict=False)
+    ratios = [our_rate / reference_rate for our_rate, reference_rate in pairs if reference_rate]
     return statistics.median(ratios) if ratios else None
 
 

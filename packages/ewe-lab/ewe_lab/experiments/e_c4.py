@@ -13,7 +13,11 @@ ON, OFF = "persistent", "not persistent"
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each model with the option on and off; yield the cells."""
+    """Measure each model with kept connections, and with a connection for each request; yield the cells.
+
+    In the second case neither side keeps a connection: the load opens one for each request, and the server closes
+    each one after its response.
+    """
     root = lab.site([])
     for tested in lab.servers(MODELS):
         for column in (ON, OFF):

@@ -42,8 +42,9 @@ KINDS = {
     FASTCGI: GatewayKind(gateways.FASTCGI, PROGRAM, "FastCGI"),
 }
 ROUND_COUNTS = (2, 6)  # quick and full; the kinds take turns
-CALL_COUNTS = (60, 300)
-WARM_UP_REQUESTS = {SERVLET: 1000}  # calls before: a JVM compiles methods that are called often
+CALL_COUNTS = (60, 300)  # in a round, quick and full
+WARM_UP_CALLS = {SERVLET: 1000}  # calls before a round: a JVM compiles methods that are called often
+DEFAULT_WARM_UP_CALLS = 3
 GOOD_FACTOR, MEDIUM_FACTOR = 10, 2  # times faster than CGI: ++ and +
 REMARKS = (
     f"++ is {GOOD_FACTOR} times as fast as CGI or more, + is {MEDIUM_FACTOR} times as fast. All answer a few "
@@ -131,19 +132,30 @@ def served(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
 
 
 def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, answer: bytes) -> Sample:
-    """Call a gateway CALL_COUNTS times; return the sample. answer: the body of a right answer. Raises LabError."""
-    took, count = [], int(lab.quick_or_full(*CALL_COUNTS))
-    with pinger.http(server.url, path, answer) as ask, on_core(load_core()):
-        pinger.ping(ask, WARM_UP_REQUESTS.get(kind, 3))
-        before = cpu_seconds(server.pid, *server.other_pids)
+    """Measure one round of a kind of gateway: warm it up, then time each call. Return the sample. Raises LabError.
+
+    answer: the body of a right answer. The sample's figure `extra.micros` is the median of the times, in µs. Its
+    usage is the CPU time of the server and of the processes that work for it.
+    """
+    count = int(lab.quick_or_full(*CALL_COUNTS))
+    durations_us: list[float] = []
+    with pinger.http(server.url, path, answer) as call, on_core(load_core()):
+        pinger.ping(call, WARM_UP_CALLS.get(kind, DEFAULT_WARM_UP_CALLS))
+        cpu_before = cpu_seconds(server.pid, *server.other_pids)
         for _ in range(count):
             began = time.perf_counter()
-            ask()
-            took.append((time.perf_counter() - began) * 1e6)
-        usage = Usage(cpu_seconds(server.pid, *server.other_pids) - before)
-    extra = {"micros": statistics.median(took)}
+            call()
+            durations_us.append((time.perf_counter() - began) * 1e6)
+        usage = Usage(cpu_seconds(server.pid, *server.other_pids) - cpu_before)
+    extra = {"micros": statistics.median(durations_us)}
     return Sample(
-        "pinger", sum(took) / 1e6, requests=count, replies=count, connections=1, usage=usage, extra=extra
+        "pinger",
+        sum(durations_us) / 1e6,
+        requests=count,
+        replies=count,
+        connections=1,
+        usage=usage,
+        extra=extra,
     )
 
 

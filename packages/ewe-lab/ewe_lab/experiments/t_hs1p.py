@@ -22,15 +22,18 @@ PRINTED = printed("T-HS1p")  # replies a second, plain and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with and without TLS; yield the cells. The reference is the same server without TLS."""
+    """Measure each server with and without TLS, without keep-alive and with it; yield the cells.
+
+    The reference of a cell with TLS is the cell of the same server without TLS.
+    """
     root = lab.site([PAGE_BYTES])
     lab.notes.append(PARITY)
     for tested in lab.servers(SERVERS):
-        # parity: the protocol and the cipher of the thesis, which ewe does not offer
+        # "parity" is TLS as in 2011 (PARITY), which ewe does not offer: it has today's
         tls = "default" if tested.kind == "ewe" else "parity"
         for keep in (NO_KEEP_ALIVE, KEEP_ALIVE):
-            plain = empty_cell(lab, tested, keep, PLAIN)
-            secure = empty_cell(lab, tested, keep, TLS)
+            plain = empty_cell(tested, keep, PLAIN)
+            secure = empty_cell(tested, keep, TLS)
             for cell in (plain, secure):
                 load = Load(
                     "saturation", users=CLIENTS, keep_alive=keep == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2),
@@ -40,7 +43,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 yield lab.fill_cell(tested, load, cell, root)
 
 
-def empty_cell(lab: Bench, tested: ServerUnderTest, keep: str, how: str) -> Cell:
+def empty_cell(tested: ServerUnderTest, keep: str, how: str) -> Cell:
     """Return an empty cell. Each server has its own column, so that it is compared with itself.
 
     keep: KEEP_ALIVE or NO_KEEP_ALIVE. how: PLAIN or TLS.

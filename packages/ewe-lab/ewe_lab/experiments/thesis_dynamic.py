@@ -91,9 +91,13 @@ def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell]:
-    """Measure a way with every number of clients, with and without keep-alive; then its best points again.
+    """Measure a way to serve the program; yield its cells, or one cell with the reason if it fails.
 
-    A test over TLS also has points with TLS 1.3 and without TLS. Yields the cells.
+    1. Sweep the number of clients in each column: with and without keep-alive. A test over TLS uses the cipher of
+       2011 here, which ewe does not offer.
+    2. A test over TLS: measure one number of clients with TLS 1.3.
+    3. Measure the best point of each column again, unless the run is quick.
+    4. A test over TLS: measure one number of clients without TLS, on a server that is started for this.
     """
     over_tls = test.plain is not None
     swept: dict[str, list[Cell]] = {}
@@ -101,19 +105,19 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
     try:
         with served(lab, stack, tls=over_tls) as (server, path):
             probe(server.url.rstrip("/") + path, stack.page)
-            # ewe does not offer the cipher of 2011
-            for column in test.printed if not (over_tls and stack.front == "ewe") else ():
+            has_cipher = not over_tls or stack.front != "ewe"
+            for column in test.printed if has_cipher else ():
                 swept[column] = list(sweep_clients(lab, test, stack, column, server, path))
                 if len(swept[column]) > 1:  # a single point is no curve; it is the best one below
                     yield from swept[column]
             if over_tls:
                 with_tls_1_3 = list(measure_fixed_clients(lab, test, stack, TLS_1_3_PREFIX, server, path))
         for column, cells in swept.items():
-            top = with_printed_figure(test.printed[column], stack, best_cell(cells, None))
+            best = with_printed_figure(test.printed[column], stack, best_cell(cells, None))
             if not lab.quick:
-                # The best of many single measurements may be luck, so its point is measured afresh, several times
-                top.samples = list(repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)))
-            yield top
+                # The best of many single measurements may be luck, so its point is measured again, several times
+                best.samples = list(repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)))
+            yield best
         yield from with_tls_1_3
         if over_tls:
             with served(lab, stack) as (server, path):

@@ -81,9 +81,12 @@ def run_sessions(runner: Any, plan: users.UsersPlan) -> None:
 
 
 def run_arrivals(runner: Any, plan: users.UsersPlan) -> None:
-    """Start sessions by the schedule, and count those of the measured time."""
-    runner.start(1, spawn_rate=1)  # one user begins all sessions
-    plan.schedule_has_begun.wait()  # the recorder has the times of its window now
+    """Start sessions by the schedule, and count those that are due in the measured time.
+
+    Returns when all of them have begun. run() then waits until they have ended.
+    """
+    runner.start(1, spawn_rate=1)  # one user of locust (users.ArrivalUser) begins all sessions
+    plan.schedule_has_begun.wait()  # the recorder knows now when the measured time begins and ends
     sleep_until(plan.recorder.begin)
     count_from_here(plan)
     sleep_until(plan.recorder.end)

@@ -92,7 +92,7 @@ def fastcgi_request(requester: Requester) -> bytes:
 
 
 def ask_fastcgi(socks: Sockets) -> None:
-    """Encode a request, send it, receive and decode the answer."""
+    """Encode a request and send it, then receive and decode the answer. Raises OSError."""
     requester = Requester()
     socks[0].sendall(fastcgi_request(requester))
     while data := socks[0].recv(PIECE_BYTES):

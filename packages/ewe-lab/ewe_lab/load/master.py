@@ -124,7 +124,11 @@ class LoadWorkers:
 
 
 def main() -> int:
-    """Read the order, run the load, and write its sample; return the exit status."""
+    """Read the order from standard input, run the load, and write its sample; return the exit status.
+
+    The port comes first: the lab starts the workers when it knows where they connect. If the load fails, write the
+    reason to standard error, and return 1.
+    """
     order = json.load(sys.stdin)
     load = value_from_json(Load, order["load"])
     assert isinstance(load, Load)

@@ -76,7 +76,11 @@ class TargetWatch(Watch):
                 self.session.close()
 
     def keep_alive(self) -> None:
-        """Tell the agent that the lab is there, also before and after the readings: a warm-up may be long."""
+        """Send the agent an empty line every SIGN_OF_LIFE_S seconds, until the watch is closed.
+
+        An agent ends after some seconds of silence, since its lab may have crashed. The readings alone are not
+        enough: there are none during the warm-up. If the agent takes no line, all figures become unknown.
+        """
         while not self.is_closing.wait(SIGN_OF_LIFE_S):
             with self.lock:
                 try:

@@ -41,9 +41,11 @@ class ChartLine:
 
 
 def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[ChartLine]:
-    """Return a line for each server (and column, if there is more than one) that has an x and a figure.
+    """Return the lines of a chart: one for each server, or for each server and column if there are several columns.
 
-    order: of servers. A server in it gives its line the colour of this position; other lines are numbered.
+    A cell without an x or without a figure is left out. order: the servers of the table. If there is one column, a
+    server's line has the colour of the server's position in `order`, the same in all charts of the table. Else the
+    lines have the colours 0, 1, 2 ...
     """
     columns = {cell.column for cell in cells if cell.x is not None}
     found: dict[str, list[tuple[float, float]]] = {}

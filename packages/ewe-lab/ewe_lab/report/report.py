@@ -76,7 +76,7 @@ def write_csv(results: Results, path: Path) -> None:
 
 
 def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, object]]:
-    """Yield a line of the CSV file for each sample of a cell; one line if the cell has no sample."""
+    """Yield a line of the CSV file for each sample of a cell; a cell without samples has one, with its failure."""
     cell = judged.cell
     for repeat, sample in enumerate(cell.samples or [None], 1):
         row: dict[str, object] = {
@@ -87,8 +87,9 @@ def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, o
         }  # fmt: skip
         if sample is not None:
             for name in CSV_COLUMNS:
-                value = figure(sample, name) if is_figure_of_sample(name) else None
-                if name not in row and value is not None:  # `repeat` ... are no figures of the sample
+                if name in row or not is_figure_of_sample(name):
+                    continue
+                if (value := figure(sample, name)) is not None:
                     row[name] = value
             row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
             row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
@@ -97,7 +98,7 @@ def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, o
 
 
 def is_figure_of_sample(name: str) -> bool:
-    """Whether a column of the CSV file has the name of a figure of a sample."""
+    """Whether figure() may read a column of the CSV file from a sample: it is a number, by this name."""
     return not name.startswith("errors.") and name not in ("tool", "figure", "extra")
 
 

@@ -451,7 +451,10 @@ def has_wide_spread(cell: Cell) -> bool:
 
 
 def count_findings(words: Sequence[str]) -> str:
-    """Return a sentence that counts the claims by their finding; "" for fewer than two claims."""
+    """Return a sentence that counts the claims by their finding: `Of 3 claims checked: 2 hold, 1 does not hold.`
+
+    words: the findings, a word of verdicts.py each. NO_CLAIM does not count. Return "" for fewer than two claims.
+    """
     known = (*verdicts.JUDGED, verdicts.NOT_TESTABLE, verdicts.NO_VERDICT)
     parts = [f"{words.count(word)} {plural(word, words.count(word))}" for word in known if word in words]
     total = sum(word in known for word in words)

@@ -24,7 +24,7 @@ RAW_HEADERS = [(b"content-type", b"text/plain")]
 
 
 def wsgi(body: bytes) -> WSGI:
-    """Return a WSGI application with a constant answer."""
+    """Return a WSGI application (PEP 3333) that answers every request with `body`."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         start_response("200 OK", [*HEADERS, ("Content-Length", str(len(body)))])

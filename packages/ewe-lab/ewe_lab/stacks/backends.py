@@ -105,7 +105,11 @@ def responder_command(socket: Path, children: int, length: int) -> list[str]:
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Return an opener for our own servers: no proxy, and any certificate is good."""
+    """Return an opener of URLs for our own servers.
+
+    It ignores the proxy of the environment, which cannot reach them, and accepts every certificate, since those of
+    the lab are self-signed.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -167,7 +167,7 @@ def packages_to_install(part: str, database: LabDatabase) -> str:
 
 
 def missing_php_module(database: LabDatabase) -> str:
-    """Return the command that installs PHP's missing module for a database, "" if none is missing."""
+    """Return the command that installs php-cgi, or else its module for a database; "" if none is missing."""
     if not (php := find_tool("php-cgi")):
         return "apt install php-cgi"
     module, package = PHP_MODULES[database.name]
@@ -237,7 +237,12 @@ def parameters_of(database: LabDatabase) -> dict[str, str]:
 
 
 def odbc_string(database: LabDatabase) -> str:
-    """Return the connection string of ODBC."""
+    """Return the connection string of ODBC for a database: options of its driver, with semicolons between.
+
+    Driver=report names the section of ODBC_INI. The connection must not change the database. PostgreSQL's driver
+    has an option for that (ReadOnly). SQLite's has none, so report_odbc.c executes a statement (PREPARES). NoCreat:
+    do not create a missing file. Timeout: wait up to 5000 ms for a lock of another connection.
+    """
     if database.name == SQLITE:
         return f"Driver=report;Database={database.source};NoCreat=Yes;Timeout=5000"
     parameters = parameters_of(database)

@@ -53,14 +53,18 @@ def converse(connection: socket.socket, answer: Answer) -> None:
             connection.sendall(responder.take_reply())
 
 
-def answer_of(word: str) -> Answer:
-    """Return the function that answers requests. word: the number of bytes, or the path of a script."""
-    if word.isdecimal():
-        constant = RESPONSE_HEAD + b"x" * (int(word) - 1) + b"\n"
+def answer_of(argument: str) -> Answer:
+    """Return the function that answers requests. argument: ANSWER of the command line.
+
+    For a number: a constant response whose body has as many bytes. Otherwise it is the path of a script, which the
+    function executes with the parameters of the request as its environment.
+    """
+    if argument.isdecimal():
+        constant = RESPONSE_HEAD + b"x" * (int(argument) - 1) + b"\n"
         return lambda params: constant
 
     def answer(params: Mapping[bytes, bytes]) -> bytes:
-        return output_of(word, {os.fsdecode(name): os.fsdecode(value) for name, value in params.items()})
+        return output_of(argument, {os.fsdecode(name): os.fsdecode(value) for name, value in params.items()})
 
     return answer
 
