@@ -24,6 +24,7 @@ from typing import Any
 from ewe_explore import lanes
 from ewe_watch.moment import duration
 
+# A hole in watch.html, such as {{title}}: page() puts the value of this name there
 HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -44,7 +45,10 @@ def lanes_program() -> str:
 
 
 def page(documents: Sequence[dict[str, Any]]) -> str:
-    """Return the page of one or more traces. documents: as document.py makes them."""
+    """Return the page of one or more traces: watch.html with all its holes filled. documents: those of document.py.
+
+    The policy allows the program and the style by their hashes, so nothing else on the page is executed.
+    """
     styles, program = style(), lanes_program() + part("behind.js") + part("watch.js")
     policy = (
         f"default-src 'none'; script-src '{hash_of(program)}'; style-src '{hash_of(styles)}'; "
@@ -58,7 +62,7 @@ def page(documents: Sequence[dict[str, Any]]) -> str:
         "moments": "".join(moment_list(index, each) for index, each in enumerate(documents)),
         "data": as_data(documents),
     }
-    # One pass: a hole that the trace's own text spells stays text.
+    # One pass only: a trace may contain the text of a hole, which is not to be filled
     return HOLE.sub(lambda hole: values[hole[1]], part("watch.html"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
@@ -173,6 +174,26 @@ def test_a_script_is_removed_with_the_rights_of_its_owner(tmp_path: Path) -> Non
     nobody = pwd.getpwnam("nobody")
     UserScript(tmp_path / "cgi-bin" / "ewe-watch.py", nobody.pw_uid, nobody.pw_gid).remove()
     assert (other / "ewe-watch.py").exists() and os.geteuid() == 0
+
+
+class Changing:
+    """A director whose model changes: each measurement has the next number."""
+
+    users = ()
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+
+    def measure(self, number: int, name: str) -> float:
+        return float(next(self.numbers))
+
+
+def test_a_failure_names_the_number_that_was_tested() -> None:
+    (step,) = made("changing", TABLE).steps
+    (condition,) = step.until
+    director = Changing()
+    assert condition.why_not(director) == "'1: answered visitor = 1' (it is 0)"  # type: ignore[arg-type]
+    assert condition.why_not(director) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.starts_processes

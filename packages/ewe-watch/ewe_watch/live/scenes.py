@@ -28,7 +28,7 @@ import re
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -65,11 +65,12 @@ class SceneCondition(NamedTuple):
     sign: str
     value: str
 
-    def holds(self, director: Director) -> bool:
-        """Return whether it holds now."""
+    def why_not(self, director: Director) -> str:
+        """Return "" if the condition holds now, else its text with the number that was measured, for a message."""
         # The site's scripts have an owner, too.
         required = len(director.users) + 1 if self.value == USERS else int(self.value)
-        return COMPARE[self.sign](director.measure(self.model, self.measure), required)
+        measured = director.measure(self.model, self.measure)
+        return "" if COMPARE[self.sign](measured, required) else f"{self.text!r} (it is {measured:.0f})"
 
 
 @dataclass(frozen=True)
@@ -244,20 +245,23 @@ class Stage:
         if step.send:
             self.director.send(step.send, step.count)
         deadline = time.monotonic() + LIMIT_S
-        while wrong := [each for each in step.until if not each.holds(self.director)]:
+        while wrong := self.false_conditions(step.until):
             if time.monotonic() > deadline or self.director.stopping.wait(LOOK_S):
                 raise self.failure("has not come to", wrong)
         if step.shows:  # a client sees its answer before the page has read the events that led to it
             self.director.catch_up()
-        if wrong := [each for each in step.shows if not each.holds(self.director)]:
+        if wrong := self.false_conditions(step.shows):
             raise self.failure("does not show", wrong)
 
-    def failure(self, how: str, wrong: list[SceneCondition]) -> SceneFailure:
-        """Return the failure of the current step."""
-        texts = [
-            f"{each.text!r} (it is {self.director.measure(each.model, each.measure):.0f})" for each in wrong
-        ]
-        return SceneFailure(f"scene {self.scene.name}, step {self.at + 1} {how} {', '.join(texts)}")
+    def false_conditions(self, conditions: Sequence[SceneCondition]) -> list[str]:
+        """Return the texts of the conditions that do not hold now, each with the measured number."""
+        return [text for each in conditions if (text := each.why_not(self.director))]
+
+    def failure(self, verb: str, false_conditions: list[str]) -> SceneFailure:
+        """Return the failure of the current step. verb: the words between the step and its false conditions."""
+        return SceneFailure(
+            f"scene {self.scene.name}, step {self.at + 1} {verb} {', '.join(false_conditions)}"
+        )
 
 
 class SceneChooser:
