@@ -230,7 +230,7 @@ OTHER_SERVERS = {
             "tomcat",
             f"Tomcat, {tomcat.TOMCAT_THREADS} threads",
             "tomcat10 default-jre-headless",
-            tomcat.serves_files,
+            tomcat.command_for_files,
             "java",
             file=str(tomcat.TOMCAT / "bin" / "bootstrap.jar"),
             number=tomcat.version,

@@ -1,7 +1,7 @@
 """Tomcat with one web application: the files of a directory, or servlets and JSP pages.
 
-    command = serves_files(Setup(directory, port, root))
-    command = serves_programs(directory, port, servlets={"hello": "hello\\n"}, pages={"page.jsp": "..."})
+    command = command_for_files(Setup(directory, port, root))
+    command = command_for_programs(directory, port, servlets={"hello": "hello\\n"}, pages={"page.jsp": "..."})
 
 Tomcat runs from a directory of the lab and does not read the installed configuration. Servlets are compiled from
 source, so the JDK is required. Raises LabError.
@@ -68,11 +68,13 @@ def command(directory: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def serves_files(setup: Setup) -> list[str]:
-    """Write the configuration of a Tomcat that serves files by its own servlet; return the command."""
+def command_for_files(setup: Setup) -> list[str]:
+    """Write the configuration of a Tomcat that serves the files of a directory; return the command. Raises LabError.
+
+    Tomcat has a servlet for files, DefaultServlet. TOMCAT_FILES gives it every URL.
+    """
     (setup.directory / "conf").mkdir(exist_ok=True)
-    text = server_xml(setup.port, setup.root)
-    setup.write("conf/server.xml", text)
+    setup.write("conf/server.xml", server_xml(setup.port, setup.root))
     setup.write("conf/web.xml", TOMCAT_FILES)
     return command(setup.directory)
 
@@ -130,7 +132,7 @@ def missing_packages() -> str:
     return " ".join(lacking)
 
 
-def serves_programs(
+def command_for_programs(
     where: Path, port: int, servlets: Mapping[str, str], pages: Mapping[str, str]
 ) -> list[str]:
     """Write a Tomcat with servlets and JSP pages into `where`; return the command that starts it. Raises LabError.

@@ -28,8 +28,8 @@ from ewe_lab.stacks.applications import HELLO, STREAM_BYTES
 from ewe_lab.stacks.backends import WORKERS, php_fpm
 from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, programs_directory
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
+from ewe_lab.stacks.tomcat import command_for_programs
 from ewe_lab.stacks.tomcat import missing_packages as missing_tomcat_packages
-from ewe_lab.stacks.tomcat import serves_programs
 from ewe_lab.stacks.webservers import KEPT_CONNECTIONS, BackendProgram, Setup
 
 PROTOCOLS = {  # `by` of a program in a process that starts before the web server: the protocol between the two
@@ -307,7 +307,7 @@ def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, 
     directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
     servlets = {stack.program: PAGES["servlet"] if stack.program == "page" else stack.page}
-    command = serves_programs(directory, port, servlets, {"page.jsp": JSP} if stack.by == "jsp" else {})
+    command = command_for_programs(directory, port, servlets, {"page.jsp": JSP} if stack.by == "jsp" else {})
     with (
         tempfile.TemporaryFile() as output,
         running(command, output, server_core(), cwd=directory) as started,
