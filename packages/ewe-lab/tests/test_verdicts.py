@@ -201,7 +201,7 @@ def test_columns_are_judged_apart() -> None:
     assert found.word == "holds in part"
     assert (
         found.sentence
-        == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: none of 1 keeps its order, 1 inverted."
+        == "A: the one order compared is kept, within a factor of 1.5; b: the one order compared is inverted."
     )
 
 
@@ -225,7 +225,21 @@ def test_a_column_that_cannot_be_tested_is_named() -> None:
     ]
     found = verdicts.finding(table(*cells), EXPERIMENT)
     assert found.word == "holds"
-    assert found.sentence == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: not testable."
+    assert found.sentence == "A: the one order compared is kept, within a factor of 1.5; b: not testable."
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "sentence"),
+    [
+        (50, 50, "The one order compared is kept, within a factor of 1.5."),
+        (50, 20, "The one order compared is kept."),
+        (50, 100, "The one order compared has changed."),
+        (50, 200, "The one order compared is inverted."),
+    ],
+)
+def test_a_single_order_is_not_counted(printed: float, ours: float, sentence: str) -> None:
+    cells = table(cell("apache", 100, 100), cell("serial", ours, printed))
+    assert verdicts.finding(cells, EXPERIMENT).sentence == sentence
 
 
 def test_many_columns_are_told_together() -> None:

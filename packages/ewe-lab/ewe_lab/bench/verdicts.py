@@ -67,6 +67,8 @@ NOT_TESTABLE = "not testable"
 NOT_PRINTED = ""  # the document printed nothing for the cell
 TESTED = (REPRODUCED, SHAPE, CHANGED, INVERTED)
 CONFIRMED = (REPRODUCED, SHAPE)
+# The words about the order of two servers, if a column compares no others
+ONE_ORDER = {REPRODUCED: "is kept", SHAPE: "is kept", CHANGED: "has changed", INVERTED: "is inverted"}
 
 HOLDS = "holds"
 IN_PART = "holds in part"
@@ -319,17 +321,25 @@ def verdict_of_column(verdicts: Iterable[str]) -> str:
 
 
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:
-    """Return how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`."""
+    """Return how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`.
+
+    If only one can be tested: `the one order compared is kept, within a factor of 1.5`.
+    """
     count = Counter(judged.verdict for judged in judged_cells)
-    tested = sum(count[verdict] for verdict in TESTED)
+    tested = [verdict for verdict in TESTED for _ in range(count[verdict])]
     if not tested:
         return NOT_TESTABLE
-    confirmed = sum(count[verdict] for verdict in CONFIRMED)
-    text = f"{confirmed or 'none'} of {tested} {'keeps its' if confirmed < 2 else 'keep their'} order"
-    if count[REPRODUCED]:
-        text += f", {count[REPRODUCED]} within a factor of {MAX_RATIO_FACTOR}"
-    if count[INVERTED]:
-        text += f", {count[INVERTED]} inverted"
+    if len(tested) == 1:
+        text = f"the one order compared {ONE_ORDER[tested[0]]}"
+        if count[REPRODUCED]:
+            text += f", within a factor of {MAX_RATIO_FACTOR}"
+    else:
+        confirmed = sum(count[verdict] for verdict in CONFIRMED)
+        text = f"{confirmed or 'none'} of {len(tested)} {'keeps its' if confirmed < 2 else 'keep their'} order"
+        if count[REPRODUCED]:
+            text += f", {count[REPRODUCED]} within a factor of {MAX_RATIO_FACTOR}"
+        if count[INVERTED]:
+            text += f", {count[INVERTED]} inverted"
     return text + (f", {count[NOT_TESTABLE]} not testable" if count[NOT_TESTABLE] else "")
 
 
