@@ -401,6 +401,7 @@ def test_every_runnable_claim_can_be_judged() -> None:
     [
         (60, 0.5, "holds", "; fell: fork (60%)."),
         (60, 0.9, "not testable", "; below, with the load generator at its limit: fork (60%)."),
+        (190, 0.5, "not testable", "; still followed the demand: fork (100%)."),
         (95, 0.9, "does not hold", "; stayed: fork (95%)."),
     ],
 )
@@ -495,6 +496,18 @@ def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Experim
         ("E-C4", [("fork", "persistent", None, 21), ("fork", "not persistent", None, 20)], "does not hold"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 1))], "holds"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "does not hold"),
+        ("E-F1", [("asyncio", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "not testable"),
+        ("T-A7", [("rmem_max", "", None, 1)], "does not hold"),
+        (
+            "T-HS1p",
+            [("plain", "nginx, a connection each", None, 7), ("TLS", "nginx, a connection each", None, 1)],
+            "holds",
+        ),
+        (
+            "T-HS1p",
+            [("plain", "nginx, a connection each", None, 20), ("TLS", "nginx, a connection each", None, 1)],
+            "does not hold",
+        ),
         ("T-HS1p", [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 6)], "holds"),
         (
             "T-HS1p",
@@ -555,14 +568,17 @@ def test_both_halves_of_the_claim_about_accelerators_are_judged(
 
 
 def test_the_price_of_an_idle_connection() -> None:
-    def grown(thread: float) -> str:
-        rows = [("asyncio", 100, 1e6), ("asyncio", 1100, 4e6), ("thread", 100, 1e6), ("thread", 600, thread)]
+    def grown(thread: float, pool: float = 4e6, most: int = 600) -> str:
+        rows = [("asyncio", 100, 1e6), ("asyncio", 1100, 4e6), ("thread", 100, 1e6), ("thread", most, thread)]
+        rows += [("pool", 100, 1e6), ("pool", 1100, pool)]
         return CHECKS["GROW"](
             measured("extra.m", *((name, "idle connections", x, y) for name, x, y in rows))
         ).word
 
     assert grown(11e6) == "holds"  # 20 kB for each, and 3 kB for each of the event loop's
     assert grown(2e6) == "does not hold"
+    assert grown(11e6, pool=19e6) == "does not hold"  # the pool needs 18 kB for each
+    assert grown(21e6, most=1100) == "holds in part"  # as many threads as connections of the event loop
 
 
 def switched(**ratios: float) -> ExperimentTable:

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_once
 from ewe_lab.experiments.tested_servers import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
 
 USERS, IDLE = "users", "idle connections"
 POOL_10000 = replace(POOL, options=("--connections", "10000"))  # the pool's default is 4000
 SERVERS = (FORK, PREFORK, THREAD, POOL_10000, ASYNCIO, NGINX)
+PARKING = ("asyncio", "pool")  # an idle connection needs no thread and no process
+WORKER_FOR_EACH = ("thread", "fork", "prefork")  # it needs one of them
 QUIET_S = 1.0  # seconds without an answer: by then every connection has had its answer
 
 
@@ -66,22 +68,34 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim holds if an idle connection needs less than half as much memory in an event loop as in a thread.
+    The claim holds only if an idle connection needs less than half as much memory in an event loop, and in the pool,
+    as in a thread. It holds in part if a server with a worker for each connection grows as far as the event loop.
     """
     cost = {}  # by server: bytes for each connection
-    for server in ("asyncio", "pool", "thread", "fork", "nginx"):
+    most_connections = {}  # by server
+    for server in (*PARKING, *WORKER_FOR_EACH, "nginx"):
         points = sorted(
             (cell.x, cell.median)
             for cell in table.cells
             if cell.server == server and cell.column == IDLE and cell.x and cell.median
         )
+        if points:
+            most_connections[server] = points[-1][0]
         if len(points) >= 2:
             (fewest, least_memory), (most, most_memory) = points[0], points[-1]
             cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:
         return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
-    summary = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())
-    verdict = HOLDS if cost["asyncio"] * 2 < cost["thread"] else FAILS
+    costs_text = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())
+    most_text = ", ".join(f"{server} {count:,.0f}" for server, count in most_connections.items())
+    saves_memory = all(cost[server] * 2 < cost["thread"] for server in PARKING if server in cost)
+    growth_ends = all(
+        most_connections[server] < most_connections["asyncio"]
+        for server in WORKER_FOR_EACH
+        if server in most_connections
+    )
     return Finding(
-        verdict, f"Memory for each idle connection, by the slope from the fewest to the most: {summary}."
+        FAILS if not saves_memory else HOLDS if growth_ends else IN_PART,
+        f"Memory for each idle connection, by the slope from the fewest to the most: {costs_text}. "
+        f"The most idle connections: {most_text}.",
     )

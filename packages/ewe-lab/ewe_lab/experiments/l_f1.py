@@ -227,7 +227,7 @@ def check(table: ExperimentTable) -> Finding:
     caught = sum(sample.extra["status"] >= 500 for sample in samples)
     # measure_fault() writes this note
     again = sum(not any("did not answer" in note for note in sample.notes) for sample in samples)
-    summary = f"In place {caught} of {len(samples)} faults were answered with status 500"
+    summary = f"In place {caught} of {len(samples)} faults were answered with a status from 500 on"
     summary += f", and {again} times the library answered again"
     for isolation in (IN_PROCESS, PROCESS, PROGRAM):
         cells = [cell for cell in table.cells if cell.column == isolation and cell.samples]

@@ -191,6 +191,8 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{size_name(size)} {cgi / library:.1f} and {fastcgi / library:.1f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "CGI, FastCGI and LibCGI were not all measured.")
-    part_holds = (all(orders), gains[-1] < gains[0])  # the gain at the greatest size, and at the least
+    part_holds = [all(orders)]
+    if len(gains) > 1:  # one size shows no change
+        part_holds.append(gains[-1] < gains[0])  # at the greatest size, and at the least
     verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
     return Finding(verdict, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(pieces)}.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.papers import printed
 
 LEAST, DEFAULT, MOST = "least", "default", "most"
@@ -33,11 +33,15 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """Return the finding: it counts the unchanged parameters. A difference is not a fault, but worth knowing."""
+    """Return the finding: the claim holds if all parameters are unchanged, and in part if some are.
+
+    A changed parameter is not a fault of this machine, but worth knowing.
+    """
     readable = [cell for cell in table.cells if cell.median is not None]
     if not readable:
         return Finding(NOT_TESTABLE, "No parameter could be read.")
     same = sum(cell.median == cell.paper for cell in readable)
     return Finding(
-        HOLDS if same == len(readable) else IN_PART, f"{same} of {len(readable)} parameters are as printed."
+        HOLDS if same == len(readable) else IN_PART if same else FAILS,
+        f"{same} of {len(readable)} parameters are as printed.",
     )

@@ -59,7 +59,9 @@ def check(table: ExperimentTable) -> Finding:
         return Finding(NOT_TESTABLE, "There are too few figures.")
     rates = [cell.median for cell in cells if cell.median]
     flat = max(rates) / min(rates) < MAX_FLAT_RATIO
-    summary = f"From 25 to 375 clients X-Switch sent {min(rates):.1f} to {max(rates):.1f} MB/s"
+    counts = [cell.x for cell in cells if cell.x is not None]
+    summary = f"From {min(counts):.0f} to {max(counts):.0f} clients X-Switch sent "
+    summary += f"{min(rates):.1f} to {max(rates):.1f} MB/s"
     points = [
         (cell.x, time) for cell in cells if cell.x and (time := figures.figure_of_cell(cell, "service.p50"))
     ]
