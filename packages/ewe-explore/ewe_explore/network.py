@@ -276,9 +276,13 @@ class Socket(Primitive):
             self.outgoing.ended = True  # the other side reads the end
             # Not `ended`: a recv() of another lane on this socket goes on waiting, as in Linux
             self.incoming.unread = True
-        for each in self.waiting or ():
-            each.close()
+        # All at once: each close() below is a point, at which an accept() of another lane must find none of them
+        refused = list(self.waiting or ())
+        if self.waiting:
+            self.waiting.clear()
         self.recompute_runnable_lanes()
+        for each in refused:
+            each.close()
 
     def detach(self) -> int:
         return self.number
@@ -382,11 +386,13 @@ def select_call(
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty."""
     readers, writers = list(readers), list(writers)
+    # The sockets of now: the scheduler calls find_ready(), and another lane may have closed one of them by then
+    read_sockets, write_sockets = [lookup(each) for each in readers], [lookup(each) for each in writers]
     reading, writing = 0, 1  # which of the two lists an index belongs to
 
     def find_ready() -> list[tuple[int, int]]:
-        found = [(reading, index) for index, each in enumerate(readers) if lookup(each).readable()]
-        return found + [(writing, index) for index, each in enumerate(writers) if lookup(each).writable()]
+        found = [(reading, index) for index, each in enumerate(read_sockets) if each.readable()]
+        return found + [(writing, index) for index, each in enumerate(write_sockets) if each.writable()]
 
     ready = Selection().until_any(find_ready, timeout)
     return (

@@ -378,7 +378,7 @@ class Run:
             return
         file, line = location_of(reason, self.options.user)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
-        text = str(reason).split("\n", 1)[0]
+        text = text_of(reason).split("\n", 1)[0]
         # An assertion of harness.py has its text; one of the student has its source line
         if file.startswith(PACKAGE_DIRECTORY) and not file.startswith(SAMPLES_DIRECTORY):
             headline = f"{lane.name}: {text}"
@@ -721,6 +721,14 @@ def innermost_frame(ident: int) -> FrameType | None:
 def raise_in_thread(ident: int, error: type[BaseException]) -> None:
     """Raise an exception in another thread, at its next instruction."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+
+
+def text_of(reason: BaseException) -> str:
+    """Return the text of an exception. Its __str__() is code of the program, and may fail: then say so."""
+    try:
+        return str(reason)
+    except BaseException:
+        return "(its text cannot be made)"
 
 
 def base_name(file: str) -> str:

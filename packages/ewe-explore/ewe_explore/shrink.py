@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 
 from ewe_explore.scheduler import Run, Schedule
-from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
+from ewe_explore.search import MAX_UNTRIED_SCHEDULES, FailingSchedule, Replay, Search, failure_of
 
 MAX_PROOF_RUNS = 1500  # runs for pass 2
 MOVE_RUNS = 400  # runs for pass 3
@@ -87,6 +87,7 @@ class Shrinker:
     def prove(self) -> None:
         """Try every schedule that is smaller than the best one. Note whether all were tried."""
         untried: deque[tuple[Schedule, int]] = deque([((), 0)])
+        dropped = False  # there were more than MAX_UNTRIED_SCHEDULES
         budget = self.runs + MAX_PROOF_RUNS
         while untried and self.runs < budget:
             schedule, preemptions = untried.popleft()
@@ -104,9 +105,13 @@ class Shrinker:
             last_decision = schedule[-1][0] if schedule else -1
             for index, lane in self.search.deviations(run, last_decision):
                 next_preemptions = preemptions + (run.branches[index].current >= 0)
-                if self.is_smaller(len(schedule) + 1, next_preemptions):
-                    untried.append(((*schedule, (index, lane)), next_preemptions))
-        self.best.complete = not any(
+                if not self.is_smaller(len(schedule) + 1, next_preemptions):
+                    continue
+                if len(untried) >= MAX_UNTRIED_SCHEDULES:
+                    dropped = True
+                    break
+                untried.append(((*schedule, (index, lane)), next_preemptions))
+        self.best.complete = not dropped and not any(
             self.is_smaller(len(schedule), preemptions) for schedule, preemptions in untried
         )
 

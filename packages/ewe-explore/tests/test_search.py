@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.server import wait_until
 
-from ewe_explore import RaceFound, always, explore
+from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
@@ -132,6 +132,11 @@ ENDS = [
     ("threading.Thread(target=queue.Queue().get).start()", "deadlock", "the program cannot end: get 1"),
     ("threading.Thread(target=queue.Queue().get, daemon=True).start()", None, ""),
     ("threading.Thread(target=lambda: 1 / 0).start()", "exception", "dies of ZeroDivisionError"),
+    (
+        "class Wrong(Exception):\n        def __str__(self): return 1 / 0\n    raise Wrong",
+        "exception",
+        "dies of Wrong: (its text cannot be made)",
+    ),
     ("threading.Thread(target=sys.exit, args=(3,)).start()", None, ""),
     ("assert [] == [1]", "assertion", "`assert [] == [1]` does not hold"),
     ("while True: time.sleep(1)", "steps", "has not ended after 500 steps"),
@@ -413,6 +418,46 @@ def scenario():
 def test_a_method_that_a_queue_calls_under_its_lock_is_one_step(tmp_path: Path) -> None:
     result = explore(program(tmp_path / "counted.py", QUEUE), runs=60)
     assert result.failure is None, result.text()
+
+
+CLOSED_LISTENER = """
+import socket, threading
+def scenario():
+    server = socket.create_server(("127.0.0.1", 0))
+    def accept():
+        try:
+            server.accept()
+        except OSError:
+            pass
+    threading.Thread(target=accept, daemon=True).start()
+    socket.create_connection(server.getsockname())
+    server.close()
+"""
+CLOSED_IN_SELECT = """
+import select, socket, threading
+def scenario():
+    one, other = socket.socketpair()
+    def wait():
+        try:
+            select.select([one], [], [])
+        except ValueError:
+            pass
+    threading.Thread(target=wait, daemon=True).start()
+    one.close()
+    other.close()
+"""
+
+
+@pytest.mark.parametrize("text", [CLOSED_LISTENER, CLOSED_IN_SELECT], ids=["accept", "select"])
+def test_a_socket_may_be_closed_while_another_thread_waits(tmp_path: Path, text: str) -> None:
+    result = explore(program(tmp_path / "closed.py", text), runs=100)
+    assert result.failure is None, result.text()
+
+
+def test_a_proof_stores_so_many_untried_schedules_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "MAX_UNTRIED_SCHEDULES", 0)
+    result = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario"), runs=400)
+    assert result.failure is not None and not result.failure.complete
 
 
 def test_an_invariant_leaves_no_object_of_a_call(tmp_path: Path) -> None:
