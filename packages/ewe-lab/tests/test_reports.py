@@ -199,6 +199,22 @@ def test_without_a_database_the_answer_is_503(name: str, kind: str, lab: LabBenc
     assert list(tmp_path.iterdir()) == []  # no driver has made the file
 
 
+def test_a_connection_that_cannot_be_made_read_only_runs_no_statement(
+    monkeypatch: pytest.MonkeyPatch, lab: LabBench, sqlite: tuple[LabDatabase, RunningDaemon]
+) -> None:
+    database, daemon = sqlite
+    scenario = BY_NAME["2 CGI, ODBC"]
+    needed(scenario, database)
+    monkeypatch.setattr(reports, "READ_ONLY_STATEMENT", "nonsense")
+    tested = ServerUnderTest(scenario.name, model="thread")
+    with (
+        reports.start_scenario(lab, scenario, database, daemon, tested) as (found, path),
+        lab.start(found, lab.site([])) as running,
+    ):
+        status, _, body = get(running.url.rstrip("/") + path)
+    assert (status, body) == (503, DOWN)
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_a_kept_connection_is_made_again(
     name: str, lab: LabBench, server: PostgreSQL, postgresql: tuple[LabDatabase, RunningDaemon]

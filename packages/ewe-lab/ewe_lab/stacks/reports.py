@@ -70,6 +70,8 @@ NONE, POOL, SHARED = "NONE", "POOL", "SHARED"  # the connections that a program 
 ENGINE_COUNT = 4  # of X-Switch
 # PostgreSQL's option for a connection that changes nothing
 READ_ONLY_OPTION = "-c default_transaction_read_only=on"
+# SQLite's ODBC driver has no option for it: each new connection begins with this statement
+READ_ONLY_STATEMENT = "PRAGMA query_only = 1"
 CONNECT_TIMEOUT_S = 5  # seconds that a program waits for a connection
 PROGRAMS = {
     CGI: ("report_cgi.c", "report.cgi"),
@@ -214,7 +216,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
     elif part == ODBC:
         defined |= {"DATABASE": odbc_string(database), "DRIVERS": str(directory)}
         if database.name == SQLITE:
-            defined["PREPARES"] = "PRAGMA query_only = 1"  # SQLite's ODBC driver has no option for it
+            defined["PREPARES"] = READ_ONLY_STATEMENT
         (directory / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
     elif part == DAEMON:
         defined |= {"DATABASE": DATABASE_NAME, "DAEMON": daemon.address}

@@ -59,9 +59,15 @@ struct connection *db_connect(struct report *report)
     }
     if (PREPARES[0] != '\0') {
         SQLHSTMT asked;
-        if (SQL_SUCCEEDED(SQLAllocHandle(SQL_HANDLE_STMT, made->handle, &asked))) {
-            SQLExecDirect(asked, (SQLCHAR *)PREPARES, SQL_NTS);
+        SQLRETURN code = SQLAllocHandle(SQL_HANDLE_STMT, made->handle, &asked);
+        if (SQL_SUCCEEDED(code)) {
+            code = SQLExecDirect(asked, (SQLCHAR *)PREPARES, SQL_NTS);
             SQLFreeHandle(SQL_HANDLE_STMT, asked);
+        }
+        if (code == SQL_ERROR) { /* a statement of a visitor must not run on a connection that can write */
+            report_fail(report, 503, "the connection cannot be made read-only");
+            db_close(made);
+            return NULL;
         }
     }
     return made;
