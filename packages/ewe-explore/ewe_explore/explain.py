@@ -316,7 +316,8 @@ def lonely(run: Run, wait: BlockedLane) -> str:
         return (
             f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
         )
-    if hasattr(target, "lane"):  # a Thread, for whose end the lane waits in join(): that thread is the cause
+    # A Thread, for whose end the lane waits in join(): that thread is the cause
+    if hasattr(target, "explored_lane"):
         return ""
     return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."
 

@@ -188,7 +188,8 @@ class Socket(Primitive):
         other = Socket()
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
         join(self, other)
-        other.created_at = server.created_at  # the timeline names it as the socket that accepts it
+        # The timeline names it as the socket that accepts it
+        other.place_of_creation = server.place_of_creation
         other.name, other.peer = self.peer, self.name
         queue.append(other)
         self.recompute_runnable_lanes()

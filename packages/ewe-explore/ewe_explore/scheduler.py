@@ -85,7 +85,7 @@ class ProgramError(Failure):
 class Named(Protocol):
     """An object of a step: a lock, a queue, a socket."""
 
-    label: str
+    explorer_label: str
 
 
 @dataclass(slots=True)
@@ -655,7 +655,7 @@ class Run:
                 continue
             owner = getattr(step.target, "owner", None)
             holder = owner.number if isinstance(owner, Lane) else None
-            holds = [lock.label for lock in lane.held]
+            holds = [lock.explorer_label for lock in lane.held]
             found.append(
                 BlockedLane(
                     lane.number,
@@ -674,7 +674,7 @@ class Run:
         """Return the problem of a deadlock, with the lanes that wait without end."""
         waits = self.blocked_lanes()
         # A lane in join() waits for another lane that waits: the cause is the other lane
-        causes = [wait for wait in waits if not hasattr(wait.target, "lane")]
+        causes = [wait for wait in waits if not hasattr(wait.target, "explored_lane")]
         stuck = [wait for wait in causes if not self.lanes[wait.lane].daemon] or causes or waits
         names = " and ".join(self.lanes[wait.lane].name for wait in stuck)
         verb = "waits" if len(stuck) == 1 else "wait"
@@ -704,7 +704,7 @@ class Run:
 def name_of_object(step: Step) -> str:
     """Return the name of a step's object. A primitive's label may get a number later, if its line makes several."""
     if step.kind == "sync" and not step.name:
-        return str(getattr(step.target, "label", ""))
+        return str(getattr(step.target, "explorer_label", ""))
     return step.name
 
 

@@ -25,7 +25,11 @@ def lane_name(run: Run, target: Any) -> str:
 
 
 class Thread(Primitive):
-    """A thread. start() adds its lane."""
+    """A thread. start() adds its lane.
+
+    Students write subclasses, with attributes such as `step`, `point` or `wait`. The methods of Primitive are
+    therefore called by their class, and the other attributes have names that no program is likely to use.
+    """
 
     _counter = 0
 
@@ -47,11 +51,11 @@ class Thread(Primitive):
         self._name = name or ""
         inherited = bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].current.daemon
         self._daemonic = inherited if daemon is None else daemon
-        self.lane: Lane | None = None
+        self.explored_lane: Lane | None = None
 
     @property
-    def label(self) -> str:
-        return self.lane.name if self.lane is not None else self._name or "a thread"
+    def explorer_label(self) -> str:
+        return self.explored_lane.name if self.explored_lane is not None else self._name or "a thread"
 
     def run(self) -> None:
         """Call the target. A subclass may override this."""
@@ -63,48 +67,48 @@ class Thread(Primitive):
         if not ACTIVE_RUNS:
             raise RuntimeError("threads of the explorer can start only during a run")
         run = ACTIVE_RUNS[-1]
-        if self.lane is not None:
+        if self.explored_lane is not None:
             raise RuntimeError("threads can only be started once")
         # A thread without a target is of a subclass that overrides run(): the lane then gets the name of the class
         name = self._given or lane_name(run, self._target if self._target is not None else type(self))
-        self.lane = run.add_lane(name, self.run, self._daemonic)
-        self.lane.thread = self
-        run.start_thread(self.lane)
-        self.point("starts")
+        self.explored_lane = run.add_lane(name, self.run, self._daemonic)
+        self.explored_lane.thread = self
+        run.start_thread(self.explored_lane)
+        Primitive.point(self, "starts")
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the lane has ended, at most `timeout` seconds, as threading.Thread.join() does."""
-        lane = self.lane
+        lane = self.explored_lane
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")
         if not ACTIVE_RUNS:
             return
         if lane is ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot join current thread")
-        run = self.point("joins")
+        run = Primitive.point(self, "joins")
         if run is not None and not lane.done:
-            self.wait(run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
+            Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
 
     def is_alive(self) -> bool:
         """Return whether the thread has begun and not ended. It is a step that reads what the end changes."""
-        if self.lane is None:
+        if self.explored_lane is None:
             return False
         if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
             # The lane is the target of the step "ends", too, so the search knows that the order of both matters
-            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", self.lane, self.label)
+            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", self.explored_lane, self.explorer_label)
             step.writes = False
             ACTIVE_RUNS[-1].point(step)
-        return not self.lane.done
+        return not self.explored_lane.done
 
     @property
     def name(self) -> str:
-        return self._name or self.label
+        return self._name or self.explorer_label
 
     @name.setter
     def name(self, name: str) -> None:
         self._name = str(name)
-        if self.lane is not None:
-            self.lane.name = self._name
+        if self.explored_lane is not None:
+            self.explored_lane.name = self._name
 
     def getName(self) -> str:
         return self.name
@@ -118,7 +122,7 @@ class Thread(Primitive):
 
     @daemon.setter
     def daemon(self, daemonic: bool) -> None:
-        if self.lane is not None:
+        if self.explored_lane is not None:
             raise RuntimeError("cannot set daemon status of active thread")
         self._daemonic = daemonic
 
@@ -130,7 +134,7 @@ class Thread(Primitive):
 
     @property
     def ident(self) -> int | None:
-        return None if self.lane is None else self.lane.number + 1
+        return None if self.explored_lane is None else self.explored_lane.number + 1
 
     native_id = ident
 
@@ -172,7 +176,7 @@ def current_thread() -> Any:
     lane = ACTIVE_RUNS[-1].current
     if lane.thread is None:
         thread = Thread(name=lane.name, daemon=lane.daemon)
-        thread.lane = lane
+        thread.explored_lane = lane
         lane.thread = thread
     return lane.thread
 

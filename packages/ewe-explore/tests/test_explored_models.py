@@ -111,4 +111,4 @@ def test_models_with_threads_serve_clients_that_keep_their_connections(name: str
 
 
 def test_messages_name_the_listener() -> None:
-    assert Arrivals().label == "the listener"
+    assert Arrivals().explorer_label == "the listener"

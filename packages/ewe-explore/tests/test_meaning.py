@@ -96,6 +96,17 @@ SAME = {
         mine.start()
         mine.join()
         yield mine.result, threading.current_thread() is threading.main_thread() or "not main"
+        class Car(threading.Thread):
+            def __init__(self):
+                super().__init__()
+                self.lane, self.label, self.created_at = 1, "a", 2
+                self.step, self.point, self.wait, self.look = 3, 4, 5, 6
+            def run(self):
+                self.step += self.point
+        car = Car()
+        car.start()
+        car.join()
+        yield car.lane, car.label, car.created_at, car.step, car.wait, car.look
         """,
     "timer": """
         out = []
