@@ -37,6 +37,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ewe_explore import instrument, network, primitives, queues, threads
+from ewe_explore.names import forget_old_version
 from ewe_explore.scheduler import ACTIVE_RUNS, Step, line_of_program, short_value
 
 # The source of these packages runs on the replacements. A world loads their modules once; it loads the modules of
@@ -221,6 +222,7 @@ class World:
         key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
         if key not in self.codes:
             source = importlib.util.decode_source(path.read_bytes())
+            forget_old_version(str(path))
             if points:
                 self.codes[key] = instrument.compiled(source, str(path)), instrument.tests_locks(source)
             else:

@@ -28,6 +28,12 @@ def name_of(file: str, line: int) -> str:
     return name
 
 
+def forget_old_version(file: str) -> None:
+    """Read a file again if it has changed since its lines were read: a notebook explores one file many times."""
+    linecache.checkcache(file)
+    name_of.cache_clear()
+
+
 def source(file: str, line: int) -> str:
     """Return the text of a line, without its indentation."""
     return linecache.getline(file, line).strip() if file else ""

@@ -454,6 +454,13 @@ def test_a_socket_may_be_closed_while_another_thread_waits(tmp_path: Path, text:
     assert result.failure is None, result.text()
 
 
+def test_a_changed_file_is_shown_as_it_is_now(tmp_path: Path) -> None:
+    text = "import threading\ndef scenario():\n    NAME = threading.Lock()\n    NAME.acquire(), NAME.acquire()\n"
+    for name in ("first", "the_second"):
+        result = explore(program(tmp_path / "changed.py", text.replace("NAME", name)), runs=2)
+        assert result.failure is not None and name in result.text()
+
+
 def test_a_proof_stores_so_many_untried_schedules_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shrink, "MAX_UNTRIED_SCHEDULES", 0)
     result = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario"), runs=400)

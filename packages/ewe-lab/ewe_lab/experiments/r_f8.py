@@ -109,7 +109,7 @@ def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool
     """Add a sample, which has all figures, to each cell that shows one of them. cells: of the sample's scenario.
 
     is_first: `sql` is the first kind of SQL of the scenario, static if it has both. The columns Tcon and Tret, and
-    those by the clock, are about this kind. A column of its own has the time to retrieve by dynamic SQL.
+    those by the clock, are about this kind. Another column has the time to retrieve by dynamic SQL.
     """
     if is_first:
         for part in (CON, RET, *WALL_CLOCK_FIGURES.values()):
