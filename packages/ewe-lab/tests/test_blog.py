@@ -244,6 +244,7 @@ def sampled(
     cost: float = 50.0,
     seconds: int = 6,
     sessions: int = 100,
+    cpu: float = 75.0,
 ) -> Sample:
     """Return a sample with three phases. lost: errors in each; cost: CPU of a page in ms, nine tenths in PHP."""
     parts = [
@@ -257,7 +258,7 @@ def sampled(
     return Sample(
         "locust", float(seconds), 300, 300 - sum(lost), errors={"ct": sum(lost)}, response=times(0.05),
         usage=Usage(4.5, memory, 8, 4), timeline=timeline, phases=parts,
-        extra={"web server": cost / 20, "programs": cost * 0.9, "database": cost / 20, "cpu": 75.0},
+        extra={"web server": cost / 20, "programs": cost * 0.9, "database": cost / 20, "cpu": cpu},
     )  # fmt: skip
 
 
@@ -289,7 +290,8 @@ def test_what_one_sees_is_told() -> None:
 @pytest.mark.parametrize(
     ("samples", "word"),
     [
-        ({"prefork": sampled((0, 30, 0), 4e8), "event": sampled(), "nginx": sampled()}, HOLDS),
+        ({"prefork": sampled((0, 30, 0), 4e8, cpu=100), "event": sampled(cpu=100), "nginx": sampled()}, HOLDS),
+        ({"prefork": sampled((0, 30, 0), 4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
         ({"prefork": sampled(memory=4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
         ({"prefork": sampled(memory=1e8), "event": sampled((0, 9, 0)), "ewe": sampled((0, 50, 0))}, FAILS),
         ({"prefork": sampled(), "ewe": sampled()}, NOT_TESTABLE),
