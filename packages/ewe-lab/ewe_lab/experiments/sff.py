@@ -152,10 +152,12 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim has three parts: the mean of sizes that differ much, that of equal ones, and the large file.
+    The claim has four parts: the mean of sizes that differ much, without and with ageing, that of equal ones, and the
+    large file.
 
-    Where sizes differ much, sff without ageing halves the mean; where they are equal, it hardly changes it. Before
-    the large file come no small one by fifo, AGEING small ones by sff with ageing, and all of them without.
+    Where sizes differ much, sff without ageing halves the mean, and sff with ageing has less than half of this gain.
+    Where they are equal, sff hardly changes the mean. Before the large file come no small one by fifo, AGEING small
+    ones by sff with ageing, and all of them without.
     """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
@@ -167,7 +169,12 @@ def check(table: ExperimentTable) -> Finding:
         first, bounded, last = (found[name, BEFORE, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
     except KeyError:
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
-    parts = (pure <= fifo / 2, 0.5 < alike < 2, first == 0 and bounded == AGEING and last == SMALL_ONES)
+    parts = (
+        pure <= fifo / 2,
+        fifo - aged < (fifo - pure) / 2,
+        0.5 < alike < 2,
+        first == 0 and bounded == AGEING and last == SMALL_ONES,
+    )
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
