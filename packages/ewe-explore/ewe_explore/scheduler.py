@@ -637,7 +637,7 @@ class Run:
             return
         except BaseException as reason:  # an assertion of the invariant, or a mistake in it
             file, line = location_of(reason, self.options.user)
-            text = f"the invariant at {base_name(file)}:{line} is broken: {reason}"
+            text = f"the invariant at {base_name(file)}:{line} is broken: {text_of(reason)}"
             self.fail(Problem("invariant", text, lane.number, file, line))
         finally:
             self.inside_invariant = False
