@@ -193,7 +193,8 @@ class Lane:
         self.held: list[Any] = []  # the locks that it owns
         self.waiting: Step | None = None  # the step at which it is blocked
         self.pending: list[tuple[int, Any]] = []  # objects of unfinished accesses (instrument.py)
-        self.has_points = True  # False while it is in a method of a queue that a subclass overrides (queues.py)
+        # False while the lane is in a method of a queue that a subclass may override (queues.py)
+        self.has_points = True
         self.thread: Any = None  # its threads.Thread
 
 

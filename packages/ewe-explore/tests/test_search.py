@@ -455,7 +455,7 @@ def test_a_socket_may_be_closed_while_another_thread_waits(tmp_path: Path, text:
 
 
 def test_a_changed_file_is_shown_as_it_is_now(tmp_path: Path) -> None:
-    text = "import threading\ndef scenario():\n    NAME = threading.Lock()\n    NAME.acquire(), NAME.acquire()\n"
+    text = "import threading\ndef scenario():\n    NAME = threading.Lock()\n    with NAME, NAME: pass\n"
     for name in ("first", "the_second"):
         result = explore(program(tmp_path / "changed.py", text.replace("NAME", name)), runs=2)
         assert result.failure is not None and name in result.text()

@@ -63,9 +63,9 @@ class Renewal:
 def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
     """Return the experiments whose findings a run may improve, in the order in which to measure them.
 
-    First those without a verdict, then those with the verdict of a quick run, then the others. Within each group the
-    oldest finding comes first, and among the findings of one day the shortest experiment. kept: the findings on the
-    page.
+    First those without a verdict, then those with the verdict of a quick run, then the others. Within each group
+    the oldest finding comes first, and among the findings of one day the shortest experiment. kept: the findings on
+    the page.
     """
     runnable = [each for each in chosen if each.run is not None]
     if quick:  # a quick run does not improve the finding of a full one

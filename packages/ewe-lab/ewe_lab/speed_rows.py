@@ -402,8 +402,8 @@ def sample_figures(sample: Sample) -> dict[str, float]:
     """Return a sample's figures by name; an unknown one is 0.0.
 
     rate: requests a second. micros: the server's CPU time for a request, in µs. The others are shares of a core,
-    from 0 to 1. server, wrk: used by the server, and by wrk. server_core, wrk_core: used by all programs on the core
-    of the server, and on that of wrk.
+    from 0 to 1. server, wrk: used by the server, and by wrk. server_core, wrk_core: used by all programs on the
+    core of the server, and on that of wrk.
     """
     usage = sample.usage
     return {

@@ -290,7 +290,7 @@ def test_what_one_sees_is_told() -> None:
 @pytest.mark.parametrize(
     ("samples", "word"),
     [
-        ({"prefork": sampled((0, 30, 0), 4e8, cpu=100), "event": sampled(cpu=100), "nginx": sampled()}, HOLDS),
+        ({"prefork": sampled((0, 30, 0), 4e8, cpu=100), "event": sampled(), "nginx": sampled()}, HOLDS),
         ({"prefork": sampled((0, 30, 0), 4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
         ({"prefork": sampled(memory=4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
         ({"prefork": sampled(memory=1e8), "event": sampled((0, 9, 0)), "ewe": sampled((0, 50, 0))}, FAILS),

@@ -101,8 +101,8 @@ def named_figure_text(name: str, value: float | None, unit: str = "") -> str:
     """Return a figure as text.
 
     name: of the figure, as in results.figure(). It decides whether the text is a time, a size, a share in percent
-    or a number. unit: of a figure that only one experiment has (`extra.accepted`). Other numbers stand under a title
-    that names their unit.
+    or a number. unit: of a figure that only one experiment has (`extra.accepted`). Other numbers stand under a
+    title that names their unit.
     """
     if value is None:
         return NO_FIGURE

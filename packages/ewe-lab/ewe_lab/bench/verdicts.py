@@ -335,7 +335,8 @@ def order_text(judged_cells: Sequence[JudgedCell]) -> str:
             text += f", within a factor of {MAX_RATIO_FACTOR}"
     else:
         confirmed = sum(count[verdict] for verdict in CONFIRMED)
-        text = f"{confirmed or 'none'} of {len(tested)} {'keeps its' if confirmed < 2 else 'keep their'} order"
+        kept = "keeps its" if confirmed < 2 else "keep their"
+        text = f"{confirmed or 'none'} of {len(tested)} {kept} order"
         if count[REPRODUCED]:
             text += f", {count[REPRODUCED]} within a factor of {MAX_RATIO_FACTOR}"
         if count[INVERTED]:

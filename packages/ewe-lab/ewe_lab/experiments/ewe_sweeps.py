@@ -90,10 +90,10 @@ def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> floa
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim is about servers with a worker for each connection. It holds for one that answers less than 90 % of its
-    best at the highest demand. If the load generator was at its limit there, the server is not judged: the fall may
-    be the load generator's. A server that still follows the demand there is not judged either: its peak was not
-    reached. The sentence also names the other servers.
+    The claim is about servers with a worker for each connection. It holds for one that answers less than 90 % of
+    its best at the highest demand. If the load generator was at its limit there, the server is not judged: the fall
+    may be the load generator's. A server that still follows the demand there is not judged either: its peak was
+    not reached. The sentence also names the other servers.
     """
     fell: list[str] = []
     stayed: list[str] = []

@@ -68,8 +68,9 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim holds only if an idle connection needs less than half as much memory in an event loop, and in the pool,
-    as in a thread. It holds in part if a server with a worker for each connection grows as far as the event loop.
+    The claim holds only if an idle connection needs less than half as much memory in an event loop, and in the
+    pool, as in a thread. It holds in part if a server with a worker for each connection grows as far as the event
+    loop.
     """
     cost = {}  # by server: bytes for each connection
     most_connections = {}  # by server

@@ -197,8 +197,8 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
 
-    The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time. It is not judged
-    if scenario 7 was not measured.
+    The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time. It is not
+    judged if scenario 7 was not measured.
     """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
     pieces, part_holds = [], []

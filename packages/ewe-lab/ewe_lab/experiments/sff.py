@@ -152,12 +152,12 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim has four parts: the mean of sizes that differ much, without and with ageing, that of equal ones, and the
-    large file.
+    The claim has four parts: the mean of sizes that differ much, without and with ageing, that of equal ones, and
+    the large file.
 
-    Where sizes differ much, sff without ageing halves the mean, and sff with ageing has less than half of this gain.
-    Where they are equal, sff hardly changes the mean. Before the large file come no small one by fifo, AGEING small
-    ones by sff with ageing, and all of them without.
+    Where sizes differ much, sff without ageing halves the mean, and sff with ageing has less than half of this
+    gain. Where they are equal, sff hardly changes the mean. Before the large file come no small one by fifo, AGEING
+    small ones by sff with ageing, and all of them without.
     """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None

@@ -312,8 +312,8 @@ def lost_visitors_text(samples: Mapping[str, Sample]) -> str:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim has four parts: prefork loses visitors, and the others do not; nginx and lighttpd need less memory than
-    prefork, and less CPU time in the second phase.
+    The claim has four parts: prefork loses visitors, and the others do not; nginx and lighttpd need less memory
+    than prefork, and less CPU time in the second phase.
     """
     samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)

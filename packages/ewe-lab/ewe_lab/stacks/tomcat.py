@@ -69,9 +69,9 @@ def command(directory: Path) -> list[str]:
 
 
 def command_for_files(setup: Setup) -> list[str]:
-    """Write the configuration of a Tomcat that serves the files of a directory; return the command. Raises LabError.
+    """Write the configuration of a Tomcat that serves the files of a directory; return the command.
 
-    Tomcat has a servlet for files, DefaultServlet. TOMCAT_FILES gives it every URL.
+    Tomcat has a servlet for files, DefaultServlet. TOMCAT_FILES gives it every URL. Raises LabError.
     """
     (setup.directory / "conf").mkdir(exist_ok=True)
     setup.write("conf/server.xml", server_xml(setup.port, setup.root))

@@ -83,7 +83,7 @@ class Recording:
         self.size = 0
 
     def add(self, data: bytes) -> None:
-        """Add the new lines of the trace; above RECORDING_BYTES, drop the oldest ones. data: whole lines, or none."""
+        """Add new lines of the trace; above RECORDING_BYTES, drop the oldest ones. data: whole lines, or none."""
         if not data:
             return
         if not self.first:  # the line that names the model: it must survive the limit
