@@ -482,6 +482,7 @@ def report(score: int = 100, *, failed: tuple[str, ...] = ()) -> dict[str, Any]:
         "max_score": 100,
         "seconds": 9.0,
         "refused": "",
+        "finished": True,
         "verdicts": verdicts,
     }
 
@@ -697,6 +698,8 @@ if do == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if do == "slow":
     time.sleep(0.3)
+if do == "full disk":  # an exception within the grader, after some checks
+    table["finished"] = False
 table["score"] = 100 if do != "bad" else 20
 open(arguments["--json"], "w").write(json.dumps(table))
 open(arguments["--html"], "w").write("<p>report")
@@ -875,6 +878,19 @@ def test_a_grader_that_hangs_is_ended_and_costs_one_row(
     assert run_class({"Ada": "good", "Bo": "spin"}, "--jobs", "2", "--limit", "0.5") == 1
     rows = table(tmp_path / "out")
     assert (rows["Ada"]["mark"], rows["Bo"]["mark"]) == ("156", "")
+
+
+@pytest.mark.starts_processes
+def test_a_report_that_is_not_finished_is_no_mark_and_is_graded_again(
+    tmp_path: Path, run_class: Callable[..., int]
+) -> None:
+    """An exception within the grader has the exit status of a failed check, 1."""
+    assert run_class({"Ada": "good", "Bo": "full disk"}) == 1
+    rows = table(tmp_path / "out")
+    assert (rows["Ada"]["mark"], rows["Bo"]["mark"]) == ("156", "")
+    assert "status 1 before it had finished" in rows["Bo"]["remark"]
+    assert run_class({}) == 1
+    assert (tmp_path / "log").read_text().splitlines().count("full disk") == 2
 
 
 @pytest.mark.starts_processes

@@ -354,7 +354,10 @@ def end(grader: RunningGrader) -> None:
 
 
 def result_of(plan: ClassPlan, grader: RunningGrader) -> GradedHandIn:
-    """Return the result of a grader that has ended; write graded.json if it has finished. Raises ConfigError."""
+    """Return the result of a grader that has ended. Raises ConfigError if the command line was wrong.
+
+    Write graded.json if the report is complete: the next run of the command then does not grade this work again.
+    """
     status = grader.process.wait()
     directory = plan.directory(grader.hand_in)
     try:
@@ -365,12 +368,15 @@ def result_of(plan: ClassPlan, grader: RunningGrader) -> GradedHandIn:
         if status == WRONG_USAGE:
             raise ConfigError(why) from None
         return GradedHandIn(grader.hand_in, problem=why, grader_failed=True, new=True)
-    # Status 1: a check has failed. If the submission could not be started, the report is whole with any status.
-    whole = status in (0, 1) or bool(report.get("refused"))
-    if whole:  # otherwise the next run of the command tries again
+    # Status 1 alone does not mean that every check has run: an exception of the grader, such as one about a full
+    # disk, has this status, too. If the submission could not be started, the report is complete with any status.
+    is_complete = (status in (0, 1) and report.get("finished") is True) or bool(report.get("refused"))
+    if is_complete:
         (directory / "graded.json").write_text(json.dumps(grader.graded_work) + "\n")
-    problem = "" if whole else f"the grader ended with status {status} before it had finished: see output.txt"
-    return GradedHandIn(grader.hand_in, report, problem, grader_failed=not whole, new=True)
+    problem = (
+        "" if is_complete else f"the grader ended with status {status} before it had finished: see output.txt"
+    )
+    return GradedHandIn(grader.hand_in, report, problem, grader_failed=not is_complete, new=True)
 
 
 def why_no_report(directory: Path, status: int) -> str:
