@@ -200,6 +200,25 @@ def test_a_solution_follows_no_link_out_of_its_directory(language: str, tmp_path
         server.wait()
 
 
+def test_a_file_with_the_words_of_a_head_arrives_unchanged(tmp_path: Path) -> None:
+    """The server of the lab scheduling changes the head of its response, and never the file after it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "words.txt").write_text("Connection: keep-alive\n")
+    solution("scheduling", "python", tmp_path / "work")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "server.py", str(port), str(root), "1"], cwd=tmp_path / "work")
+    try:
+        wait_until(lambda: status_of(port, "/words.txt") == 200, 30)
+        with urlopen(f"http://127.0.0.1:{port}/words.txt", timeout=30) as response:
+            assert response.headers["Connection"] == "close"
+            assert response.read() == b"Connection: keep-alive\n"
+    finally:
+        server.kill()
+        server.wait()
+
+
 def status_of(port: int, path: str) -> int:
     """Return the status of the response to a GET request; 0 if no server listens yet."""
     try:

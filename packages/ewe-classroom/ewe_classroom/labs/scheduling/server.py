@@ -20,8 +20,12 @@ GRACE_S = 10.0  # seconds for the responses in progress after SIGTERM
 
 
 def serve(listener: socket.socket, root: str, workers: int) -> None:
-    """Start the workers, and schedule requests; at SIGTERM, serve the waiting requests, then end."""
+    """Start the workers, and put each request into the schedule, until SIGTERM arrives.
+
+    Then let the workers serve the waiting requests, and return after at most GRACE_S.
+    """
     schedule = Schedule()
+    # The heads of the requests that no worker has taken yet.
     heads: dict[Request, bytes] = {}
     threads = [
         threading.Thread(target=work, args=(schedule, heads, root, number), daemon=True)
@@ -31,7 +35,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
         thread.start()
 
     def arrive(request: Request, head: bytes) -> None:
-        """Queue a request; refuse the one that the schedule drops, which may be another one."""
+        """Put a request into the schedule; refuse the request that the schedule drops, which may be another one."""
         heads[request] = head
         dropped = schedule.put(request)
         if dropped is not None:
@@ -46,13 +50,16 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 
 def work(schedule: Schedule, heads: dict[Request, bytes], root: str, number: int) -> None:
-    """Take one request after the other, send its response, and close the connection."""
+    """Serve one request after the other, until the schedule is closed and empty. Close each connection."""
     while (request := schedule.get(number)) is not None:
         with request.connection as connection:
-            response, _ = response_to(heads.pop(request), root)
+            response, keeps_open = response_to(heads.pop(request), root)
+            if keeps_open:
+                # This server closes each connection after one response. In HTTP/1.1 the head has to announce that.
+                # Only the first match is replaced: it is in the head, and a file may contain these words, too.
+                response = response.replace(b"Connection: keep-alive", b"Connection: close", 1)
             try:
-                # HTTP/1.1 keeps a connection open unless the response has Connection: close.
-                connection.sendall(response.replace(b"Connection: keep-alive", b"Connection: close", 1))
+                connection.sendall(response)
             except OSError:
                 pass  # the client has disconnected, or does not read
             schedule.done(request, number)
