@@ -122,6 +122,21 @@ def test_a_flag_that_a_signal_handler_sets_is_no_race(tmp_path: Path) -> None:
     assert found.cause() == "neither of the two places holds a lock"
 
 
+def test_a_report_that_a_program_makes_itself_shows_no_file_behind_a_link(tmp_path: Path) -> None:
+    """The program has put a link and a FIFO beside its sources, and prints a report about them."""
+    (tmp_path / "secret").write_text("a\nthe solution\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "server.c").symlink_to("../secret")
+    os.mkfifo(work / "pipe.c")
+    text = HANDLER.replace("__tsan::CallUserSignalHandler(int)", "work")
+    text = text.replace("{directory}/server.c:1", f"{work}/pipe.c:1").replace("{directory}", str(work))
+    found = parse(text, work)
+    assert found is not None and "at server.c:2 in stop(): ``" in found.did(), found
+    assert "at pipe.c:1 in main(): ``" in found.did()
+    assert parse(text.replace("server.c:2", f"server.c:{'9' * 5000}"), work) is None
+
+
 @pytest.mark.parametrize(
     ("language", "text", "says"),
     [

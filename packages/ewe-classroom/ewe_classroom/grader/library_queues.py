@@ -27,6 +27,9 @@ def library_queue(language: str, files: list[Path]) -> str:
     """Return a sentence about the first library's queue in the files; "" if there is none."""
     find = {"python": in_python, "model": in_python, "go": in_go, "c": in_c}[language]
     for file in files:
+        # The program may have made a FIFO of this name: its opening would wait for a writer.
+        if not file.is_file():
+            continue
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
         except OSError:

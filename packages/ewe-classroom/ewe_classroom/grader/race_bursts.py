@@ -62,7 +62,7 @@ SETTLED_RUN_S = 0.002  # of processor time in SETTLED_S
 FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
 CRASH = re.compile(r"^(panic: .*|fatal error: .*|ThreadSanitizer:DEADLYSIGNAL.*|.*SEGV on .*)$", re.MULTILINE)
 COMMENT = re.compile(r"//.*|/\*.*")
-POSITION = re.compile(r"(\w+\.(?:c|go)):(\d+)")
+POSITION = re.compile(r"(\w+\.(?:c|go)):(\d{1,9})")
 # A library named in one of these could replace functions of the race detector
 LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 MAX_POSITIONS = 8
@@ -421,7 +421,7 @@ class Bursts:
     def traced(self) -> list[str]:
         """Return the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
         lines = self.scene.subject.trace.read_text(errors="replace").splitlines()
-        return [line for line in lines if re.fullmatch(r"[+-]\w+\.(c|go):\d+", line)]
+        return [line for line in lines if re.fullmatch(r"[+-]\w+\.(c|go):\d{1,9}", line)]
 
     def traced_positions(self) -> list[str]:
         return sorted({line[1:] for line in self.traced()})

@@ -39,7 +39,7 @@ from pathlib import Path
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import MissingProgram
-from ewe_classroom.grader.sources import SourceFiles
+from ewe_classroom.grader.sources import SourceFiles, read_regular
 from ewe_classroom.grader.subject import BadSubject
 from ewe_classroom.grader.submission import BUILD_TIMEOUT_S, Submission, copy
 
@@ -70,6 +70,7 @@ CALLS_DETECTOR = re.compile(
     r"|\bAnnotate[A-Z]\w+|\b__sanitizer_\w+"
 )
 MAX_TEXT_BYTES = 64 << 20  # of a text that the compiler keeps
+MAX_PROGRAM_BYTES = 256 << 20  # of a built program: submission.build() allows no larger file
 MAX_LINE_CHARS = 80  # of a source line in a message
 DETECTOR = {"c": b"__tsan_init", "go": b"runtime.racefini"}
 NEEDS = {
@@ -89,9 +90,10 @@ ACCESS_C = re.compile(
 ACCESS_GO = re.compile(
     r"^(?:Previous )?(read|write) at 0x\w+ by (main goroutine|goroutine \d+):", re.IGNORECASE
 )
-FRAME_C = re.compile(r"^    #\d+ (\S+) (\S+?):(\d+)(?::\d+)? ")
+# int() refuses a text of thousands of digits, and the program may have written these lines itself.
+FRAME_C = re.compile(r"^    #\d+ (\S+) (\S+?):(\d{1,9})(?::\d+)? ")
 FUNCTION_GO = re.compile(r"^  (\S.*)\(.*\)$")
-POSITION_GO = re.compile(r"^      (\S+):(\d+) ")
+POSITION_GO = re.compile(r"^      (\S+):(\d{1,9}) ")
 KIND_C = re.compile(r"^WARNING: ThreadSanitizer: (.+?) \(pid=", re.MULTILINE)
 LOCATION_C = re.compile(r"^  Location is global '(\w+)'", re.MULTILINE)
 REPORT_BORDER = "=================="  # both detectors write this line before and after a report
@@ -167,7 +169,10 @@ class RaceReport:
 def detector_named(sources: SourceFiles) -> str:
     """Return the first place where a source names the race detector, with its text; "" if there is none."""
     for name in sources.names:
-        text = (sources.program.parent / name).read_text(errors="replace")
+        try:
+            text = read_regular(sources.program.parent / name).decode(errors="replace")
+        except OSError:
+            continue  # Submission.take() refuses this file, and says why
         if found := NAMES_DETECTOR[sources.language].search(text):
             line = text.count("\n", 0, found.start())
             return f"{name}:{line + 1}, `{text.splitlines()[line].strip()}`"
@@ -238,7 +243,12 @@ class Sanitized:
 
     def take_program(self, built: Path) -> None:
         """Check that the built program contains the detector; rename it to `program`. Raises BadSubject."""
-        if DETECTOR[self.sources.language] not in built.read_bytes():
+        # A Makefile of the student may make no program of this name, or a FIFO in its place.
+        if not built.is_file():
+            raise BadSubject(f"the build has made no program {built.name}")
+        with built.open("rb") as file:
+            program = file.read(MAX_PROGRAM_BYTES)
+        if DETECTOR[self.sources.language] not in program:
             raise BadSubject(
                 "the Makefile does not use $(CFLAGS), so the race detector is not in the program"
             )
@@ -250,11 +260,13 @@ class Sanitized:
         # server.i is the text after the preprocessor, server.s the assembler's text.
         for file in sorted(self.directory.glob("*.[is]")):
             pattern = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR
-            with file.open("rb") as compiler_output:
-                text = compiler_output.read(MAX_TEXT_BYTES).decode(errors="replace")
+            by = "the preprocessor" if file.suffix == ".i" else "the compiler"
+            try:
+                text = read_regular(file, MAX_TEXT_BYTES).decode(errors="replace")
+            except OSError:
+                return f"after {by}, {file.name} is not a regular file"
             if found := pattern.search(text):
                 line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-                by = "the preprocessor" if file.suffix == ".i" else "the compiler"
                 return f"after {by}, `{line.strip()[:MAX_LINE_CHARS]}`"
         return ""
 
@@ -403,11 +415,13 @@ def positions_go(lines: list[str], directory: Path) -> Iterator[Access]:
 
 
 def position_in(directory: Path, file: str, number: int, function: str) -> Access | None:
-    """Return a place in a source file of the directory, with its line; None for any other file.
+    """Return line `number` of a source file as an Access; None if the file is not directly in the directory.
 
-    accesses() adds what the thread does there.
+    The frame of a stack gives only a function, a file and a line. first() fills in what, thread and locks.
     """
+    # The result is `file` itself if that is an absolute path.
     path = directory / file
+    # The grader has added ewe_unlucky.h or ewe_unlucky.go to the student's files.
     if path.parent != directory or path.name.startswith("ewe_unlucky"):
         return None
     return Access(
@@ -421,9 +435,9 @@ def position_in(directory: Path, file: str, number: int, function: str) -> Acces
 
 
 def source_line(path: Path, number: int) -> str:
-    """Return a line of a source file, without its indentation; "" if there is none."""
+    """Return a line of a source file, without its indentation; "" if there is none, or the file cannot be read."""
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = read_regular(path).decode(errors="replace").splitlines()
     except OSError:
         return ""
     return lines[number - 1].strip()[:MAX_LINE_CHARS] if 0 < number <= len(lines) else ""

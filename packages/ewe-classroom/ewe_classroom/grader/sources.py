@@ -11,8 +11,11 @@ Possible failures: none. A directory that cannot be read has no sources.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,8 @@ from pathlib import Path
 ELF_MAGIC = b"\x7fELF"
 BUILD_INFO = b"\xff Go buildinf:"  # a mark in each program that the Go tools have linked (debug/buildinfo)
 BUILD_FILE_PATTERNS = {"c": ("*.c", "*.h", "Makefile"), "go": ("*.go", "go.mod", "go.sum")}
+# The most bytes of a source that the grader reads: as many as submission.py copies.
+MAX_SOURCE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,24 @@ class SourceFiles:
             for file in self.program.parent.glob(name)
         }
         return sorted(found)
+
+
+def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
+    """Return the first `max_bytes` bytes of a regular file. Raises OSError, also for a symbolic link.
+
+    A student's program or build may write in the directory of the file, and the grader may be root. Through a link,
+    the student's report would quote any file of the machine. A FIFO would keep the grader waiting without a limit.
+    """
+    # The file is opened before it is examined, so that no other process can replace it in between. O_NONBLOCK: the
+    # opening of a FIFO would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(max_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def is_go_program(path: str | Path) -> bool:
@@ -68,6 +91,9 @@ def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:
 
 def is_machine_code(path: Path) -> bool:
     """Return whether a file is a program of machine code; False if it cannot be read."""
+    # The opening of a FIFO would wait for a writer. os.path.isfile() is false for a name that is too long.
+    if not os.path.isfile(path):
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(len(ELF_MAGIC)) == ELF_MAGIC
