@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
 
 from ewe_classroom.grader import goroutines
 
@@ -66,3 +69,36 @@ def test_a_program_that_writes_no_stacks_has_none() -> None:
 
 def test_python_is_not_go() -> None:
     assert not goroutines.is_go(os.getpid()) and not goroutines.is_go(0)
+
+
+def test_lines_that_look_like_stacks_take_no_time() -> None:
+    """A program writes what it likes: with a search of quadratic time, a megabyte of it takes hours."""
+    for line in ("goroutine 1 x\n", "goroutine 1 [" + "a" * 100 + "\n", "goroutine 1 [[[" * 1000):
+        assert goroutines.stacks(line * (1_000_000 // len(line))) == []
+    assert len(goroutines.stacks("goroutine 1 [" + "a" * 1_000_000 + "\n\n" + DUMP)) == 2
+
+
+class Printed:
+    """A scene of a program that has written a stack before the signal, and the dump after it."""
+
+    def __init__(self, output: Path) -> None:
+        self.output, self.subject = output, self
+        output.write_text("goroutine 9 [running]:\nmain.Converse(0x1)\n\t/home/student/server.go:41 +0x1\n\n")
+
+    def note(self, **_: object) -> None:
+        pass
+
+    def running(self) -> list[int]:
+        return []
+
+    def until(self, *_: object) -> None:
+        with self.output.open("a") as output:
+            output.write(DUMP)
+
+
+def test_stacks_that_the_program_wrote_before_the_signal_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goroutines, "servers", lambda scene: [])
+    found = goroutines.count_goroutines(Printed(tmp_path / "output"))  # type: ignore[arg-type]
+    assert [state for state, _ in found] == ["syscall", "IO wait"]

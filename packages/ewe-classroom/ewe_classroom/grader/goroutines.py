@@ -14,7 +14,8 @@ the runtime lists its goroutines: at SIGQUIT it writes the stack of each gorouti
 The program needs no library and no build option. Each count ends the server, so the check starts the server three
 times: it counts without clients, with stalled clients, and after these have disconnected.
 
-Possible failures: a program that handles SIGQUIT itself writes no stacks. The verdict says so.
+Possible failures: a program that handles SIGQUIT itself writes no stacks, and the verdict says so. A program that
+then writes false stacks deceives this count.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.sources import is_go_program
 
-# Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits.
-STACK = re.compile(r"^goroutine [1-9]\d* .*?\[([^\],]*).*?\]:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
-# A call of the program's own code. The runtime's goroutines have none, and neither has the one that delivers
+# Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits. A program can write lines
+# that look like the beginning of a stack. The quantifiers of the first line therefore never give a character back
+# (*+), so that a search takes linear time.
+STACK = re.compile(
+    r"^goroutine [1-9]\d*+ [^\[\n]*+\[([^\],\n]*+)[^\]\n]*+\]:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL
+)
+# A call outside of the runtime. The runtime's goroutines have none, and neither has the goroutine that delivers
 # signals.
 OF_PROGRAM = re.compile(r"^(?!runtime\.|os/signal\.|created by )\S.*\(", re.MULTILINE)
+MAX_DUMP_BYTES = 16 << 20  # a stack takes less than a kilobyte
 EXTRA_GOROUTINES = 1  # an event loop may have one more goroutine, which waits for signals and wakes the loop
 
 
@@ -51,22 +57,27 @@ def servers(scene: Scene) -> list[int]:
 
 
 def runs_go(scene: Scene) -> bool:
+    """Return whether Go built a program of the server."""
     return any(is_go(pid) for pid in servers(scene))
 
 
 def stacks(text: str) -> list[tuple[str, str]]:
-    """Return the state and the stack of each goroutine in a dump that runs code of the program."""
+    """Return the state and the stack of each goroutine of a dump, without the goroutines of Go's runtime."""
     return [(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
 
 
 def count_goroutines(scene: Scene) -> list[tuple[str, str]]:
     """End the server by SIGQUIT; return the state and the stack of each of its goroutines."""
     scene.note(do="signal", signal="SIGQUIT")
+    # The program may have written stacks before, for example by debug.Stack() after a panic.
+    written_bytes = scene.subject.output.stat().st_size
     for pid in servers(scene):
-        with contextlib.suppress(ProcessLookupError):  # it has ended with another process of the server
+        with contextlib.suppress(ProcessLookupError):  # the process has ended with another one of the server
             os.kill(pid, signal.SIGQUIT)
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
-    found = stacks(scene.subject.output.read_text(errors="replace"))
+    with scene.subject.output.open("rb") as output:
+        output.seek(written_bytes)
+        found = stacks(output.read(MAX_DUMP_BYTES).decode(errors="replace"))
     if not found:
         scene.fail(
             "the program was sent SIGQUIT, and wrote no stacks of goroutines",
@@ -103,9 +114,10 @@ def hold(scene: Scene, count: int) -> list[SceneClient]:
 
 
 def judge(scene: Scene, kind: str, client_count: int) -> None:
-    """Count goroutines before, during and after stalled clients; fail unless the counts fit the model.
+    """Count goroutines before stalled clients come, beside them, and after they have left.
 
-    kind: the model, as the option of the check who-works names it (workers.KIND).
+    Fail unless the counts fit the model. kind: the model, an option of the check who-works: "thread", "fixed" or
+    "one" (workers.KIND). client_count: the number of stalled clients.
     """
     scene.settle()
     processes_alone = len(scene.subject.running())
@@ -115,10 +127,14 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
     more_processes = len(scene.subject.running()) - processes_alone
     during = count_goroutines(scene)
     grown = len(during) - len(before)
-    what = f"{client_count} stalled clients brought {grown} goroutines more"
-    seen = f"{what} (now {in_words(during)})"
+    growth = f"{client_count} stalled clients brought {grown} goroutines more"
+    growth_and_states = f"{growth} (now {in_words(during)})"
     if kind == "thread" and (grown != client_count or more_processes > 0):
-        scene.fail(seen, f"{client_count} goroutines more", "connections are not served by a goroutine each")
+        scene.fail(
+            growth_and_states,
+            f"{client_count} goroutines more",
+            "connections are not served by a goroutine each",
+        )
     if kind == "fixed" and len(before) < scene.workers:
         scene.fail(
             f"the program has {len(before)} goroutines before the first client connects ({in_words(before)})",
@@ -127,7 +143,9 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
         )
     if kind in ("fixed", "one") and grown > 0:
         scene.fail(
-            seen, "the same number as without clients", "a goroutine is started for each connection (go ...)"
+            growth_and_states,
+            "the same number as without clients",
+            "a goroutine is started for each connection (go ...)",
         )
     if kind == "one" and len(during) > 1 + EXTRA_GOROUTINES:
         scene.fail(
@@ -135,18 +153,19 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
             "one goroutine, the event loop, and at most one that waits for signals",
             "helper goroutines do the work that the loop should do without blocking",
         )
-    restart_server(scene)  # the count has ended the server, so the same clients come once more, and leave
+    # The count has ended the server. In the new one, clients stall again, get their responses, and leave.
+    restart_server(scene)
     for client in hold(scene, client_count):
         scene.release(client)
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
     scene.settle()
-    left = count_goroutines(scene)
-    if len(left) > len(before):
+    after = count_goroutines(scene)
+    if len(after) > len(before):
         scene.fail(
-            f"{len(left) - len(before)} goroutines remain after their {client_count} clients have disconnected "
-            f"({in_words(left)})",
+            f"{len(after) - len(before)} goroutines remain after their {client_count} clients have disconnected "
+            f"({in_words(after)})",
             "end the goroutine of a connection with the connection",
             "a goroutine still waits on a channel or a lock, and no other goroutine will wake it",
         )
-    scene.confirm(what)
+    scene.confirm(growth)
