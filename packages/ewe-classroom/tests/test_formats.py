@@ -284,6 +284,18 @@ def test_bytes_without_an_end_are_not_kept() -> None:
             assert "more than 32 MB" in response.fault and not response.body
 
 
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
+)
+def test_responses_without_an_end_are_not_kept(head: bytes) -> None:
+    """A loop that sends the response again and again, or interim responses, fills no memory."""
+    reader = ResponseSplitter()
+    for _ in range(20):
+        reader.feed(head * 1000)
+    assert reader.too_much and "more than 10,000 responses" in reader.fault
+    assert len(reader.responses) <= 10_000 and not reader.buffer
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_responses_in_parts(size: int) -> None:
     data = (

@@ -26,6 +26,8 @@ HEAD_END = re.compile(rb"\r?\n\r?\n")
 # No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
 MAX_HEAD_BYTES = 1 << 18
 MAX_CONNECTION_BYTES = 32 << 20
+# The same for responses without a body. No check sends more than some dozen requests on one connection.
+MAX_RESPONSES = 10_000
 MAX_LENGTH_DIGITS = 19  # as a 64-bit number has; int() refuses a text of thousands of digits
 
 
@@ -107,6 +109,7 @@ class ResponseSplitter:
     body: bytearray = field(default_factory=bytearray)  # of the current response, as far as it has arrived
     fault: str = ""  # bytes that are not a response
     taken: int = 0  # bytes so far
+    heads: int = 0  # responses so far, interim ones (1xx) included
     too_much: bool = False  # the connection is to be read no further
     head_requests: int = 0  # the next so many responses answer HEAD: no body follows their Content-Length
 
@@ -119,7 +122,11 @@ class ResponseSplitter:
         return bytes(self.body) + self.reader.buffer
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that have arrived. After a fault, the framing of further bytes is unknown: drop them."""
+        """Take bytes that have arrived, and make responses of them.
+
+        After a fault it is unknown where the next response begins: drop the bytes. Too many bytes or responses are
+        a fault, too: the server sends without end (give_up()).
+        """
         self.taken += len(data)
         if self.taken > MAX_CONNECTION_BYTES:
             self.give_up(f"more than {MAX_CONNECTION_BYTES >> 20} MB on one connection")
@@ -127,7 +134,8 @@ class ResponseSplitter:
             return
         self.reader.buffer += data
         try:
-            while self.step():  # the bytes may hold several responses
+            # The bytes may contain several responses.
+            while self.step():
                 pass
         except EndlessResponse as error:
             self.give_up(error.cause)
@@ -143,6 +151,9 @@ class ResponseSplitter:
         response = self.reader.read_head()
         if response is None:
             return False
+        self.heads += 1
+        if self.heads > MAX_RESPONSES:
+            raise EndlessResponse(502, f"more than {MAX_RESPONSES:,} responses on one connection")
         if 100 <= response.status < 200:  # an interim response: the final one follows (RFC 9110 section 15.2)
             return True
         self.current = response
