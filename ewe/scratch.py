@@ -134,6 +134,8 @@ class Removal:
     def run(self) -> None:
         """Remove the contents of the directory."""
         self.empty(self.top)
+        # Another account may have made a directory of this name. A lock, which is a file, is skipped below.
+        self.waiting.append(LOCK)
         while self.waiting:
             name = self.waiting.popleft()
             try:

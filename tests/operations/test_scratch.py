@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ewe.scratch import BATCH_ENTRIES, LOCK, Scratch
+from ewe.scratch import BATCH_ENTRIES, LOCK, Scratch, remove
 
 PREFIX = "ewe-try-"
 
@@ -85,6 +85,13 @@ def test_a_directory_is_removed_however_deep_and_wide_it_is(tmp_path: Path) -> N
         os.close(os.open(f"file {number}", os.O_CREAT, dir_fd=at))
     os.close(at)
     Scratch(PREFIX, str(tmp_path)).close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_with_the_name_of_a_lock_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "top" / LOCK / "inner").mkdir(parents=True)
+    (tmp_path / "top" / LOCK / "file").write_text("left")
+    remove(str(tmp_path / "top"))
     assert not list(tmp_path.iterdir())
 
 

@@ -17,8 +17,9 @@ from support.proc import alive
 from support.server import ROOT
 
 from ewe.config.messages import ConfigError
+from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import scheme
+from ewe_classroom.grader import sandbox, scheme
 from ewe_classroom.grader import submission as submissions
 from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
@@ -328,6 +329,7 @@ for directory in /tmp /var/tmp /dev/shm WIDE; do
     mkdir $directory/ewe-left-$$ && echo a solution > $directory/ewe-left-$$/file && ln -s / $directory/ewe-link-$$
 done
 perl -e 'shmget(4711, 4096, 01666)'
+perl -e 'chdir "/tmp"; for ("ewe-left-deep-$$", ".lock", ("d") x 1500) { mkdir $_; chdir $_ }'
 exit 1
 """
 
@@ -349,6 +351,29 @@ def test_no_file_of_a_submission_stays_in_a_shared_directory(tmp_path: Path) -> 
         assert not [each.path for each in found if each.stat(follow_symlinks=False).st_uid == uid]
     segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
     assert str(uid) not in [words[7] for words in segments]  # the column uid
+
+
+def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program can make more levels than Python calls of a function, and paths that are too long for the system."""
+    monkeypatch.setattr(sandbox, "SHARED_DIRECTORIES", ())
+    scratch = Scratch("ewe-deep-", str(tmp_path))
+    try:
+        at = os.open(scratch.path, os.O_RDONLY)
+        for level in range(3000):
+            if level == 1200:
+                file = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=at)
+                os.write(file, b"x" * (1 << 20))
+                os.fsync(file)
+                os.close(file)
+            os.mkdir("d", dir_fd=at)
+            below = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+        os.close(at)
+        account = SubjectAccount("mine", os.geteuid(), os.getegid())
+        assert sandbox.disk_bytes_of(account, Path(scratch.path)) >= 1 << 20
+    finally:
+        scratch.close()
 
 
 FINDS = """#!/bin/sh

@@ -32,7 +32,6 @@ import fcntl
 import os
 import pwd
 import resource
-import shutil
 import signal
 import socket
 import stat
@@ -40,6 +39,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ewe.scratch import remove
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
@@ -124,21 +125,22 @@ def end_account(account: SubjectAccount | None) -> None:
 def remove_files_of(account: SubjectAccount | None) -> None:
     """Remove the files of an account from the shared directories if only this grading uses it.
 
-    Call it when no process of the account is left: until then it could put a link in the place of a directory.
+    Call it when no process of the account is left: a process could put a link in the place of a directory.
     """
     if account is None or not account.is_own:
         return
     for each in files_of(account):
         if each.is_dir(follow_symlinks=False):
-            shutil.rmtree(each.path, ignore_errors=True)
+            # shutil.rmtree() of Python 3.11 calls itself for each level, and so fails below a thousand directories.
+            remove(each.path)
         else:
             Path(each.path).unlink(missing_ok=True)
 
 
 def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
-    """Return the files and directories of an account in the shared directories.
+    """Return the files and directories of an account that are directly in SHARED_DIRECTORIES.
 
-    Also look into each directory there that every account may write, such as /tmp/.X11-unix.
+    Also return those in a directory there that every account may write, such as /tmp/.X11-unix.
     """
     found = []
     waiting = list(SHARED_DIRECTORIES)
@@ -150,7 +152,7 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
         for each in entries:
             try:
                 about = each.stat(follow_symlinks=False)
-            except FileNotFoundError:  # removed meanwhile
+            except OSError:  # removed meanwhile
                 continue
             if about.st_uid == account.uid:
                 found.append(each)
@@ -160,19 +162,19 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
 
 
 def disk_bytes_of(account: SubjectAccount, directory: Path) -> int:
-    """Return the space that the files of an account take in a directory and in the shared ones."""
-    paths = [each.path for each in files_of(account)]
-    paths_below = (
-        os.path.join(top, name)
-        for path in (*paths, str(directory))
-        for top, _, names in os.walk(path)
-        for name in names
-    )
+    """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES."""
     used_bytes = 0
-    for path in (*paths, *paths_below):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+    waiting = [str(directory), *(each.path for each in files_of(account))]
+    # A stack, because os.walk() of Python 3.11 calls itself for each level. A program can make thousands of levels.
+    while waiting:
+        path = waiting.pop()
+        # The file was removed meanwhile, or its path is too long for the system.
+        with contextlib.suppress(OSError):
             about = os.lstat(path)
             used_bytes += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
+            if stat.S_ISDIR(about.st_mode):
+                with os.scandir(path) as entries:
+                    waiting += [each.path for each in entries]
     return used_bytes
 
 
