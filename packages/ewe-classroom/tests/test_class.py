@@ -25,6 +25,7 @@ from support import needs
 from support.server import wait_until
 
 from ewe.config.messages import ConfigError
+from ewe.scratch import Scratch
 from ewe_classroom.course import class_command, class_run, cli, marks, submissions
 from ewe_classroom.course.class_run import ClassPlan, GradedHandIn
 from ewe_classroom.course.labs import lab
@@ -292,6 +293,33 @@ def test_a_folder_with_too_many_files_is_said(tmp_path: Path, monkeypatch: pytes
         put(tmp_path / "ada" / name)
     with pytest.raises(BadHandIn, match="more than 3 files"):
         files_of(HandIn("ada", "ada", [(tmp_path / "ada", "")]), tmp_path / "to")
+
+
+def nested(top: Path, levels: int) -> None:
+    """Make directories within each other, and a file in the last one."""
+    at = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(os.open("server.py", os.O_WRONLY | os.O_CREAT, dir_fd=at))
+    os.close(at)
+
+
+@pytest.mark.parametrize("levels", [101, 3000])
+def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path: Path, levels: int) -> None:
+    scratch = Scratch("ewe-nested-", str(tmp_path))
+    try:
+        put(Path(scratch.path) / "class" / "bo" / "server.py")
+        (Path(scratch.path) / "class" / "ada").mkdir()
+        nested(Path(scratch.path) / "class" / "ada", levels)
+        ada, bo = submissions.read(Path(scratch.path) / "class").hand_ins
+        assert files_of(bo, tmp_path / "bo") == {"server.py": PROGRAM}
+        with pytest.raises(BadHandIn, match="more than 100 folders within each other"):
+            files_of(ada, tmp_path / "ada")
+    finally:
+        scratch.close()
 
 
 # Archives that nobody should believe

@@ -43,6 +43,8 @@ MAX_FILES = 5000  # of one submission
 MAX_BYTES = 256 << 20  # of one submission
 MAX_STUDENTS = 5000
 MAX_DEPTH = 3  # folders within a submission
+MAX_LEVELS = 100  # folders within each other; Path.mkdir(parents=True) calls itself for each level
+MAX_PATH_BYTES = 4096  # PATH_MAX of Linux, with the NUL at the end
 MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
@@ -339,17 +341,30 @@ def newest_change(path: Path) -> datetime | None:
 def walk(directory: Path) -> Iterator[Path]:
     """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link.
 
-    One more than the limit, so that a caller can see that there are too many.
+    One more than the limit, so that a caller can see that there are too many. A directory comes before its contents.
+    A link to a directory counts as a file. Paths that are too long for the system are left out.
     """
     count = 0
-    for top, names, files in os.walk(directory):
-        # os.walk() enters the directories that this list still contains: the list itself has to change.
-        names[:] = sorted(name for name in names if name not in IGNORED_FOLDERS)
-        for name in (*names, *sorted(files)):
+    # A stack, because os.walk() of Python 3.11 calls itself for each level, and a student can nest thousands.
+    waiting = [str(directory)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = [
+                    (each.path, each.name, each.is_dir(follow_symlinks=False))
+                    for each in found
+                    if len(os.fsencode(each.path)) < MAX_PATH_BYTES
+                ]
+        except OSError:  # closed to this account, or removed meanwhile
+            continue
+        folders = sorted(path for path, name, is_dir in entries if is_dir and name not in IGNORED_FOLDERS)
+        files = sorted(path for path, _, is_dir in entries if not is_dir)
+        for path in (*folders, *files):
             count += 1
             if count > MAX_FILES + 1:
                 return
-            yield Path(top) / name
+            yield Path(path)
+        waiting += reversed(folders)
 
 
 def archive_suffix(name: str) -> str:
@@ -428,6 +443,8 @@ def copy_directory(source: Path, target: Path, counter: SubmissionCounter) -> No
     for number, path in enumerate(walk(source)):
         if number == MAX_FILES:
             raise BadHandIn(f"more than {MAX_FILES} files and folders")
+        if len(path.relative_to(source).parts) > MAX_LEVELS:
+            raise BadHandIn(f"more than {MAX_LEVELS} folders within each other")
         if path.is_symlink() or not path.is_file():
             continue
         copy_file(path, target / path.relative_to(source), counter)
