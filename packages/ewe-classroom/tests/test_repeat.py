@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def report(status: str = PASSED) -> Report:
 def test_a_mark_that_differs_is_named_with_its_explanation() -> None:
     runs = repeat.Runs(None, ABOUT)
     for status in (PASSED, FAILED, PASSED):
-        runs.add(repeat.kept(report(status)))
+        runs.add(repeat.summary_of(report(status)))
     assert list(runs.summary()) == [
         "differs: fifo: 2 times passed, 1 times failed",
         "    What happened: a stack",
@@ -34,19 +35,19 @@ def test_a_mark_that_differs_is_named_with_its_explanation() -> None:
 def test_a_mark_that_is_always_the_same_does_not_differ() -> None:
     runs = repeat.Runs(None, ABOUT)
     for _ in range(2):
-        runs.add(repeat.kept(report(FAILED)))
+        runs.add(repeat.summary_of(report(FAILED)))
     assert list(runs.summary()) == ["failed in each run: fifo", "2 runs, 2 checks, 0 with different marks"]
 
 
 def test_interrupted_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     runs = repeat.Runs(file, ABOUT)
-    runs.add(repeat.kept(report()))
-    runs.add(repeat.kept(report(FAILED)))
+    runs.add(repeat.summary_of(report()))
+    runs.add(repeat.summary_of(report(FAILED)))
     file.write_text(file.read_text() + '{"marks": {"fi')  # killed while it wrote
     again = repeat.Runs(file, ABOUT)
     assert again.finished_runs == runs.finished_runs
-    again.add(repeat.kept(report()))
+    again.add(repeat.summary_of(report()))
     assert len(repeat.Runs(file, ABOUT).finished_runs) == 3
 
 
@@ -90,6 +91,13 @@ def test_a_run_that_is_killed_is_no_report() -> None:
 
     with pytest.raises(ConfigError, match="killed before its report"):
         list(repeat.in_processes(grade, 2, jobs=2))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_part_of_a_report_is_no_report(size: int) -> None:
+    """A large report does not fit into a pipe: the process may be killed while it writes."""
+    with pytest.raises(ConfigError, match="killed before its report"):
+        repeat.result(pickle.dumps(report())[:size])
 
 
 @pytest.mark.starts_processes

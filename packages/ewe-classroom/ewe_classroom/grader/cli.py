@@ -572,7 +572,7 @@ def grade_often(
     if runs.finished_runs:
         print(f"{options.runs} has {len(runs.finished_runs)} runs already")
     for report in repeat.in_processes(once, max(0, options.repeat - len(runs.finished_runs)), options.jobs):
-        runs.add(repeat.kept(report))
+        runs.add(repeat.summary_of(report))
         save(report, options)
         failed = ", ".join(verdict.name for verdict in report.failed) or "none"
         print(

@@ -36,15 +36,18 @@ FORMAT = "ewe-runs/1"
 
 @dataclass(frozen=True)
 class GradingRun:
-    """The summary of one run. marks: check -> status. failed: failed check -> its explanation."""
+    """The summary of one run.
+
+    marks: check -> status of its verdict, such as "passed". failed: check that has failed -> its explanation.
+    """
 
     marks: dict[str, str]
     failed: dict[str, str]
     seconds: float
 
 
-def kept(report: Report) -> GradingRun:
-    """Return the part of a report that is kept in the file of runs."""
+def summary_of(report: Report) -> GradingRun:
+    """Return the summary of a report, which goes into the file of runs (Runs.add)."""
     return GradingRun(
         marks={verdict.name: verdict.status for verdict in report.verdicts},
         failed={verdict.name: verdict.text() for verdict in report.failed},
@@ -118,15 +121,15 @@ class Runs:
 def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator[Report]:
     """Grade `count` times in child processes, `jobs` at a time; yield each report when it is complete.
 
-    Raises ConfigError if a child could not grade.
+    Raises ConfigError if a child could not grade, or was killed.
     """
     running: dict[int, tuple[int, bytearray]] = {}  # pipe -> (pid of the writer, bytes received)
-    left = count  # runs that have not begun
+    not_begun = count  # runs that have no process yet
     with selectors.DefaultSelector() as selector:
         try:
-            while left or running:
-                while left and len(running) < jobs:
-                    left -= 1
+            while not_begun or running:
+                while not_begun and len(running) < jobs:
+                    not_begun -= 1
                     reader, pid = begin(grade, list(running))
                     running[reader] = (pid, bytearray())
                     selector.register(reader, selectors.EVENT_READ)
@@ -134,13 +137,15 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
                     pid, data = running[key.fd]
                     block = os.read(key.fd, 1 << 20)
                     data += block
-                    if not block:  # the end of the pipe: the child has ended
+                    # The end of the pipe: the child has ended. Only the child has its writing end.
+                    if not block:
                         selector.unregister(key.fd)
                         del running[key.fd]
                         os.close(key.fd)
                         os.waitpid(pid, 0)
                         yield result(bytes(data))
-        finally:  # children are left after an error, Ctrl-C, or a caller that takes no more reports
+        finally:
+            # Children still run after an error, after Ctrl-C, or if the caller takes no more reports.
             for pid, _ in running.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -178,10 +183,14 @@ def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
 
 
 def result(data: bytes) -> Report:
-    """Return the report that a child has sent. Raises ConfigError if the child sent a message, or nothing."""
-    outcome = (
-        pickle.loads(data) if data else "a run was killed before its report; give the same command again"
-    )
+    """Return the report that a child has sent.
+
+    Raises ConfigError if the child sent a message, nothing, or a part: the kernel may kill it while it writes.
+    """
+    try:
+        outcome = pickle.loads(data)
+    except (EOFError, pickle.UnpicklingError):
+        outcome = "a run was killed before its report; give the same command again"
     if isinstance(outcome, Report):
         return outcome
     raise ConfigError(one_line(str(outcome)))
