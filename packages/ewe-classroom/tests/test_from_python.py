@@ -15,7 +15,8 @@ from classroom_server import COMMAND, PYTHON, ZOO
 
 from ewe.processors.base import Processor
 from ewe_classroom import check
-from ewe_classroom.grader.apart import GradingFailed
+from ewe_classroom.grader.apart import Grader, GradingFailed
+from ewe_classroom.grader.verdicts import NOT_JUDGED, PASSED, Report, Verdict
 from ewe_classroom.notebook import source_of
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
@@ -71,6 +72,17 @@ def test_pytest_grades_a_server_with_a_test_for_each_check(tmp_path: Path) -> No
         "test_mine.py",
     )
     assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
+def test_a_verdict_that_waits_for_another_check_is_not_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of pytest would otherwise depend on the moment at which the plugin reads the report."""
+
+    def report(status: str, *, waits: bool) -> Report:
+        return Report("fork", "", "", [Verdict("idle-cpu", "", 6, status, waits=waits)])
+
+    reports = [report(PASSED, waits=True), report(NOT_JUDGED, waits=False)]
+    monkeypatch.setattr(Grader, "reports", lambda self: iter(reports))
+    assert Grader.verdict(Grader.__new__(Grader), "idle-cpu").status == NOT_JUDGED
 
 
 def test_the_plugin_is_registered() -> None:

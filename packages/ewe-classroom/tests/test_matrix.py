@@ -120,6 +120,21 @@ def handed_over(*statuses: tuple[str, int, str], lab: str = "fork", causes: tupl
     return report
 
 
+def test_a_result_that_waits_for_another_check_has_no_points_yet() -> None:
+    """Otherwise a report that is read in between, by pytest or after a kill, would have points that are not final."""
+    verdicts = [Verdict("idle-cpu", "", 6, PASSED), Verdict("who-works", "", 8)]
+    report, seen = Report("fork", "", "", verdicts), []
+    grading = Grading.__new__(Grading)
+    grading.findings = Findings()
+    grading.on_verdict = lambda report, verdict: seen.append(verdict.score)
+    item = next(each for each in scheme("fork").items if each.check.name == "idle-cpu")
+    assert not grading.hand_over_if_judged(report, item, verdicts[0])
+    assert (verdicts[0].waits, report.score, seen) == (True, 0, [])
+    verdicts[1].status = PASSED
+    assert grading.hand_over_if_judged(report, item, verdicts[0])
+    assert (verdicts[0].waits, report.score, seen) == (False, 14, [6])
+
+
 def test_the_advice_is_the_cause_and_not_its_effect() -> None:
     """A parent that keeps a connection also leaves a descriptor, which costs more points."""
     report = handed_over(("descriptors", 7, FAILED), ("parent-lets-go", 6, FAILED))

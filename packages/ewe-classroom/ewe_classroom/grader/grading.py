@@ -179,6 +179,7 @@ class Grading:
         one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
         that a race detector has seen: the race is the cause. item: None for the speed.
         """
+        verdict.waits = True
         if item is not None and verdict.status == FAILED and verdict.name not in self.findings.causes:
             reasons = rests_on(verdict.name)
             possible_causes = [other for other in report.verdicts if other.name in reasons]
@@ -209,6 +210,7 @@ class Grading:
                     f"it rests on {needed[0].name}. This server passes {verdict.name}, and so does one without any "
                     f"work on this lab: the points come as soon as {needed[0].name} passes."
                 )
+        verdict.waits = False
         self.on_verdict(report, verdict)
         return True
 

@@ -48,9 +48,14 @@ class Verdict:
     seconds: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
     earned: int | None = None  # the points of a check with partial points; None: all or nothing
+    # The check has ended, but its result may become "not judged" as soon as another check has run.
+    waits: bool = False
 
     @property
     def score(self) -> int:
+        """The points of the check; 0 as long as its result may change."""
+        if self.waits:
+            return 0
         if self.earned is not None:
             return self.earned
         return self.points if self.status == PASSED else 0
