@@ -121,7 +121,7 @@ def handed_over(*statuses: tuple[str, int, str], lab: str = "fork", causes: tupl
 
 
 def test_a_result_that_waits_for_another_check_has_no_points_yet() -> None:
-    """Otherwise a report that is read in between, by pytest or after a kill, would have points that are not final."""
+    """Otherwise a report that pytest reads in between, or that a kill leaves, would have points that may go."""
     verdicts = [Verdict("idle-cpu", "", 6, PASSED), Verdict("who-works", "", 8)]
     report, seen = Report("fork", "", "", verdicts), []
     grading = Grading.__new__(Grading)

@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,7 +45,10 @@ MAX_CHECKS = 4  # names of failed checks, in a line of the progress
 
 
 def grade(options: argparse.Namespace) -> int:
-    """Grade a class; return 0 if every submission was graded. Raises ConfigError."""
+    """Check the options, grade the class, and write its tables and pages (write_results()).
+
+    Return the exit status: 0 if every submission was graded, else 1. Raises ConfigError.
+    """
     if lacking := needs_linux("grading a class", shlex.join(["ewe-course", *sys.argv[1:]])):
         raise ConfigError(lacking)
     if not 1 <= options.jobs <= MAX_JOBS:
@@ -57,19 +59,20 @@ def grade(options: argparse.Namespace) -> int:
         )
     if options.column and not options.table:
         raise ConfigError("--column needs --table FILE, the platform's own table of marks")
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a name may be of any script
+    # The terminal may not be able to show each letter of a student's name.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
     rules = marks.read_rules(options.rules)
-    name = options.folder.absolute().resolve().name.removesuffix(".zip")
-    results = Path(os.path.abspath(options.output or f"{name}-marks"))
-    plan = ClassPlan(lab, variant, results, options.jobs, options.limit, options.seeded, options.user)
+    # resolve(): the folder may be given as "." or as a link.
+    class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
+    results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
     if options.table:
         if options.table.name in OWN_FILES:
             raise ConfigError(
                 f"--table: {options.table.name} is the name of a file of the results; rename the platform's table"
             )
-        # Filled with no marks, only so that a wrong table or column is an error now, not after hours of grading.
+        # Fill in no marks: a wrong table or column is then an error now, and not after hours of grading.
         marks.filled(options.table, options.column, [])
     if options.similar:
         needs_copydetect()
@@ -79,7 +82,10 @@ def grade(options: argparse.Namespace) -> int:
         print(
             f"{lab.title}: {count} submissions ({layout.platform}), {options.jobs} at a time; results in {results}"
         )
-        plan = replace(plan, hidden=hidden_paths(options.folder, folder, results))
+        hidden = hidden_paths(options.folder, folder, results)
+        plan = ClassPlan(
+            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden
+        )
         with ended_by_sigterm():
             graded = class_run.grade_class(plan, layout.hand_ins, show)
     return write_results(options, plan, rules, graded)

@@ -212,15 +212,16 @@ def late_days(graded: GradedHandIn, rules: MarkRules) -> int:
 def read_manual(
     directory: Path, rules: MarkRules, results: list[GradedHandIn]
 ) -> dict[str, dict[str, float | None]]:
-    """Return key -> the marks that a person has entered in RESULTS/manual.csv, with None for an empty cell.
+    """Return the marks that a person has entered in RESULTS/manual.csv: HandIn.key -> name of a mark -> number.
 
-    Writes the file if it is missing, and adds the students and columns that it lacks; a number that was entered
-    stays. Raises ConfigError.
+    An empty cell is None. Write the file if it is missing, and add the students and columns that it lacks; a number
+    that was entered stays in the file. A column belongs to a mark and its points: if the rules change the points,
+    the mark gets a new column, which is empty. Raises ConfigError.
     """
     if not rules.manual:
         return {}
     path = directory / MANUAL_FILE
-    heads = {f"{name} (of {maximum:g})": name for name, maximum in rules.manual.items()}
+    names_of_heads = {f"{name} (of {maximum:g})": name for name, maximum in rules.manual.items()}
     rows_of_file = table_of(path) if path.exists() else []
     if rows_of_file and "key" not in rows_of_file[0]:
         raise ConfigError(f"{path} has no column 'key': give it this head again, or delete the file")
@@ -231,7 +232,7 @@ def read_manual(
         row = rows.setdefault(each.hand_in.key, {"key": each.hand_in.key, "name": each.hand_in.name})
         marks_by_key[each.hand_in.key] = {
             name: entered_mark(path, each.hand_in.name, name, row.setdefault(head, ""), rules.manual[name])
-            for head, name in heads.items()
+            for head, name in names_of_heads.items()
         }
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     write_if_new(
@@ -241,13 +242,12 @@ def read_manual(
 
 
 def entered_mark(path: Path, student: str, name: str, text: str, maximum: float) -> float | None:
-    """Return the number in a cell that a person has filled in; None if the cell is empty. Raises ConfigError.
+    """Return the manual mark in a cell of manual.csv; None if the cell is empty. Raises ConfigError.
 
-    name: of the manual mark, for the message. maximum: its points.
+    student, name: the student and the mark, for the message. text: the cell. maximum: the points of the mark.
     """
-    # A spreadsheet may put an apostrophe before a number, or write a decimal comma.
-    text = text.strip().lstrip("'").replace(",", ".")
-    if not text:
+    # A spreadsheet may put an apostrophe into an empty cell. number_in() knows it before a number, too.
+    if not text.strip().lstrip("'"):
         return None
     value = number_in(text)
     if value is None or not 0 <= value <= maximum:

@@ -44,9 +44,10 @@ def needs_copydetect() -> None:
 
 
 def with_equal_names(text: str, suffix: str) -> str:
-    """Return a source in Go with "V" in place of each name; a source in any other language unchanged.
+    """Return a source in Go with "V" in place of each name; return a source in any other language unchanged.
 
-    copydetect does this itself for the kinds of names that Pygments finds in Python and C, but not for that of Go.
+    copydetect itself replaces the names in Python and C. It does not know those in Go: Pygments, which splits a
+    source into tokens, gives them another kind (Name.Other). suffix: of the file; it stands for the language.
     """
     if suffix != ".go":
         return text

@@ -378,25 +378,27 @@ def encodable(text: str) -> str:
 
 
 def unique_keys(hand_ins: list[HandIn]) -> None:
-    """Give each submission a key that is the name of a directory everywhere, and of no other submission.
+    """Replace the key of each submission by one that no other submission has, and that can name a directory.
 
-    Of equal keys, each gets a part of the hash of the student's identity: a number would change as soon as another
-    student of this name hands in, and manual.csv would give the marks to the wrong one.
+    If several keys would be equal, each gets a part of the hash of its student's identity. A number in its place
+    would change as soon as another student of this name hands in, and manual.csv, which knows the students by their
+    keys, would give the marks to the wrong one.
     """
-    plains = [
+    wished_keys = [
         re.sub(r"[^\w.-]+", "-", each.key).strip("-.")[:MAX_KEY_CHARS] or "student" for each in hand_ins
     ]
     # casefold(): on some file systems, `Ada` and `ada` are the same directory.
-    count = Counter(plain.casefold() for plain in plains)
+    count = Counter(wished.casefold() for wished in wished_keys)
     taken: set[str] = set()
-    for each, plain in zip(hand_ins, plains, strict=True):
-        if count[plain.casefold()] > 1:
-            who = "\0".join([each.name, *each.identity.values()])
-            plain += "-" + hashlib.sha256(who.encode()).hexdigest()[:6]
-        key, number = plain, 1
-        while key.casefold() in taken:  # the same student twice, as ada.py and ada.zip
+    for each, wished in zip(hand_ins, wished_keys, strict=True):
+        if count[wished.casefold()] > 1:
+            identity = "\0".join([each.name, *each.identity.values()])
+            wished += "-" + hashlib.sha256(identity.encode()).hexdigest()[:6]
+        key, number = wished, 1
+        # The same student may hand in twice, as ada.py and ada.zip.
+        while key.casefold() in taken:
             number += 1
-            key = f"{plain}-{number}"
+            key = f"{wished}-{number}"
         taken.add(key.casefold())
         each.key = key
 

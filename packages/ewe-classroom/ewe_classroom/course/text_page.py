@@ -59,9 +59,13 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
 
 
 def figure(image: re.Match[str], pictures: Mapping[str, str]) -> str:
-    """Return the HTML that shows a picture (a match of IMAGE) within its page; "" if `pictures` lacks it."""
+    """Return HTML that contains the SVG source of a picture, in place of an <img> that would load it.
+
+    image: a match of IMAGE. pictures: name -> SVG source. Return "" if `pictures` lacks this picture.
+    """
     alt, name = image.groups()
     if name not in pictures:
         return ""
-    picture = pictures[name].replace(XMLNS, "")  # within HTML, <svg> needs no namespace
+    # Within HTML, <svg> needs no namespace.
+    picture = pictures[name].replace(XMLNS, "")
     return f'<span class="figure" role="img" aria-label="{alt}">{picture}</span>'
