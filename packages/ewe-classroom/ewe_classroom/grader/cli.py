@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ewe import __version__
 from ewe.config.command import RaisingParser, entry_point
@@ -57,9 +56,6 @@ from ewe_classroom.grader.verdicts import (
 )
 from ewe_classroom.seeds import Seed
 from ewe_explore import pages
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = """\
 Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks, zombies
@@ -194,9 +190,10 @@ def main(arguments: list[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Execute the command that the options describe; return its exit status. Raises ConfigError.
+    """Grade a server, or list, explain or replay checks, as the options say. Return the exit status (module text).
 
-    A submission that cannot be started is no error of the command: refuse() writes a report about it.
+    If the submission cannot be started, the command has done its work: refuse() writes a report that says why.
+    Raises ConfigError if the options are wrong, or if this machine lacks something.
     """
     sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
     if options.list:
@@ -205,12 +202,13 @@ def run(options: argparse.Namespace) -> int:
         return explain(options.explain)
     check_usage(options)
     if options.html:
-        pages.prepare()  # an error about a missing package comes now, not after the grading
+        # An error about a missing package comes now, and not after the grading.
+        pages.prepare()
     if reason := needs_linux("the grader", shlex.join(["ewe-grade", *sys.argv[1:]])):
-        print(f"ewe-grade: {one_line(reason)}", file=sys.stderr)
-        return 1
+        raise ConfigError(reason)
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
-    lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
+    # The head of a replay file names the lab of its check.
+    lab = scheme.load(str(head.get("lab", options.lab)))
     if options.replay and lab.subject != SERVER:
         raise ConfigError(
             f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
@@ -222,15 +220,17 @@ def run(options: argparse.Namespace) -> int:
             options.path = located(options.path, lab.subject)
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
-    lab = as_asked(options, lab)
+    lab = with_options(lab, options)
     if options.zero is not None:
         return refuse(options, lab, printable(one_line(options.zero)))
+    # Data of a measurement is no program, and needs no account.
     account = account_of(options.user) if lab.subject != DATA else None
     # SystemExit runs the `finally` blocks, which end the server and remove the directories.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_BY_SIGTERM))
     hidden = hidden_paths(options, lab)
     with ExitStack() as stack:
-        remove_files_of(account)  # an earlier account may have had the same number
+        # Before: an earlier grading may have had the same user id. Afterwards: a later one may have it.
+        remove_files_of(account)
         stack.callback(remove_files_of, account)
         subject_kind = kind(lab.subject)
         try:
@@ -241,6 +241,7 @@ def run(options: argparse.Namespace) -> int:
                 if options.command
                 else subject_kind.from_path(options.path)
             )
+            # A submission in Python may be a model of ewe that was only renamed.
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
                 own_model.expect(Path(options.path).absolute())
         except subject.BadSubject as error:
@@ -275,7 +276,7 @@ def check_usage(options: argparse.Namespace) -> None:
         raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
 
 
-def as_asked(options: argparse.Namespace, lab: scheme.Scheme) -> scheme.Scheme:
+def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
     """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError.
 
     `--only speed` sets options.speed, too.
