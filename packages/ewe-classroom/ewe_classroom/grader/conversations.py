@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.scene import STAYS_OPEN, Scene
+from ewe_classroom.grader.responses import Response
+from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
+
+KEPT_REQUESTS = 5  # requests on one connection that stays open
 
 
 @check(
@@ -211,10 +214,29 @@ def pipelined(scene: Scene) -> None:
         scene.confirm("the first request got a response, which announced the close of the connection")
 
 
+def next_response(scene: Scene, client: SceneClient, number: int) -> Response:
+    """Send the client's request `number` (the first is 0) on its open connection; return the response, or fail."""
+    client.ask(f"/{number}.txt")
+    scene.until(lambda: len(client.answers) == number + 1 or client.over(), "the answer")
+    if len(client.answers) <= number:
+        if number == 0:
+            scene.fail(
+                f"a request without Connection: close: the client {client.story()}", "answer the request"
+            )
+        scene.fail(
+            f"response {number} promised to keep the connection open, and request {number + 1} on it failed: "
+            f"the client {client.story()}",
+            "answer the next request, or send Connection: close with the previous response",
+            "the server closes each connection but answers as HTTP/1.1 without saying so",
+        )
+    scene.expect_body(client, client.answers[-1], f"/{number}.txt")
+    return client.answers[-1]
+
+
 @check(
     "keep-alive",
     proves="the connection stays open as long as the response promises",
-    sends="five requests on one connection; then one with Connection: close; then one of HTTP/1.0",
+    sends=f"{KEPT_REQUESTS} requests on one connection; then one with Connection: close; then one of HTTP/1.0",
     expects="a response to each promised request; a close after Connection: close and after HTTP/1.0",
     why=(
         "HTTP/1.1 keeps connections open unless one side sends Connection: close. A broken promise "
@@ -227,23 +249,8 @@ def pipelined(scene: Scene) -> None:
 )
 def keep_alive(scene: Scene) -> None:
     client = scene.client()
-    for number in range(5):
-        client.ask(f"/{number}.txt")
-        # `wanted` is a default value, because a lambda would see the number of a later turn of the loop.
-        scene.until(lambda wanted=number + 1: len(client.answers) == wanted or client.over(), "the answer")  # type: ignore[misc]
-        if len(client.answers) <= number:
-            if number == 0:
-                scene.fail(
-                    f"a request without Connection: close: the client {client.story()}", "answer the request"
-                )
-            scene.fail(
-                f"response {number} promised to keep the connection open, and request {number + 1} on it failed: "
-                f"the client {client.story()}",
-                "answer the next request, or send Connection: close with the previous response",
-                "the server closes each connection but answers as HTTP/1.1 without saying so",
-            )
-        scene.expect_body(client, client.answers[-1], f"/{number}.txt")
-        if not client.answers[-1].keeps_open:
+    for number in range(KEPT_REQUESTS):
+        if not next_response(scene, client, number).keeps_open:
             break
     count = len(client.answers)
     client.close()
@@ -252,7 +259,10 @@ def keep_alive(scene: Scene) -> None:
         scene.until(client.over, f"{client.name} sees the end of the connection")
         if not client.over():
             what = "HTTP/1.0" if version == "1.0" else "Connection: close"
-            because = "the wish of the request is not read, or a descriptor of the connection stays open"
+            because = (
+                "the server does not read the version and Connection of the request, or a descriptor of the "
+                "connection stays open"
+            )
             if scene.nobody_receives():
                 because = (
                     "the conversation has ended, and nothing closes its connection: no thread is in recv()"

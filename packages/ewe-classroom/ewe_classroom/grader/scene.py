@@ -304,7 +304,10 @@ class SceneClient:
             self.broken = self.broken or not self.ended
 
     def flush(self) -> bool:
-        """Send bytes of the outbox; return whether any were sent."""
+        """Send bytes of the outbox, or FIN if it is empty and the client has finished; do not wait.
+
+        Return whether this has changed something: bytes or FIN were sent, or the connection is broken.
+        """
         if not self.connected or self.closed or self.broken:
             return False
         if self.finishing and not self.outbox:  # FIN follows the last byte
@@ -325,7 +328,7 @@ class SceneClient:
         return sent > 0
 
     def events(self) -> int:
-        """Return the events for poll(2)."""
+        """Return the events of this connection that poll(2) has to watch; 0 if it has to watch none."""
         if self.closed or self.over():
             return 0
         # A connection attempt ends with POLLOUT, whether it succeeds or fails.
@@ -388,7 +391,10 @@ class SceneClient:
 
 
 class Scene:
-    """The clients of one check, and its waits. options: of the check, from the scheme of the lab."""
+    """The clients of one check, and the waits for events.
+
+    subject: the running server. options: the options of the check, from the scheme of the lab (scheme.py).
+    """
 
     def __init__(self, subject: Subject, options: dict[str, Any] | None = None) -> None:
         self.subject = subject
@@ -396,14 +402,18 @@ class Scene:
         self.workers = subject.workers
         self.options = options or {}
         self.clients: list[SceneClient] = []
-        self.steps: list[dict[str, Any]] = []  # of the timeline and of a replay
+        # The record of the scene, for the evidence and the timeline of the report and for a replay file (note()).
+        self.steps: list[dict[str, Any]] = []
         self.began = time.monotonic()
-        self.confirmations: list[str] = []  # proven facts, for the report
-        self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
-        self.unproved: list[str] = []  # waits whose end proves nothing
-        self.check = ""  # its name
-        self.findings = Findings()  # of the run so far
+        # Facts that the scene has proven: the evidence of a check that passes (confirm()).
+        self.confirmations: list[str] = []
+        # Waits whose end proves nothing, because the server could still act at any time (until()).
+        self.unproved: list[str] = []
+        # Grading sets the attributes below, before the check begins (grading.py).
+        self.deadline = float("inf")  # the end of the run (time.monotonic())
+        self.check = ""  # the name of the check that plays the scene
+        self.never_sleeps = False  # the check idle-cpu has found that the server is restless (module text)
+        self.findings = Findings()  # the faults that earlier checks have found
 
     def note(self, **what: Any) -> None:
         """Add a step to the record, with the time in seconds since the scene began."""
@@ -687,19 +697,22 @@ class Scene:
             "",
             f"the server {ending} after {after}",
             "go on serving: one client must not end the server for all clients",
-            self.last_output(),
+            self.likely_reason(),
             failure,
         )
 
-    def last_output(self) -> str:
-        """Return a likely reason for the server's end: the meaning of a signal, or the last line of output."""
-        # Popen shows the end by a signal as a negative status.
-        signal_number = -(self.subject.process.poll() or 0)
+    def likely_reason(self) -> str:
+        """Return a likely reason for which the server has ended or does not answer; "" if none is known.
+
+        It is a lack of descriptors, the meaning of the signal that has ended the server, or its last line of output.
+        """
         if any(words in self.subject.log() for words in OUT_OF_DESCRIPTORS):
             return (
                 "no descriptor was free: accept() and open() then fail with EMFILE; catch OSError, and close every "
                 "connection and file that is no longer needed"
             )
+        # Popen shows the end by a signal as a negative status.
+        signal_number = -(self.subject.process.poll() or 0)
         if signal_number in SIGNAL_MEANINGS:
             return SIGNAL_MEANINGS[signal_number]
         text = self.subject.log(1).strip()

@@ -114,7 +114,7 @@ class SilentClose(Thread):
         return False
 
 
-@mutant("keep-alive", "thread", "the wish of the request is not read")
+@mutant("keep-alive", "thread", "does not read the version and Connection")
 class NeverCloses(Thread):
     """Does not read Connection: close."""
 
