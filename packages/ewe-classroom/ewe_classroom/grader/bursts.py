@@ -25,7 +25,7 @@ import signal
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.progress import IDLE_CLIENTS, TIME_LIMIT_CAUSE
+from ewe_classroom.grader.progress import IDLE_CLIENTS, LIMIT_MEANINGS
 from ewe_classroom.grader.scene import Scene, SceneClient
 
 BURST_COUNT = 8
@@ -78,7 +78,7 @@ def send_signal(pids: list[int], number: int) -> None:
     expects="the last client of each burst gets its response while the others are stalled; then they get theirs",
     why="Clients of a busy server do not come one by one. A queue that loses a wake-up works for years.",
     hint="Wake a worker for each item, not only when the queue was empty: a worker that was woken may not run yet.",
-    options={"limit": TIME_LIMIT_CAUSE},
+    options={"limit": LIMIT_MEANINGS},
 )
 def bursts(scene: Scene) -> None:
     # A server without a limit serves any number of clients at once, so any number of them will do.

@@ -15,7 +15,7 @@ from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.site_programs import EARLY_BYTES, PROGRAM_SOURCE_TEXT
 
 LINE = bytes(range(32, 127)) + b"-\n" + bytes(range(31))  # 128 bytes; a body repeats this line
-PIPE_OVERFLOW_LINES = 8192  # lines: 1 MB, sixteen times the capacity of a pipe
+PIPE_OVERFLOW_LINES = 8192  # 1 MB of such lines: sixteen times the capacity of a pipe
 PROGRAM_ERROR_STATUSES = (500, 502)
 
 
@@ -216,9 +216,8 @@ def cgi_body(scene: Scene) -> None:
         "program stops reading, the other pipe fills, and both processes wait until they are killed."
     ),
     hint=(
-        "Write and read in turns, whenever a pipe is ready: use non-blocking descriptors and "
-        "select(), or one thread "
-        "for writing and one for reading."
+        "Write and read in turns, whenever a pipe is ready: use non-blocking descriptors and select(), or one "
+        "thread for writing and one for reading."
     ),
 )
 def cgi_deadlock(scene: Scene) -> None:
@@ -226,12 +225,15 @@ def cgi_deadlock(scene: Scene) -> None:
         "two full pipes: the server writes and does not read, the program writes and does not read; "
         "each waits for the other (a deadlock)"
     )
+    sent_body = LINE * PIPE_OVERFLOW_LINES
+    # Both programs copy the body of the request. The second one first writes NUL bytes (site_programs.py).
     for name, early_bytes in (("echo", 0), ("talks-first", EARLY_BYTES)):
-        found = run(scene, f"/cgi-bin/{name}", times=PIPE_OVERFLOW_LINES, because=because).body
-        expected_bytes = early_bytes + len(LINE) * PIPE_OVERFLOW_LINES
-        if len(found) != expected_bytes or found[early_bytes:] != LINE * PIPE_OVERFLOW_LINES:
+        received = run(scene, f"/cgi-bin/{name}", times=PIPE_OVERFLOW_LINES, because=because).body
+        expected = bytes(early_bytes) + sent_body
+        if received != expected:
+            differ = " that differ" if len(received) == len(expected) else ""
             scene.fail(
-                f"the program wrote {expected_bytes} bytes, and the client got {len(found)}",
+                f"the program wrote {len(expected)} bytes, and the client got {len(received)} bytes{differ}",
                 "send all of the output, unchanged",
                 "the server stops reading after the body is written, or after a read that returns few bytes",
             )
@@ -321,6 +323,7 @@ def cgi_status(scene: Scene) -> None:
     ),
 )
 def cgi_bad_output(scene: Scene) -> None:
+    # Each of these programs fails in the way that its name says (site_programs.py).
     for name in ("says-nothing", "has-no-head", "ends-in-head", "bad-status", "is-killed"):
         client = ask(scene, f"/cgi-bin/{name}", name=name)
         response = response_of(
@@ -334,6 +337,7 @@ def cgi_bad_output(scene: Scene) -> None:
                 "answer 502 (or 500)",
                 "the server does not check the output: a head, an empty line, a status of three digits",
             )
+    # Neither file can be run: one does not exist, and the other one has no execute permission.
     for name, statuses in (("missing", (404,)), ("not-executable", (403, 404, *PROGRAM_ERROR_STATUSES))):
         client = ask(scene, f"/cgi-bin/{name}", name=name)
         response = response_of(scene, client)

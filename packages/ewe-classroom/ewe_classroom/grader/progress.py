@@ -19,7 +19,8 @@ from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 IDLE_CLIENTS = 24
 CONNECT_PUMP_S = 0.05
 STALL_DESCRIPTIONS = {"half": "has sent half a request", "reader": "does not read its response"}
-TIME_LIMIT_CAUSE = (
+# The option `limit` of a check: its values, each with its meaning.
+LIMIT_MEANINGS = (
     "none: one stalled client stops the others; workers: as many stalled clients as workers stop the others; "
     "all: no number of stalled clients stops another"
 )
@@ -118,10 +119,10 @@ def held_clients(count: int, kind: str) -> str:
 
 
 def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient | None, kind: str) -> None:
-    """Open all gates; fail unless every client gets its own file.
+    """Open the gates of all stalled clients; fail unless every client gets its own file.
 
     waiting: the client that waits for a worker, if there is one. The first opened gate makes one worker free, so
-    this client must get its response before the other gates open.
+    this client must get its response before the other gates open. kind: of the stalled clients, for messages.
     """
     if waiting is not None:
         first, *stalled = stalled
@@ -213,7 +214,7 @@ def second_client(scene: Scene) -> None:
     ),
     why="This number defines a concurrency model. Gates and quiescence prove it here, without timing.",
     hint="Does the thread that accepts also read from connections, or does a worker? Draw it. Count the workers.",
-    options={"limit": TIME_LIMIT_CAUSE},
+    options={"limit": LIMIT_MEANINGS},
 )
 def progress(scene: Scene) -> None:
     scene.findings.at_once = None
@@ -230,7 +231,7 @@ def progress(scene: Scene) -> None:
         "In an event loop, use non-blocking sockets. Keep the bytes that send() did not take; wait "
         "for EVENT_WRITE."
     ),
-    options={"limit": TIME_LIMIT_CAUSE},
+    options={"limit": LIMIT_MEANINGS},
 )
 def slow_readers(scene: Scene) -> None:
     play_progress(scene, "reader")
@@ -311,9 +312,10 @@ def own_answers(scene: Scene) -> None:
     expects="none of the last three gets a response before the first of the four",
     why="With a stack instead of a queue, the first client may wait without a limit while new clients are served.",
     hint="Append at one end and take from the other: queue.Queue or deque.popleft(), not list.pop().",
-    options={"limit": TIME_LIMIT_CAUSE},
+    options={"limit": LIMIT_MEANINGS},
 )
 def fifo(scene: Scene) -> None:
+    # Occupy all workers.
     count = 1 if scene.options.get("limit") == "none" else scene.at_once()
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
@@ -322,13 +324,16 @@ def fifo(scene: Scene) -> None:
         queued.append(
             scene.client(f"waits {number + 1}").send_half(f"/{20 + number}.txt", Connection="close")
         )
+        # The next client connects only when this one has arrived.
         scene.settle()
-    is_read = not scene.is_unread(queued[0])  # it should wait, unread
+    # No worker is free, so no thread should have read the half request of the first of the four.
+    is_read = not scene.is_unread(queued[0])
     # One worker becomes free and takes a waiting connection. The half request on this connection then occupies it.
     stalled[0].send_rest()
     scene.until(stalled[0].answered_or_over, "a worker becomes free")
     scene.settle()
-    for client in reversed(queued[1:]):  # the last one first, which a stack would serve first
+    # Complete the last request first: a stack would have given this connection to the free worker.
+    for client in reversed(queued[1:]):
         client.send_rest()
     early = [
         client for client in queued[1:] if scene.until(client.answered, f"{client.name} gets a response")
@@ -363,7 +368,7 @@ def fifo(scene: Scene) -> None:
         "burst; each of these clients loses a second or more."
     ),
     hint="listen(128) costs nothing.",
-    options={"limit": TIME_LIMIT_CAUSE},
+    options={"limit": LIMIT_MEANINGS},
 )
 def backlog(scene: Scene) -> None:
     count = 1 if scene.options.get("limit") == "none" else scene.at_once()

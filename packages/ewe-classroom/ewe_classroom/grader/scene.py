@@ -704,7 +704,7 @@ class Scene:
     def likely_reason(self) -> str:
         """Return a likely reason for which the server has ended or does not answer; "" if none is known.
 
-        It is a lack of descriptors, the meaning of the signal that has ended the server, or its last line of output.
+        It is a lack of descriptors, the meaning of the signal that has ended the server, or its last words.
         """
         if any(words in self.subject.log() for words in OUT_OF_DESCRIPTORS):
             return (
