@@ -427,11 +427,15 @@ class Bursts:
         return sorted({line[1:] for line in self.traced()})
 
     def waiting(self) -> Counter[str]:
-        """Return how many threads sleep at each place. The trace has + where a wait begins, and - where it ends."""
-        count: Counter[str] = Counter()
+        """Return how many threads wait for a condition at each place: "server.c:41" -> number of threads.
+
+        The trace has a line "+server.c:41" for the beginning of such a wait, and "-server.c:41" for its end.
+        """
+        threads: Counter[str] = Counter()
         for line in self.traced():
-            count[line[1:]] += 1 if line[0] == "+" else -1
-        return +count  # without the places with 0
+            threads[line[1:]] += 1 if line[0] == "+" else -1
+        # The operator + of a Counter leaves out the places without a thread.
+        return +threads
 
     def sleepers(self) -> str:
         """Describe where the threads of the server sleep: in waits of the trace, else in system calls."""

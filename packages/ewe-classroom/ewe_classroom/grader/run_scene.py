@@ -123,7 +123,10 @@ class RunSubject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the arguments of Subject. limits, port and output have no use without a process."""
+        """Take the arguments of Subject (subject.py), so that Grading can make either.
+
+        limits, port and output have no use without a process.
+        """
         self.start_command, self.site, self.workers = start_command, site, workers
         self.environment = dict(environment or {})
         self.path = Path(start_command.command[0])

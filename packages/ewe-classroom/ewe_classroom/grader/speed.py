@@ -171,7 +171,10 @@ class Side:
         self.addresses = (f"127.{network}.{n // 250 % 250}.{n % 250 + 1}" for n in count())
 
     def slice(self, clients: int, seconds: float) -> Slice:
-        """Measure one slice, and add it to the results."""
+        """Measure one slice (load.py), and add it to the results.
+
+        clients: the number of clients that ask at the same time. seconds: how long they send new requests.
+        """
         body = self.subject.site.files[PATH]
         found = closed_loop(self.subject.port, clients, seconds, PATH, body, next(self.addresses))
         self.slices.append(found)
