@@ -16,7 +16,7 @@ from support.server import wait_until
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import scheme
+from ewe_classroom.grader import replay, scheme, site_programs
 from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.formats import FORMATS
 from ewe_classroom.grader.kinds import ENGINE, SERVER
@@ -239,6 +239,18 @@ def test_a_replay_shows_what_was_sent_and_what_comes_back(tmp_path: Path) -> Non
     for text in ("not JSON\n", "[" * 100_000):
         file.write_text(text)
         assert "line 1: not JSON" in run("--replay", str(file), "--command", COMMAND).stderr
+
+
+def test_a_replay_file_writes_into_no_file(tmp_path: Path) -> None:
+    """A student sends it to a lecturer: a gate may have the name of any file, and a signal any name."""
+    (tmp_path / "site").mkdir()
+    site_programs.write(tmp_path / "site")
+    (tmp_path / "notes").write_text("my notes")
+    for name in ("../notes", str(tmp_path / "notes"), "gate-1", "gate-99"):
+        assert not site_programs.open_gate(tmp_path / "site", name)
+    assert (tmp_path / "notes").read_text() == "my notes"
+    with pytest.raises(ConfigError, match="'SIGNONE' is not the name of a signal"):
+        replay.signal_of({"do": "signal", "signal": "SIGNONE"})
 
 
 @pytest.mark.starts_processes

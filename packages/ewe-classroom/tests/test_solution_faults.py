@@ -234,6 +234,23 @@ def test_a_file_with_the_words_of_a_head_arrives_unchanged(tmp_path: Path) -> No
         server.wait()
 
 
+@pytest.mark.parametrize("name", ["serial", "event"])
+def test_a_long_head_in_go_is_refused_also_if_its_end_has_arrived(name: str, tmp_path: Path) -> None:
+    """The limit of a head does not depend on the pieces in which it arrives."""
+    solution(name, "go", tmp_path / "work")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    server = subprocess.Popen(["./server", str(address[1]), str(tmp_path), "1"], cwd=tmp_path / "work")
+    try:
+        wait_until(lambda: connects(address), 30)
+        with socket.create_connection(address, 30) as client:
+            client.sendall(b"GET /?" + b"x" * 17_000 + b" HTTP/1.1\r\nConnection: close\r\n\r\n")
+            assert read_all(client).startswith(b"HTTP/1.1 431 ")
+    finally:
+        server.kill()
+        server.wait()
+
+
 def status_of(port: int, path: str) -> int:
     """Return the status of the response to a GET request; 0 if no server listens yet."""
     try:

@@ -13,6 +13,7 @@ responses beside those of the record; the reader judges whether they are right.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -58,7 +59,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
     """Do each step; yield a line for it, and a line for all that comes back.
 
     A client is known by its lane. A step of the record that the server made ("got", "answered") is only shown,
-    after the word "then", so that the reader can compare it with the present one.
+    after the word "then", so that the reader can compare it with the present one. Raises ConfigError.
     """
     scene = Scene(subject)
     clients: dict[str, SceneClient] = {}
@@ -72,7 +73,10 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
             elif do == "wait":
                 scene.settle()
             elif do == "signal":
-                os.kill(subject.pid, signal.Signals[str(step.get("signal", "SIGTERM"))])
+                number = signal_of(step)
+                # After "start-again" the scene has another server. The server may have ended already.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(scene.subject.pid, number)
             elif do == "start-again":
                 scene.start_again()
             elif do == "open-gate":
@@ -96,6 +100,18 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"{line['t']:8.3f}  {line.get('lane', 'all')}: {line['do']} {brief(line)}".rstrip()
     finally:
         scene.close()
+        # The caller ends `subject`, and does not know of a server that "start-again" has started.
+        if scene.subject is not subject:
+            scene.subject.close()
+
+
+def signal_of(step: dict[str, Any]) -> signal.Signals:
+    """Return the signal of a step. Raises ConfigError for a name that no signal has."""
+    name = str(step.get("signal", "SIGTERM"))
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        raise ConfigError(f"--replay: {name[:MAX_SHOWN_CHARS]!r} is not the name of a signal") from None
 
 
 def brief(step: dict[str, Any]) -> str:

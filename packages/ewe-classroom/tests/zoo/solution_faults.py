@@ -604,7 +604,7 @@ fault(
     "keep-alive",
     "stays open",
     "Connections are never closed.",
-    ("				defer connection.Close() // also when the conversation panics\n", ""),
+    ("				defer connection.Close() // runs before Done: the last defer is the first to run\n", ""),
 )
 fault(
     "SharedBuffer",

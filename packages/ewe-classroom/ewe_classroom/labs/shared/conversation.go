@@ -111,6 +111,9 @@ func Find(root, path string) ([]byte, error) {
 
 // ResponseTo returns the whole response to a request's head, and whether the connection stays open after it.
 func ResponseTo(head []byte, root string) ([]byte, bool) {
+	if len(head) > maxHead { // a head may also arrive with its end, in one piece
+		return Refusal(431), false
+	}
 	method, path, fields, refused := Parse(head)
 	if refused != 0 {
 		return Refusal(refused), false

@@ -31,7 +31,7 @@ func main() {
 			running.Add(1) // before the goroutine begins, because Drain may run first
 			go func() {
 				defer running.Done()
-				defer connection.Close() // also when the conversation panics
+				defer connection.Close() // runs before Done: the last defer is the first to run
 				Converse(connection, root)
 			}()
 			// --- starter
