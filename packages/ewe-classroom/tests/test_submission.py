@@ -399,6 +399,20 @@ def test_a_submission_reads_no_solution_and_no_hidden_path(tmp_path: Path, build
         assert seen_by(tmp_path, program, "--hide", str(private), "--hide", f"{private}.zip", *build) == ""
 
 
+def test_a_path_below_a_hidden_one_is_hidden_with_it() -> None:
+    paths = ("/class", "/labs", "/class/results", "/class", "/classes")
+    assert sandbox.outermost(paths) == ["/class", "/labs", "/classes"]
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_the_results_may_lie_in_the_folder_of_the_class(tmp_path: Path) -> None:
+    """`ewe-course grade .` puts them there: it hid nothing, because the second path was already empty."""
+    (tmp_path / "class" / "results").mkdir(parents=True)
+    paths = (str(tmp_path / "class"), str(tmp_path / "class" / "results"))
+    assert sandbox.hideable(paths) == paths
+
+
 def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert grade_cli.main(["--hide", str(tmp_path / "nowhere"), "--command", "true {port}"]) == 2
     assert "no such file or directory" in capsys.readouterr().err

@@ -237,7 +237,19 @@ def hide(paths: Sequence[str]) -> bool:
     # MS_PRIVATE: otherwise the mounts below would also reach the rest of the system.
     if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
-    return all(map(cover, paths))
+    return all(map(cover, outermost(paths)))
+
+
+def outermost(paths: Sequence[str]) -> list[str]:
+    """Return the paths that are not below another one of them.
+
+    cover() makes a directory empty, so a path below it does not exist any more, and cannot be covered.
+    """
+    return [
+        path
+        for path in dict.fromkeys(paths)
+        if not any(path != other and Path(path).is_relative_to(other) for other in paths)
+    ]
 
 
 def cover(path: str) -> bool:
