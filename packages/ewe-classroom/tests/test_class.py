@@ -322,6 +322,15 @@ def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path
         scratch.close()
 
 
+def test_folders_of_an_archive_count_like_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a change of the last files would go unnoticed, and the old mark would stay."""
+    path = zipped(tmp_path / "a.zip", {"a/server.py": PROGRAM, "b/server.py": PROGRAM})
+    assert len(files_of(HandIn("a", "a", [(path, "a.zip")]), tmp_path / "to")) == 2
+    monkeypatch.setattr(submissions, "MAX_FILES", 3)
+    with pytest.raises(BadHandIn, match="more than 3 files and folders"):
+        files_of(HandIn("a", "a", [(path, "a.zip")]), tmp_path / "again")
+
+
 # Archives that nobody should believe
 
 

@@ -421,6 +421,9 @@ def take_files(hand_in: HandIn, target: Path) -> None:
     if len(found) == 1 and archive_suffix(found[0].name):
         unpack(found[0], found[0].name, target, counter)
         found[0].unlink()
+    # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
+    if sum(1 for _ in walk(target)) > MAX_FILES:
+        raise BadHandIn(f"more than {MAX_FILES} files and folders")
 
 
 class SubmissionCounter:
