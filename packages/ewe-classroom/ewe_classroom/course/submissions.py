@@ -341,8 +341,8 @@ def newest_change(path: Path) -> datetime | None:
 def walk(directory: Path) -> Iterator[Path]:
     """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link.
 
-    One more than the limit, so that a caller can see that there are too many. A directory comes before its contents.
-    A link to a directory counts as a file. Paths that are too long for the system are left out.
+    One more than the limit, so that a caller can see that there are too many. A directory comes before its
+    contents. A link to a directory counts as a file. Paths that are too long for the system are left out.
     """
     count = 0
     # A stack, because os.walk() of Python 3.11 calls itself for each level, and a student can nest thousands.
