@@ -143,8 +143,8 @@ def of_data(path: Path, say: Callable[[str], None]) -> dict[str, float]:
 def median_at(runs: list[dict[str, float]], figure: str, load: str, level: float) -> float:
     """Return the median of a figure over all runs with the same load: they repeat one measurement.
 
-    figure: a key of a run, such as "mean_ms". load: the key of the load, "clients" or "rate_wanted". level: the value
-    of the load. Raises StatisticsError if no run has this load, KeyError if a run lacks one of the keys.
+    figure: a key of a run, such as "mean_ms". load: the key of the load, "clients" or "rate_wanted". level: the
+    value of the load. Raises StatisticsError if no run has this load, KeyError if a run lacks one of the keys.
     """
     # With four decimals, a figure in milliseconds is exact to a tenth of a microsecond.
     return round(statistics.median(run[figure] for run in runs if run[load] == level), 4)
