@@ -5,10 +5,9 @@ second. The name of the result contains a hash of all its sources. After an upda
 not found, and never called with other definitions of its structures. The result is written under another name and
 renamed, so a server never loads an incomplete file.
 
-A server with a directory of programs imports this module for preload(). The functions that run the compiler import
-the modules that only they need. One of these modules, tempfile, imports random, and another one, subprocess, imports
-threading; each of the two has a handler that every forked child would run. A child of the fork model would copy 70
-more pages.
+A server with libraries imports this module for preload(). Functions that run the compiler import the modules that
+only they need: tempfile imports random, and subprocess imports threading. Each of these two has a handler that every
+forked child would run, and a child of the fork model would copy 70 more pages.
 """
 
 from __future__ import annotations

@@ -116,11 +116,11 @@ def check(stored: str, password: bytes) -> bool:
 def load_libraries() -> None:
     """Import all that check() needs: later this process may not be allowed to read Python's directories.
 
-    The package libpass continues the package passlib, and its module is still called passlib. Raises ImportError.
+    The package libpass continues the package passlib, and its module is still called passlib. passlib.hash imports
+    the module of a kind of hash when an import statement names the kind. Raises ImportError.
     """
     from passlib.exc import MissingBackendError
-    # passlib.hash imports the module of a kind of hash when this statement names the kind.
-    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt  # noqa: F401 - see above
+    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt  # noqa: F401
 
     try:
         bcrypt.set_backend("bcrypt")  # otherwise the first check would import the library bcrypt

@@ -124,7 +124,9 @@ class CheckedImports:
                 except BaseException:
                     return name
                 self.is_importing = False
-                if self.import_differs(name, [loaded for loaded in sys.modules if loaded not in names_before]):
+                if self.import_differs(
+                    name, [loaded for loaded in sys.modules if loaded not in names_before]
+                ):
                     return name
         sys.setprofile(None)
         builtins.__import__ = original_import

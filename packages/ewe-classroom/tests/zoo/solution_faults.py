@@ -604,7 +604,10 @@ fault(
     "keep-alive",
     "stays open",
     "Connections are never closed.",
-    ("				defer connection.Close() // runs before Done: the last defer is the first to run\n", ""),
+    (
+        "				defer connection.Close() // runs before Done: the last defer is the first to run\n",
+        "",
+    ),
 )
 fault(
     "SharedBuffer",
