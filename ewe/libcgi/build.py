@@ -6,8 +6,8 @@ not found, and never called with other definitions of its structures. The result
 renamed, so a server never loads an incomplete file.
 
 A server with libraries imports this module for preload(). Functions that run the compiler import the modules that
-only they need: tempfile imports random, and subprocess imports threading. Each of these two has a handler that every
-forked child would run, and a child of the fork model would copy 70 more pages.
+only they need: tempfile imports random, and subprocess imports threading. Each of these two has a handler that
+every forked child would run, and a child of the fork model would copy 70 more pages.
 """
 
 from __future__ import annotations
