@@ -252,8 +252,8 @@ def inside(top: str, directory: str, link: str) -> str:
 def above(path: str) -> str:
     """Return the directory that contains a file or a directory, with a slash at its end. path: not "/".
 
-    >>> above("/docs/a.md"), above("/docs/")
-    ('/docs/', '/')
+    >>> above("/book/a.md"), above("/book/")
+    ('/book/', '/')
     """
     # The search leaves out the last character, which is the slash of a directory.
     return path[: path.rindex("/", 0, -1) + 1]

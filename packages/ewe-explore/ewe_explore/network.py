@@ -189,7 +189,7 @@ class Socket(Primitive):
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
         join(self, other)
         # The timeline names it as the socket that accepts it
-        other.place_of_creation = server.place_of_creation
+        other.line_of_creation = server.line_of_creation
         other.name, other.peer = self.peer, self.name
         queue.append(other)
         self.recompute_runnable_lanes()

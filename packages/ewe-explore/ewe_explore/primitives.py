@@ -41,7 +41,7 @@ class Primitive:
     """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
     controlled = True  # its methods have their own points
-    place_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
+    line_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
     creation_number = 0  # 1 for the first object that this line has created
     fixed_name = ""  # a fixed name, which replaces the name from the source line
 
@@ -49,17 +49,17 @@ class Primitive:
         self.objects_per_line: dict[tuple[str, int], int] = (
             ACTIVE_RUNS[-1].objects_per_line if ACTIVE_RUNS else {}
         )
-        self.place_of_creation = line_of_program() if ACTIVE_RUNS else ("", 0)
-        self.creation_number = self.objects_per_line.get(self.place_of_creation, 0) + 1
-        self.objects_per_line[self.place_of_creation] = self.creation_number
+        self.line_of_creation = line_of_program() if ACTIVE_RUNS else ("", 0)
+        self.creation_number = self.objects_per_line.get(self.line_of_creation, 0) + 1
+        self.objects_per_line[self.line_of_creation] = self.creation_number
 
     @property
     def explorer_label(self) -> str:
         """Return the name of the primitive, from the source line that made it."""
         if self.fixed_name:
             return self.fixed_name
-        several = self.objects_per_line.get(self.place_of_creation, 0) > 1
-        name = name_of(*self.place_of_creation) or type(self).__name__.lower()
+        several = self.objects_per_line.get(self.line_of_creation, 0) > 1
+        name = name_of(*self.line_of_creation) or type(self).__name__.lower()
         return f"{name} {self.creation_number}" if several else name
 
     def step(self, run: Run, verb: str, note: str = "") -> Step:
@@ -296,7 +296,7 @@ class Condition(Primitive):
         self.lock: Lock = RLock() if lock is None else lock
         # A new lock has the name of the condition, and counts as the same object of the source line.
         if lock is None:
-            self.lock.creation_number = self.objects_per_line[self.place_of_creation] = self.creation_number
+            self.lock.creation_number = self.objects_per_line[self.line_of_creation] = self.creation_number
         self.waiters: deque[Waiter] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
