@@ -23,6 +23,7 @@ Possible failures, and where each is prevented:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -266,22 +267,27 @@ def leads_below(prefix: str, path: str) -> bool:
 
 
 def open_user_file(path: str, name: str, owner: int | None) -> int:
-    """Open a user's regular file; return the descriptor. Raises OSError; ConfigError for another kind of file."""
+    """Open a regular file that belongs to a user or to root; return its descriptor.
+
+    name: the file's name, for messages. owner: the user's id; None: the file must be root's. Raises ConfigError for
+    any other file, for a symbolic link, and for a file that the server may not read; else OSError.
+    """
+    not_regular = f"{name} is not a regular file of the user"
     try:
         descriptor = os.open(path, OPEN_FLAGS)
     except OSError as reason:
-        import errno
-
         if reason.errno == errno.ELOOP:
             raise ConfigError(f"{name} is a symbolic link") from None
-        if reason.errno in (errno.EACCES, errno.ENXIO):
+        if reason.errno == errno.ENXIO:  # open(2) cannot open a socket
+            raise ConfigError(not_regular) from None
+        if reason.errno == errno.EACCES:
             raise ConfigError(f"{name} may not be read by the server: chmod a+r {name}") from None
         raise
     about = os.fstat(descriptor)
     if stat.S_ISREG(about.st_mode) and about.st_uid in (owner, 0):
         return descriptor
     os.close(descriptor)
-    raise ConfigError(f"{name} is not a regular file of the user")
+    raise ConfigError(not_regular)
 
 
 def version_of_file(directory: str, name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -143,6 +144,7 @@ def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch:
         ('auth = { realm = "x", file = "/etc/passwd" }\n', "expected a file of this directory"),
         ('auth = { realm = "x", file = ".link" }\n', ".link is a symbolic link"),
         ('auth = { realm = "x", file = ".fifo" }\n', ".fifo is not a regular file of the user"),
+        ('auth = { realm = "x", file = ".socket" }\n', ".socket is not a regular file of the user"),
         ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
         ('headers = { set = { Accept-CH = "DPR" } }\n', "accept-ch concerns the whole host"),
         (
@@ -165,6 +167,7 @@ def test_a_wrong_file_opens_nothing(root: Path, text: str, said: str) -> None:
     (root / "a.txt").write_text("protected")
     (root / ".link").symlink_to("/etc/passwd")
     os.mkfifo(root / ".fifo")
+    os.mknod(root / ".socket", stat.S_IFSOCK | 0o644)
     (root / ".long").write_bytes(ADA * 1200)
     (root / ".costly").write_text(f"ada:$2y$15${'a' * 53}\n")
     (root / ".ewe.toml").write_text(text)
