@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ewe.http.fields import FIELD_LINE, TOKEN
 from ewe.http.limits import RequestLimits
-from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_ends
+from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_is_complete
 from ewe.http.status import HTTPError
 
 HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -99,7 +99,7 @@ class ChunkedDecoder:
         assert match is not None  # the patterns also match an empty text
         if len(match[0].rstrip("\r")) > limit:
             raise HTTPError(status, f"{what} has more than {limit} bytes")
-        if line_ends(text, 0, match.end(), what):
+        if line_is_complete(text, 0, match.end(), what):
             raise HTTPError(400, f"{what} is malformed: {match[0][:40]!r}")
 
     def read_size(self, pieces: list[bytes]) -> bool:

@@ -19,11 +19,13 @@ MATCHED_BYTES = 64  # bytes of a line to match, if the bytes after them have bee
 IN_LINE = bytes({*b"\t\r", *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
-def line_ends(text: str, begins: int, end: int, what: str, start: int = 0) -> bool:
-    """Return whether the line that begins at `begins` has its LF at `end`; False if that byte has not arrived.
+def line_is_complete(text: str, begins: int, end: int, what: str, start: int = 0) -> bool:
+    """Return True if the line from `begins` is complete; False if its next byte has not arrived.
 
-    what: the line's name, for the message. start: the offset of `text` in the head. Raises HTTPError(400) for
-    another byte at `end`, and for an LF without a CR before it.
+    text: the bytes that have arrived, decoded. end: the offset after the bytes that can be part of a valid line, as
+    a pattern has matched them; a CR is the last of them if the line is complete. what: the line's name, for the
+    message. start: the offset of `text` in the head. Raises HTTPError(400) if the byte at `end` cannot continue the
+    line: it is not the LF of a CRLF.
     """
     if end == len(text):
         return False

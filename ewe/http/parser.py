@@ -30,7 +30,7 @@ import re
 from ewe.http.fields import TOKEN, parse_fields
 from ewe.http.framing import allows_keep_alive, body_length
 from ewe.http.limits import RequestLimits
-from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_ends
+from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_is_complete
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_host, parse_target
@@ -107,7 +107,7 @@ def check_head(arrived: bytes, limits: RequestLimits, start: int = 0) -> int:
         else:
             check_request_sizes(begun, limits)
         what = "a field line" if number else "the request line"
-        if not line_ends(text, begins, end, what, start):
+        if not line_is_complete(text, begins, end, what, start):
             break
         line = text[begins : end - 1]
         try:
