@@ -169,9 +169,11 @@ class Asking:
     async def rows_or_none(
         self, database: str, statement: BoundStatement, io: Stream, max_rows: int, seconds: float
     ) -> list[list[Value]] | None:
-        """Return at most `max_rows` rows, without which a page can do.
+        """Return at most `max_rows` rows for a part of a page that is not essential. Raises DatabaseError.
 
-        None if they take longer than `seconds`, or if the database refuses the statement.
+        Return None, so that the page comes without this part, if the rows take longer than `seconds`, if the
+        database refuses the statement, or if one row is too large. Other errors concern the whole page, and are
+        raised: for example, the daemon cannot be reached.
         """
         try:
             return (await self.rows(database, statement, io, max_rows, seconds)).rows

@@ -677,7 +677,7 @@ def row_page(
     """Return the page of one row: its values, the rows to which it refers, and the rows that refer to it."""
     row = dict(zip(rows.columns, rows.rows[0], strict=True))
     key = [row[name] for name in table.key]
-    title = plain(row[table.label]) if table.label else ", ".join(map(plain, key))
+    title = plain(row[table.label_column]) if table.label_column else ", ".join(map(plain, key))
     body = [f"<h1>{shown(title[:200])}<small>{shown(table.name)}</small></h1>"]
     if editable:
         edit, delete = (html_escape(trail.of_row(table.name, key, action)) for action in ("edit", "delete"))
@@ -712,16 +712,21 @@ def value_of(
     name: str,
     labels: dict[str, dict[Value, str]],
 ) -> str:
-    """Return a value of a row in full, with a link along its foreign key."""
+    """Return the HTML of a value in full: a link to the other row if the column belongs to a foreign key.
+
+    name: the column. trail: makes the URL of the link. labels: column -> value -> the label of the other row, which
+    is shown beside the link.
+    """
     value = row[name]
     text = shown(value) if isinstance(value, str) else cell(value)
     if value is None:
         return text
-    key = next((each for each in table.foreign if name in each.columns), None)
-    if key is None or any(row[each] is None for each in key.columns):
+    key = next((foreign for foreign in table.foreign if name in foreign.columns), None)
+    # In SQL, a key with a NULL in one of its columns refers to no row.
+    if key is None or any(row[column] is None for column in key.columns):
         return text
     label = f" <small>{shown(labels[name][value])}</small>" if value in labels.get(name, {}) else ""
-    url = html_escape(link_to_other(trail, schema, key, [row[each] for each in key.columns]))
+    url = html_escape(link_to_other(trail, schema, key, [row[column] for column in key.columns]))
     return f'<a href="{url}">{text}</a>{label}'
 
 

@@ -18,6 +18,7 @@ from ewe.database.protocol import Value
 
 NUMBERS = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "SERIAL", "MONEY")
 TEXTS = ("CHAR", "CLOB", "TEXT", "NAME")
+# Usual names of a column whose value names a row for people (Table.label_column), the best one first
 LABELS = ("name", "title", "label", "subject", "username", "login", "email")
 ROW_IDS = ("rowid", "_rowid_", "oid")
 
@@ -155,12 +156,15 @@ class Table(NamedTuple):
         return self.key[0] if len(self.key) == 1 and self.key[0] not in self.columns else ""
 
     @property
-    def label(self) -> str:
-        """Return the column with a label of the row for people; "" if there is none."""
-        lower = {name.lower(): name for name in self.columns}
-        named = next((lower[each] for each in LABELS if each in lower), "")
+    def label_column(self) -> str:
+        """Return the column whose value names a row for people, such as `title`; "" if there is none.
+
+        A table with only one column beside its key, such as a list of countries, has its label in this column.
+        """
+        by_lower_case = {name.lower(): name for name in self.columns}
+        usual = next((by_lower_case[name] for name in LABELS if name in by_lower_case), "")
         others = [name for name in self.columns if name not in self.key]
-        return named or (others[0] if len(others) == 1 else "")
+        return usual or (others[0] if len(others) == 1 else "")
 
     def foreign_key(self, column: str) -> ForeignKey | None:
         """Return the foreign key that consists only of this column; None if there is none."""
@@ -215,6 +219,7 @@ def foreign_keys(
 ) -> dict[str, list[ForeignKey]]:
     """Return the foreign keys of each table. A key with a missing table or column is left out.
 
+    rows: those of Dialect.keys, one for each column of a key (see the module). tables: table -> name -> column.
     SQLite ignores letter case in the names that follow REFERENCES, and does not check that they exist. PostgreSQL
     also lists the keys of tables that this account may not read.
     """

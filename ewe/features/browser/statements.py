@@ -98,12 +98,13 @@ def statement_of_labels(schema: Schema, key: ForeignKey, values: Sequence[Value]
     A label is the value of a column such as `name` or `title`. The key has one column, with these values.
     """
     other = schema.tables[key.other]
-    if not other.label or not values:
+    if not other.label_column or not values:
         return None
     parameters = {f"v{number}": value for number, value in enumerate(values)}
     names = ", ".join(f":{name}" for name in parameters)
     referenced = quote(key.other_columns[0])
-    sql = f"SELECT {referenced}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {referenced} IN ({names})"
+    columns = f"{referenced}, {quote(other.label_column)}"
+    sql = f"SELECT {columns}\nFROM {quote(other.name)}\nWHERE {referenced} IN ({names})"
     return BoundStatement(sql, parameters)
 
 
