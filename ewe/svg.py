@@ -168,14 +168,19 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` ticks: powers of ten, with their multiples by 2 and 5, or by 3, if there is room."""
+    """Return at most `most` ticks between two positive numbers, for a logarithmic scale. most: at least 2.
+
+    The ticks are the powers of ten. If there is room, their multiples by 2 and 5, or else by 3, are ticks, too. If
+    fewer than two powers of ten lie between the numbers, the ticks are those of nice_ticks(), perhaps one more.
+    """
+    # A tick at `low` or `high` itself must not be lost by a rounding error, so both are compared with a tolerance.
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power * 1.000001]
         found = [value for value in found if value <= high * 1.000001]
         if 2 <= len(found) <= most:
             return found
-    if len(found) <= most:  # the span is less than a power of ten: use linear ticks
+    if len(found) <= most:  # only the powers of ten are left, and there are fewer than two
         return [value for value in nice_ticks(low, high, most) if value > 0]
     return found[:: math.ceil(len(found) / most)]
 

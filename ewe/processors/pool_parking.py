@@ -91,7 +91,11 @@ class Parking:
         return True
 
     def ready(self, descriptor: int) -> None:
-        """Queue the conversation whose client's socket epoll has reported; pass an upstream's socket on."""
+        """Handle a descriptor that epoll has reported: queue its parked conversation, so that a worker runs it.
+
+        A descriptor that belongs to no parked conversation is the socket of an upstream. `others` then wakes the
+        conversation that waits for this upstream.
+        """
         task = self.parked.pop(descriptor, None)
         if task is not None:
             self.queue.put(task)

@@ -371,7 +371,8 @@ class EventStream(Stream):
     ) -> T:
         """Have an executor thread call function(*arguments); pause, then return its result.
 
-        Raises its exceptions; Timeout after `seconds`, Disconnected. After these two, a thread calls `abandoned`.
+        Raises the function's exceptions; Timeout after `seconds`; Disconnected. After Timeout or Disconnected the
+        result is dropped, and an executor thread calls `abandoned` once the function has ended (Stream.call()).
         """
         call = ExecutorCall(function, arguments, self.call_ended, abandoned)
         self.model.calls.put(call)
@@ -411,11 +412,14 @@ class EventStream(Stream):
         return EventPoller(self)
 
     async def either(self, descriptor: int, seconds: float) -> bool:
-        """Pause until the client has sent or closed its side, or the upstream's socket can be read; return whether
-        it was the client. Raises Timeout after `seconds`, Disconnected.
+        """Pause until the client has sent bytes or closed its side, or until an upstream's socket can be read.
+
+        descriptor: of that socket. Return True for the client. If both are ready, the client comes first. Raises
+        Timeout after `seconds`, Disconnected.
         """
         if not self.input_buffer and not self.client_ended:
-            await EventPoller(self).either(descriptor, seconds)  # the loop fills input_buffer meanwhile
+            # The pause ends for either of the two. data_received() fills input_buffer meanwhile.
+            await EventPoller(self).either(descriptor, seconds)
         return bool(self.input_buffer) or self.client_ended
 
     def wake_event(self) -> WakeEvent:

@@ -91,10 +91,11 @@ class EventPoller:
         return ready
 
     async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
-        """Pause until a descriptor can be read; return False after `seconds`. Raises Disconnected.
+        """Pause until a descriptor can be read; return False after `seconds`.
 
-        The Watcher goes on watching: the next such wait makes no system call. since: the time.monotonic() of the
-        last output.
+        The Watcher still watches the descriptor after the wait, so the next wait for it makes no system call.
+        since: the time.monotonic() at which the program or upstream last sent bytes. Raises Disconnected as wait()
+        does.
         """
         stream = self.stream
         watcher = stream.watcher or self.watcher()
@@ -115,8 +116,8 @@ class EventPoller:
                     continue
                 return True
         finally:
-            # Watched still, but no conversation waits. An absent entry was removed by forget(): do not add it
-            # again.
+            # The Watcher still watches the descriptor, but no conversation waits for it. If the entry is absent,
+            # forget() has removed it: do not add it again.
             if descriptor in watcher.waiting:
                 watcher.waiting[descriptor] = None
 
@@ -133,8 +134,8 @@ class EventPoller:
         try:
             await stream.wait(Want.EITHER, seconds)
         finally:
-            # Watched still, but no conversation waits. An absent entry was removed by forget(): do not add it
-            # again.
+            # The Watcher still watches the descriptor, but no conversation waits for it. If the entry is absent,
+            # forget() has removed it: do not add it again.
             if descriptor in watcher.waiting:
                 watcher.waiting[descriptor] = None
 
