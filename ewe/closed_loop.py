@@ -60,10 +60,11 @@ class ClosedLoad:
     """The work of the clients.
 
     address: of the server, as socket.getaddrinfo() returns it. answer: makes the AnswerReader of a request.
-    request: the bytes; they fit into the buffer of a socket. seconds: how long new requests are sent; those under
-    way then are still waited for. each: the requests of each client. source: the clients' address, "" for the
-    kernel's choice. stall_timeout_s: the longest time without an event of any client; then each request
-    that waits has a fault. fault: the name under which a fault is counted. stops: the first fault ends the loop.
+    request: the bytes; they fit into the buffer of a socket. seconds: how long new requests are sent; after that
+    time the clients still wait for the answers to earlier requests. each: the number of requests of each client.
+    source: the clients' address, "" for the kernel's choice. stall_timeout_s: the longest time without an event of
+    any client; then each request that waits has a fault. fault: the name under which a fault is counted. stops: the
+    first fault ends the loop.
     """
 
     address: Any
@@ -100,12 +101,16 @@ class LoopClient:
         self.asked = 0
 
     def ask(self) -> None:
-        """Begin a connection for the next request, and send it if the connection is there. Raises OSError."""
+        """Open a connection for the next request. If it is open at once, also send the request. Raises OSError.
+
+        Otherwise ClosedLoop.handle_event() sends the request later.
+        """
         self.asked += 1
         self.answer = self.load.answer()
         self.connected_at = 0.0
         self.began = time.perf_counter()
         address = self.load.address
+        # An IPv6 address of getaddrinfo() has four items, an IPv4 address two.
         self.sock = socket.socket(socket.AF_INET6 if len(address) > 2 else socket.AF_INET)
         try:
             self.sock.setblocking(False)
@@ -113,8 +118,8 @@ class LoopClient:
                 self.sock.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 self.sock.bind((self.load.source, 0))
             error = self.sock.connect_ex(address)
-            # Over the loopback network the connection is there by now, and a second connect(2) tells. Its time is
-            # then measured without the wait for a turn of the loop.
+            # Over the loopback network the connection is already open, which a second connect(2) shows (EISCONN). The
+            # measured time until the connection is open then contains no wait for the next poll().
             if error == errno.EINPROGRESS:
                 error = self.sock.connect_ex(address)
             self.send_if_connected(error)

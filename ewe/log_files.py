@@ -391,11 +391,11 @@ def append_to(path: str, before: int) -> int:
 
 
 def followed(path: str, links: int = 0) -> tuple[str, int]:
-    """Return the path to open for a log, and O_NOFOLLOW if its last part must not be a symbolic link.
+    """Return the path to open for a log, and O_NOFOLLOW if its last part must not be a symbolic link, else 0.
 
-    If another account can change the log's directory, it could put a link there, and so make root append lines to
-    any file, or create any file. Root therefore follows only a link that root has made. links: the number of links
-    followed so far. Raises OSError.
+    If another account can change the log's directory, it could put a symbolic link there, and so make root append
+    lines to any file, or create any file. Root therefore follows only a link that root has made. links: the number
+    of links followed so far. Raises OSError: above all ELOOP, for a link that root may not follow.
     """
     directory = os.path.dirname(os.path.abspath(path))
     if os.geteuid() != 0 or not (changeable(directory) or stat.S_IMODE(os.stat(directory).st_mode) & 0o022):
@@ -404,6 +404,7 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
     if status is None or not stat.S_ISLNK(status.st_mode):
         return path, os.O_NOFOLLOW
     target = os.readlink(path)
+    # If another account has replaced the link, `target` may be that of its own link.
     now = os.lstat(path)
     if status.st_uid != 0 or (now.st_ino, now.st_ctime_ns) != (status.st_ino, status.st_ctime_ns):
         raise OSError(

@@ -67,7 +67,12 @@ class ErrorLog:
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 
     def tell(self, message: str) -> None:
-        """Write a message although logs may be full: to this log or, if this log is full, to standard error."""
+        """Write a message for the administrator to this log or, if that fails, to standard error.
+
+        The reports of lost lines are such messages. A failure here is therefore not counted as a lost line: it
+        would cause the next report. Nothing is written if the log is off, or if writing would wait for a slow
+        reader.
+        """
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)
@@ -76,7 +81,7 @@ class ErrorLog:
                 if has_room(2):
                     os.write(2, line.encode("utf-8", "backslashreplace"))
             except OSError:
-                pass  # no stream is left for the message
+                pass  # standard error cannot be written either: the message is lost
 
     def error(self, message: str) -> None:
         """Write about a failure that the administrator must repair."""
@@ -268,12 +273,15 @@ class AccessLog:
             return
         if self.form == "json":
             line = json_line(exchange, self.notes)
-            if len(line) > PIPE_BUF and self.file.may_block:  # a truncated line would not be JSON
+            # A pipe takes at most PIPE_BUF bytes at once (each character of `line` is one byte), so LogFile cuts a
+            # longer line off. The rest would not be JSON.
+            if len(line) > PIPE_BUF and self.file.may_block:
                 line = json_line(exchange, self.notes, SHORT_VALUE_CHARS)
             self.file.write(line)
             return
         request = exchange.request
         template = self.templates.get(request)
+        # A template contains the user, who does not depend on the request alone. The cached ones have no user.
         if template is None or exchange.user:
             template = self.template_for(request, exchange.user)
             if not exchange.user:

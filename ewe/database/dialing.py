@@ -68,7 +68,11 @@ def connect_to_daemon(address: str, timeout_s: float) -> DaemonConnection:
 
 
 def connect_unix(sock: socket.socket, path: str, timeout_s: float) -> None:
-    """Connect to a Unix socket. If its backlog is full, connect(2) fails at once: try again. Raises OSError."""
+    """Connect a socket that has a timeout to the Unix socket at a path. Raises OSError.
+
+    If the daemon's backlog is full, connect(2) does not wait for room, but fails at once. connect_unix() therefore
+    tries again, for at most `timeout_s`.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         try:

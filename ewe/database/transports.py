@@ -105,9 +105,10 @@ def posix_ipc_module() -> Any:
 
 
 def open_queue(name: str, **arguments: Any) -> Queue:
-    """Open a queue as posix_ipc.MessageQueue() does, or make one; non-blocking and not inheritable. Raises OSError.
+    """Open a queue, or make one, as posix_ipc.MessageQueue() does. Raises OSError.
 
-    arguments: those of MessageQueue(). With `flags` (O_CREX) it makes the queue.
+    arguments: those of MessageQueue(). With flags=O_CREX, MessageQueue() makes a new queue, or fails if the name
+    exists. The queue does not block, and programs that this process starts do not inherit it.
     """
     module = posix_ipc_module()
     try:
@@ -115,7 +116,8 @@ def open_queue(name: str, **arguments: Any) -> Queue:
     except (module.Error, OSError, ValueError) as reason:
         raise OSError(f"mq:{name.removeprefix('/')}: {reason}") from None
     if "flags" in arguments:  # the queue is new
-        os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read the queue
+        # Every account may write to it, and only its owner may read it. The umask may have removed bits.
+        os.fchmod(queue.mqd, 0o622)
     queue.block = False
     os.set_inheritable(queue.mqd, False)
     return queue

@@ -333,10 +333,11 @@ def read(descriptor: int, names: list[str], root: str, directory: str) -> list[D
 
 
 def leads_out(name: str, descriptor: int, root: str, directory: str) -> bool:
-    """Return whether a symbolic link in a directory leads out of root. directory: the directory's path. Raises
-    OSError.
+    """Return whether a symbolic link leads out of the document root. Raises OSError.
 
-    The kernel resolves a link ten times as fast as os.path.realpath().
+    name: of the link, in an open directory. descriptor, directory: the directory's descriptor and path. root: the
+    document root. The function opens the link's target and asks the kernel for its path (true_name()), which is ten
+    times as fast as os.path.realpath().
     """
     opened = os.open(name, NAME_ONLY_FLAGS, dir_fd=descriptor)
     try:

@@ -159,7 +159,7 @@ class ApplicationCall:
         self.request = request
         self.scope = scope
         self.channel = channel
-        self.task: Any = None
+        self.task: Any = None  # runs the application; None before start(), or if it has ended at once
         self.head: ApplicationHead | None = None  # sent by the application, and not posted yet
         self.sending = False  # the head is posted
         self.complete = False  # the application has sent all of its response
@@ -167,14 +167,15 @@ class ApplicationCall:
         self.bodiless = False  # the head alone goes to the client
         self.discarded_bytes = 0  # of pieces of a body that no client gets
         self.fault = ""  # the traceback of a fault before the response was complete
-        self.read_to_end = request.body is NO_BODY
+        self.read_to_end = request.body is NO_BODY  # the request's body has ended
+        # The next message for receive(); None if it has not come. A request without a body has its only one now.
         self.incoming: Message | None = None
         if self.read_to_end:
             self.incoming = {"type": "http.request", "body": b"", "more_body": False}
         self.asked = False  # ASK is posted, and no piece has come yet
         self.waiting: Any = None  # the future of a receive() that waits
         self.room: Any = None  # the future of a send() that waits
-        self.unsent = 0
+        self.unsent = 0  # bytes of pieces that the conversation has not taken yet, with CALL_COST_BYTES for each
 
     # The application's half: all of it runs on the loop
 
@@ -446,7 +447,12 @@ class Lifespan:
         self.task = start_task(get_running_loop(), self.run(), application.context)
 
     async def run(self) -> None:
-        """Call the application until its lifespan ends."""
+        """Call the application, and wait until it returns or raises an exception. Never raises.
+
+        An Exception before the answer to the startup message means that the application does not support lifespan
+        (ASGI lifespan 2.0). It can answer requests all the same. Any other BaseException, such as SystemExit, means
+        that it cannot start.
+        """
         text = self.application.text
         scope = {
             "type": "lifespan",

@@ -105,7 +105,7 @@ def parameters(
 
 
 class ResponderSource(GatewaySource):
-    """A responder's answer to one request. timeout: seconds that the responder may send and read nothing."""
+    """A responder's answer to one request, as the body of the response: begin() first, then receive() until b""."""
 
     # Defaults of the class: most requests never change them.
     output_buffer = b""  # output that receive() has not returned yet
@@ -129,9 +129,14 @@ class ResponderSource(GatewaySource):
         name: str,
         timeout: float,
     ) -> None:
+        """params: the request's variables, encoded by parameters(). body: the request's; end() closes it.
+
+        name: of the script, for messages. timeout: seconds that the responder may send and read nothing.
+        """
         super().__init__(name)
         self.connections = connections
         self.io = io
+        # The request may be sent a second time if its connection is lost (lost()).
         self.safe = not body.length and request.method in SAFE
         self.params = params
         self.body = body

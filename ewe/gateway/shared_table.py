@@ -68,7 +68,8 @@ class SharedTable:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other thread or process change the table meanwhile."""
+        """Let no other thread or process change the table while the body of the `with` statement runs."""
+        # lockf() locks the file against other processes, but not against the threads of this process.
         with self.lock:
             fcntl.lockf(self.file, fcntl.LOCK_EX)
             try:

@@ -304,11 +304,12 @@ class Response:
         return None
 
     async def close(self) -> None:
-        """Release the resources of the body: an open file, a running program."""
+        """Release the resources of the body, such as a running program, and call `release`."""
         if isinstance(self.body, Source):
             await self.body.close()
         elif isinstance(self.body, tuple):
-            self.body = ()  # an idle conversation still has its last response
+            # An idle conversation keeps its last response, and the Regions of its body would keep their files open.
+            self.body = ()
         if self.release is not None:
             release, self.release = self.release, None
             release()

@@ -227,8 +227,12 @@ class Environment(ImmutableSandboxedEnvironment):
         """Return the output of a block or macro: jinja2 calls this."""
         return join_output(parts)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
-        """Call a function or method for a template: jinja2 calls this. Raises SecurityError, BudgetExceeded."""
+    # The names are jinja2's. The underscores keep them apart from the names of the keyword arguments in `kwargs`.
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call __obj, a function or method, for a template, and return its result; jinja2 calls this.
+
+        Raises SecurityError, BudgetExceeded, and the exceptions of the function.
+        """
         check_clock()
         owner = getattr(__obj, "__self__", None)  # the object whose method is called
         if isinstance(owner, TEXTS):

@@ -75,7 +75,10 @@ class MarkdownPages:
     """Answers for the Markdown files below a directory."""
 
     def __init__(self, config: Config, static: Static, zone: Callable[[str], object]) -> None:
-        """zone: as in Books. Raises ValueError if the package markdown is not installed."""
+        """zone: returns a value that is the same for paths with the same guards (Books needs it).
+
+        Raises ValueError if the package markdown is not installed.
+        """
         try:
             import markdown
         except ImportError:
@@ -86,8 +89,9 @@ class MarkdownPages:
         self.static = static
         self.languages = config.languages
         self.books = Books(static, zone)
-        # Both by path; then the version of the file, or of the book
+        # (path, version of the file) -> page
         self.cached_pages: BoundedDict[tuple[str, tuple[int, ...]], CachedPage] = BoundedDict(MAX_PAGES)
+        # (path, version of the book) -> the HTML of all its pages in one document (?print)
         self.documents: BoundedDict[tuple[str, int], bytes] = BoundedDict(MAX_DOCUMENTS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
