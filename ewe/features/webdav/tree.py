@@ -222,7 +222,7 @@ class Tree:
 
         path, real: the member's path in the URL and in the file system. descriptor: the open member.
         """
-        if hidden("/" + name):
+        if hidden("/" + name) or CONTROL.search(name):
             return False
         as_file, as_directory = self.is_ours(path), self.covers(path + "/")
         if as_file != as_directory:  # a location with `path` or `pattern` covers one of the two
