@@ -118,8 +118,8 @@ class LoopClient:
                 self.sock.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 self.sock.bind((self.load.source, 0))
             error = self.sock.connect_ex(address)
-            # Over the loopback network the connection is already open, which a second connect(2) shows (EISCONN). The
-            # measured time until the connection is open then contains no wait for the next poll().
+            # Over the loopback network the connection is already open, which a second connect(2) shows (EISCONN).
+            # The measured time until it is open then contains no wait for the next poll().
             if error == errno.EINPROGRESS:
                 error = self.sock.connect_ex(address)
             self.send_if_connected(error)
