@@ -20,7 +20,7 @@ from support.server import MODELS, Server, Start, wait_until
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.features.languages import answered_by
-from ewe.features.webdav import changes, properties, upload
+from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
 from ewe.features.webdav.tree import Tree
 from ewe.gateway.protected_sources import ProtectedSources
@@ -623,6 +623,42 @@ def test_a_client_that_leaves_while_its_directory_is_listed(tmp_path: Path) -> N
         run(response.body.receive())
     run(response.close())
     assert b"name" in io.run_late() and len(open_files(os.getpid())) == before
+
+
+def test_a_namespace_of_many_properties_is_counted_for_each() -> None:
+    """The answer repeats it for each property of each file: a short request would make a huge answer."""
+    names = "".join(f"<a:p{number}/>" for number in range(100))
+    body = f'<propfind xmlns="DAV:"><prop xmlns:a="{"n" * 10_000}">{names}</prop></propfind>'.encode()
+    assert len(body) < properties.MAX_XML_BYTES
+    with pytest.raises(HTTPError) as refused:
+        properties.parse_propfind(body)
+    assert refused.value.status == 400 and "characters in its names" in refused.value.cause
+    usual = body.replace(b"n" * 10_000, b"http://example.org/a/namespace/of/usual/length/")
+    assert len(properties.parse_propfind(usual).names or ()) == 100
+
+
+def test_a_piece_of_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature, "PIECE_CHARS", 1)
+    for name in "abc":
+        (tmp_path / name).touch()
+    io = Stream(("", 0), ("", 0), None)  # type: ignore[arg-type]
+    root, protected = str(tmp_path), ProtectedSources(str(tmp_path))
+    webdav = WebDAV(Config(), root, "", protected, lambda path: True, "", {"write": False}, has_log_in=True)
+    response = run(webdav.respond(Request("PROPFIND", "/", (1, 1), (("depth", "1"),)), io))
+    assert response is not None and isinstance(response.body, Source)
+    pieces = [run(response.body.receive()) for _ in range(5)]
+    run(response.close())
+    assert [piece.count(b"<D:response>") for piece in pieces] == [2, 1, 1, 0, 0]
+    assert pieces[3] == properties.END.encode() and pieces[4] == b""
+
+
+def test_a_member_with_control_characters_is_out_of_reach(tmp_path: Path) -> None:
+    """A request for its path is refused, so no request for its directory may show or delete it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b\nc").write_text("x")
+    with pytest.raises(HTTPError) as refused:
+        changes.delete(Request("DELETE", "/a", (1, 1), path="/a"), tree_of(tmp_path, top="/x"))
+    assert refused.value.status == 403 and os.listdir(tmp_path / "a") == ["b\nc"]
 
 
 def test_dates_of_files_beyond_the_calendar() -> None:

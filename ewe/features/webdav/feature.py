@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 READS = ("OPTIONS", "GET", "HEAD", "PROPFIND")
 WRITES = ("PUT", "DELETE", "MKCOL", "COPY", "MOVE", "PROPPATCH")
 PIECE_MEMBERS = 200  # members of a directory in one piece of an answer
+PIECE_CHARS = 256 * 1024  # characters of a piece, and at most one member more: clients choose the names in it
 
 
 class WebDAV:
@@ -216,13 +217,17 @@ class Members(Source):
             self.names = iter(sorted(os.listdir(self.directory)))
         parts = [self.head or ""]
         self.head = ""
+        size = 0
         for _ in range(PIECE_MEMBERS):
+            if size > PIECE_CHARS:
+                break
             name = next(self.names, None)
             if name is None:
                 parts.append(properties.END)
                 self.head = None
                 break
             parts.append(self.member(name))
+            size += len(parts[-1])
         return "".join(parts).encode() or b"\n"
 
     def member(self, name: str) -> str:
