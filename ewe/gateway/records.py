@@ -388,7 +388,7 @@ class Requester:
         pairs: its parameters, as encode_pairs() encodes them. keep: the application keeps the connection open after
         the request (the flag FCGI_KEEP_CONN).
         """
-        # One request at a time, but each with another id: late records cannot be taken for the next request's.
+        # One request at a time, but each with another id: feed() refuses a late record of an earlier request.
         self.id = self.id % MAX_ID + 1
         self.running = True
         begin = begin_record(self.id, self.role, keep)

@@ -149,7 +149,10 @@ class ResponderSource(GatewaySource):
         self.address = upstream.address
         self.written_before = upstream.written
         self.fresh = not upstream.written
-        self.requester = self.connections.codec()
+        # One Requester for all requests of a connection: it gives each of them another id. A record that comes after
+        # the end of its request is then never taken for the answer to the next client.
+        upstream.requester = upstream.requester or self.connections.codec()
+        self.requester = upstream.requester
         self.offset = 0
         # Head and first piece of the body leave in one system call if they are short.
         data = self.requester.begin_with(self.params, self.connections.keeps) + self.next_input()
@@ -237,7 +240,9 @@ class ResponderSource(GatewaySource):
         self.finished = True
         self.status = event.app_status
         if self.upstream is not None and self.input_over and not self.outgoing:
-            self.connections.release(self.upstream, reusable=True)
+            # Bytes after the end belong to no request: the connection is then closed.
+            reusable = self.connections.keeps and not self.requester.decoder.buffer
+            self.connections.release(self.upstream, reusable=reusable)
             self.upstream = None
         self.end()
 

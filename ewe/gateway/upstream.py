@@ -17,6 +17,7 @@ import os
 import socket
 import time
 from socket import SocketType  # without the Python methods that socket.socket adds to each call
+from typing import Any
 
 from ewe.config.setting_types import parse_address
 from ewe.streams.base import RECEIVE_BYTES, Poller, Timeout
@@ -106,9 +107,13 @@ class UpstreamAddress:
 
 
 class Upstream:
-    """One connection to an address. poller: that of the client that the connection serves now."""
+    """One connection to an address. poller: that of the client that the connection serves now.
 
-    __slots__ = ("address", "asked", "descriptor", "poller", "socket", "written")
+    requester: the codec's end of the connection (responder.py), which numbers the requests; None before the first
+    one, and if the upstream speaks HTTP.
+    """
+
+    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "written")
 
     def __init__(self, sock: SocketType, poller: Poller, address: UpstreamAddress) -> None:
         self.address = address
@@ -117,6 +122,7 @@ class Upstream:
         self.poller = poller
         self.asked = False  # bytes were sent, and no answer has come since
         self.written = 0  # bytes that were sent, for all requests together
+        self.requester: Any = None
 
     def is_open(self) -> bool:
         """Return whether an idle connection is still good: its server has neither closed it nor sent anything."""

@@ -41,6 +41,7 @@ class Application:
         self.listening.bind(address)
         self.listening.listen(16)
         self.seen: list[dict[bytes, bytes]] = []
+        self.ids: list[int] = []  # of the requests in `seen`
         self.connections: list[socket.socket] = []
         self.aborted = threading.Event()
         self.overloaded = False
@@ -75,6 +76,7 @@ class Application:
                 for event in responder.feed(data):
                     if isinstance(event, Began):
                         params = event.params  # another connection may append to `seen` before the answer
+                        self.ids.append(responder.id)
                         self.seen.append(params)
                         body = bytearray()
                         if event.params.get(b"PATH_INFO") == b"/early":
@@ -526,6 +528,8 @@ def test_connections_are_kept_where_that_is_wanted(
         for _ in range(20):
             assert client.post("/app/echo", content=b"abc").content == b"abc"
     assert len(app.seen) == 20 and len(app.connections) == connections
+    # Each request of a connection has another id, so that no record of an earlier one is taken for its answer.
+    assert app.ids == (list(range(1, 21)) if connections == 1 else [1] * 20)
 
 
 def test_a_client_that_leaves(server: Server, application: Callable[[], Application]) -> None:
