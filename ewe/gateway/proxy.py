@@ -12,8 +12,9 @@ chunks. Once an upstream has answered with HTTP/1.0, later bodies without a leng
 
 - **Connections** are kept, taken in turn, limited and left out as those of FastCGI (connections.py).
 - **A kept connection may be closed** by the upstream just as a request begins on it. ewe sends the request again on
-  a new connection if it has no body and a method that may be repeated (RFC 9110 section 9.2.2), or if no byte of it
-  could be written. ewe never repeats a request after a byte of its response.
+  a new connection if its method may be repeated (RFC 9110 section 9.2.2), or if no byte of it could be written. ewe
+  never repeats a request after a byte of its response. It also never repeats one after it has read a piece of the
+  body, because it does not keep the piece: the client gets 502.
 - **Interim responses** (100, 102, 103) are read and dropped. Trailers are dropped.
 - **An early final response** (413, 401) is passed on while the body is still arriving.
 - **Upgrade**: after a 101 the connection belongs to another protocol (tunnel.py).
