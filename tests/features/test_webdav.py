@@ -710,6 +710,41 @@ def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_text() == "second" and os.listdir(tmp_path) == ["f"]
 
 
+def test_a_directory_that_is_moved_gets_no_file_of_an_earlier_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was checked for the path /a/f. Another location may cover the path /b/f."""
+    tree = tree_of(tmp_path, top="/x")
+    (tmp_path / "a").mkdir()
+
+    def move() -> bytes:
+        (tmp_path / "a").rename(tmp_path / "b")
+        return b"text"
+
+    request = Request("PUT", "/a/f", (1, 1), path="/a/f")
+    request.body, request.length = Body(move), None
+    with pytest.raises(HTTPError) as refused:
+        run(upload.put(request, Stream(("", 0), ("", 0), None), tree, 100))  # type: ignore[arg-type]
+    assert refused.value.status == 409 and os.listdir(tmp_path / "b") == []
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").rename(tmp_path / "old")
+    (tmp_path / "g").write_text("text")
+    copy_beside = changes.copy_beside
+
+    def copy_slowly(*arguments: Any, **options: Any) -> str:
+        name = copy_beside(*arguments, **options)
+        move()
+        (tmp_path / "a").mkdir()  # another directory at the path
+        return name
+
+    monkeypatch.setattr(changes, "copy_beside", copy_slowly)
+    with pytest.raises(HTTPError) as refused:
+        request = Request("COPY", "/g", (1, 1), path="/g")
+        changes.transfer(request, tree, "/a/f", moves=False, overwrites=True, deep=True)
+    assert refused.value.status == 409 and os.listdir(tmp_path / "b") == os.listdir(tmp_path / "a") == []
+
+
 @pytest.mark.parametrize(
     "lines, words",
     [

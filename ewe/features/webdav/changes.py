@@ -201,6 +201,7 @@ def transfer(
         aside = ""
         try:
             with destination.locked():
+                tree.check_parent(destination)
                 before = destination.restat()
                 if before is not None:
                     if not overwrites:

@@ -192,6 +192,17 @@ class Tree:
         finally:
             os.close(parent)
 
+    def check_parent(self, resource: DavPath) -> None:
+        """Raise HTTPError if a resource's parent directory is no longer at the path where ewe opened it: 409.
+
+        A PUT or COPY checks the path at its beginning, and may take long. If another request moves the directory
+        meanwhile, the file would get another path, which may belong to another location of the site. Raises
+        HTTPError(403) if there is a link at the path now; OSError.
+        """
+        with self.resource(resource.path, missing=409) as now:
+            if not os.path.samestat(os.fstat(now.parent), os.fstat(resource.parent)):
+                raise HTTPError(409, f"webdav: the directory of {resource.real} was moved meanwhile")
+
     def check_path(self, path: str, *, is_directory: bool) -> None:
         """Raise HTTPError(403) if a file or a directory at a path belongs to another location.
 

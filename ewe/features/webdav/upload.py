@@ -132,7 +132,7 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
         try:
             tree.check(resource.real, file.descriptor)
             await receive(request, file.descriptor, max_bytes)
-            return await call_with(descriptors, io, lambda: finish(request, resource, file))
+            return await call_with(descriptors, io, lambda: finish(request, tree, resource, file))
         except OSError as reason:
             raise refusal(reason, resource.real) from None
 
@@ -169,13 +169,14 @@ def too_large(max_bytes: int) -> HTTPError:
     return HTTPError(413, f"webdav: the body has more than {max_bytes} bytes (webdav max-size)")
 
 
-def finish(request: Request, resource: DavPath, file: NewFile) -> Response:
+def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Response:
     """Wait until a complete file is on the disk, and give it its name if the request's conditions still hold.
 
     Raises HTTPError, OSError.
     """
     os.fsync(file.descriptor)
     with resource.locked():
+        tree.check_parent(resource)
         before = resource.restat()
         check_conditions(request, resource)
         if resource.is_directory:
