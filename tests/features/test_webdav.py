@@ -576,7 +576,7 @@ class Leaving(Stream):
     """A client that leaves during a call: an executor thread makes the call later (run_late)."""
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        self.late = function, arguments, options["abandoned"]
+        self.late = function, arguments, options.get("abandoned", lambda: None)
         raise Disconnected
 
     def run_late(self) -> Any:
@@ -617,8 +617,14 @@ def test_a_client_that_leaves_while_its_directory_is_listed(tmp_path: Path) -> N
     root, protected = str(tmp_path), ProtectedSources(str(tmp_path))
     webdav = WebDAV(Config(), root, "", protected, lambda path: True, "", {"write": False}, has_log_in=True)
     before = len(open_files(os.getpid()))
-    response = run(webdav.respond(Request("PROPFIND", "/", (1, 1), (("depth", "1"),)), io))
-    assert response is not None and isinstance(response.body, Source)
+    request = Request("PROPFIND", "/", (1, 1), (("depth", "1"),))
+    with pytest.raises(Disconnected):
+        run(webdav.respond(request, io))
+    # The call that reads the names opens and closes its own descriptor.
+    assert io.run_late() == ["name"] and len(open_files(os.getpid())) == before
+    response = run(webdav.respond(request, Stream(("", 0), ("", 0), None)))  # type: ignore[arg-type]
+    assert response is not None and isinstance(response.body, feature.Members)
+    response.body.io = io
     with pytest.raises(Disconnected):
         run(response.body.receive())
     run(response.close())
@@ -650,6 +656,22 @@ def test_a_piece_of_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     run(response.close())
     assert [piece.count(b"<D:response>") for piece in pieces] == [2, 1, 1, 0, 0]
     assert pieces[3] == properties.END.encode() and pieces[4] == b""
+
+
+def test_a_directory_with_too_many_names_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ewe.features.webdav.tree.MAX_NAMES", 2)
+    (tmp_path / "a").mkdir()
+    for name in "xyz":
+        (tmp_path / "a" / name).touch()
+    io = Stream(("", 0), ("", 0), None)  # type: ignore[arg-type]
+    root, protected = str(tmp_path), ProtectedSources(str(tmp_path))
+    webdav = WebDAV(Config(), root, "", protected, lambda path: True, "/x", {"write": True}, has_log_in=True)
+    before = len(open_files(os.getpid()))
+    for method, depth, status in (("PROPFIND", "1", 403), ("DELETE", "infinity", 507)):
+        with pytest.raises(HTTPError) as refused:
+            run(webdav.respond(Request(method, "/a", (1, 1), (("depth", depth),), path="/a"), io))
+        assert refused.value.status == status, method
+    assert len(os.listdir(tmp_path / "a")) == 3 and len(open_files(os.getpid())) == before
 
 
 def test_a_member_with_control_characters_is_out_of_reach(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree
+from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree, names_in
 from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
 from ewe.gateway.spool import write
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -66,7 +66,7 @@ def walk(
     Member's descriptor is open until the next Member is requested. Raises OSError, HTTPError(507).
     """
     budget = budget or Budget()
-    for name in sorted(os.listdir(directory)):
+    for name in names_in(directory, real, 507):
         budget.count(depth, real)
         about = os.stat(name, dir_fd=directory, follow_symlinks=False)
         member = Member(directory, name, below + name, about)

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ewe.features.static import Static
 from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
-from ewe.features.webdav.tree import DavPath, Tree, refusal
+from ewe.features.webdav.tree import DavPath, Tree, names_in, refusal
 from ewe.features.webdav.upload import put
 from ewe.gateway.own_names import misdirected
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -170,8 +170,26 @@ class WebDAV:
             if depth == "0" or not resource.is_directory:
                 return answer(properties.HEAD + first + properties.END)
             directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
-        members = Members(self.tree, io, directory, resource, wanted, properties.HEAD + first)
+        try:
+            names = await io.call(self.member_names, request.path)
+        except BaseException:
+            os.close(directory)
+            raise
+        members = Members(self.tree, io, directory, names, resource, wanted, properties.HEAD + first)
         return Response(207, (properties.CONTENT_TYPE,), members)
+
+    def member_names(self, path: str) -> list[str]:
+        """Return the names in the directory at a path. May block. Raises HTTPError: 403 if there are too many.
+
+        An executor thread may still run this method when its client has left. It therefore opens the directory
+        itself, and uses no descriptor that the conversation closes.
+        """
+        with self.tree.resource(path) as resource:
+            directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                return names_in(directory, resource.real, 403)
+            finally:
+                os.close(directory)
 
     def checked_status(self, resource: DavPath) -> os.stat_result:
         """Return the os.stat_result of a file or directory that the client may see.
@@ -189,16 +207,23 @@ class Members(Source):
     """The answer to a PROPFIND of a directory, in pieces."""
 
     def __init__(
-        self, tree: Tree, io: Stream, directory: int, resource: DavPath, wanted: Wanted, head: str
+        self,
+        tree: Tree,
+        io: Stream,
+        directory: int,
+        names: list[str],
+        resource: DavPath,
+        wanted: Wanted,
+        head: str,
     ) -> None:
         """directory: its descriptor; close() closes it, or the stream after an abandoned call of piece().
 
-        head: the first part of the answer.
+        names: of the members. head: the first part of the answer.
         """
         self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
         self.path, self.real = resource.path, resource.real
         self.head: str | None = head
-        self.names: Iterator[str] | None = None
+        self.names = iter(names)
         self.abandoned = False
 
     async def receive(self) -> bytes:
@@ -213,8 +238,6 @@ class Members(Source):
 
     def piece(self) -> bytes:
         """Return the next piece: the head at first, up to PIECE_MEMBERS members, and the end at last. May block."""
-        if self.names is None:
-            self.names = iter(sorted(os.listdir(self.directory)))
         parts = [self.head or ""]
         self.head = ""
         size = 0

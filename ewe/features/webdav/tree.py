@@ -30,6 +30,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from ewe.features.languages import answered_by
 from ewe.features.static import hidden
@@ -40,6 +41,7 @@ from ewe.http.status import HTTPError
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_TIMEOUT_S = 2.0  # seconds to wait for another request that changes the same directory
 LOCK_RETRY_S = 0.002  # seconds between two tries
+MAX_NAMES = 100_000  # in one directory; a user of the machine may fill a directory with millions
 OUR_FILES = ".ewe-"  # the beginning of the names of unfinished files; hidden, since it begins with a dot
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 STATUSES = {
@@ -54,6 +56,18 @@ def refusal(reason: OSError, what: str) -> HTTPError:
     """Return the HTTPError for a failed system call. what: the file's name, for the log."""
     status = STATUSES.get(reason.errno or 0, 500)
     return HTTPError(status, f"webdav: {what}: {reason.strerror}")
+
+
+def names_in(directory: int, real: str, status: int) -> list[str]:
+    """Return the names in a directory, sorted. May block. Raises OSError, HTTPError(status) for more than MAX_NAMES.
+
+    directory: its descriptor. real: its path, for the message.
+    """
+    with os.scandir(directory) as items:
+        names = [item.name for item in islice(items, MAX_NAMES + 1)]
+    if len(names) > MAX_NAMES:
+        raise HTTPError(status, f"webdav: {real} has more than {MAX_NAMES} members")
+    return sorted(names)
 
 
 class DavPath:
