@@ -302,6 +302,15 @@ def test_a_member_that_another_location_covers_stays(tmp_path: Path) -> None:
     assert refused.value.status == 403 and (tmp_path / "a" / "b").exists()
 
 
+def test_a_directory_is_not_made_where_another_location_covers_it(tmp_path: Path) -> None:
+    """A location with a pattern may cover /a/, and not /a."""
+    tree = tree_of(tmp_path, covers=lambda path: path != "/a/", top="/x")
+    with pytest.raises(HTTPError) as refused:
+        changes.make_directory(Request("MKCOL", "/a", (1, 1), path="/a"), tree)
+    assert refused.value.status == 403 and not os.listdir(tmp_path)
+    assert changes.make_directory(Request("MKCOL", "/b", (1, 1), path="/b"), tree).status == 201
+
+
 def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name in ("mine", "grades", "a/grades", "a/mine"):

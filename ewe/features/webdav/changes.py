@@ -169,6 +169,7 @@ def make_directory(request: Request, tree: Tree) -> Response:
                 405, f"webdav: {resource.real} is there already", (("Allow", "OPTIONS, PROPFIND"),)
             )
         check_conditions(request, resource)
+        tree.check_path(resource.path, is_directory=True)
         tree.check_resource(resource)
         os.mkdir(resource.name, dir_fd=resource.parent)
     return Response(201)
