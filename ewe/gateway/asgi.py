@@ -168,14 +168,16 @@ class ApplicationCall:
         self.discarded_bytes = 0  # of pieces of a body that no client gets
         self.fault = ""  # the traceback of a fault before the response was complete
         self.read_to_end = request.body is NO_BODY  # the request's body has ended
-        # The next message for receive(); None if it has not come. A request without a body has its only one now.
+        # The next message for receive(); None if it has not come. A request without a body has only one message,
+        # and receive() can return it at once.
         self.incoming: Message | None = None
         if self.read_to_end:
             self.incoming = {"type": "http.request", "body": b"", "more_body": False}
         self.asked = False  # ASK is posted, and no piece has come yet
         self.waiting: Any = None  # the future of a receive() that waits
         self.room: Any = None  # the future of a send() that waits
-        self.unsent = 0  # bytes of pieces that the conversation has not taken yet, with CALL_COST_BYTES for each
+        # Bytes of the pieces that the conversation has not taken yet, with CALL_COST_BYTES for each piece
+        self.unsent = 0
 
     # The application's half: all of it runs on the loop
 

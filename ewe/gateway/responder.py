@@ -149,8 +149,8 @@ class ResponderSource(GatewaySource):
         self.address = upstream.address
         self.written_before = upstream.written
         self.fresh = not upstream.written
-        # One Requester for all requests of a connection: it gives each of them another id. A record that comes after
-        # the end of its request is then never taken for the answer to the next client.
+        # One Requester for all requests of a connection: it gives each of them another id. A record that comes
+        # after the end of its request is then never taken for the answer to the next client.
         upstream.requester = upstream.requester or self.connections.codec()
         self.requester = upstream.requester
         self.offset = 0

@@ -75,7 +75,8 @@ def hears(host: Host, server: tuple[str, int]) -> bool:
 def name_of(host: str) -> str:
     """Return the name in a Host field: without a port and a final dot, in lower case."""
     name, colon, port = host.rpartition(":")
-    if colon and not port.endswith("]"):  # the last colon of [::1] is within the IPv6 address
+    # The last colon of [::1] belongs to the IPv6 address, and no port follows it.
+    if colon and not port.endswith("]"):
         host = name
     return host.lower().removesuffix(".")
 

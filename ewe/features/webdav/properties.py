@@ -79,7 +79,7 @@ class Document:
             raise HTTPError(400, "webdav: the body's XML is too deep or has too many elements")
         self.name_chars += len(name)
         if self.name_chars > MAX_NAME_CHARS:
-            raise HTTPError(400, f"webdav: the body's XML has more than {MAX_NAME_CHARS} characters in its names")
+            raise HTTPError(400, f"webdav: the names in the body's XML exceed {MAX_NAME_CHARS} characters")
         namespace, _, local = name.rpartition("\n")
         self.elements.append((self.depth, namespace, local))
 

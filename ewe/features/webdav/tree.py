@@ -59,9 +59,10 @@ def refusal(reason: OSError, what: str) -> HTTPError:
 
 
 def names_in(directory: int, real: str, status: int) -> list[str]:
-    """Return the names in a directory, sorted. May block. Raises OSError, HTTPError(status) for more than MAX_NAMES.
+    """Return the names in a directory, sorted. May block.
 
-    directory: its descriptor. real: its path, for the message.
+    directory: its descriptor. real: its path, for the message. Raises OSError; HTTPError with this status if the
+    directory has more than MAX_NAMES names.
     """
     with os.scandir(directory) as items:
         names = [item.name for item in islice(items, MAX_NAMES + 1)]
