@@ -13,9 +13,11 @@ from support.browsing import check_paging, listing_of, run, schema_in
 from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
+from ewe.features.browser.asking import Asking
 from ewe.features.browser.feature import key_in_query, value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
+from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import (
     OPERATORS,
     PLAIN,
@@ -29,6 +31,7 @@ from ewe.features.browser.urls import (
     view_of,
 )
 from ewe.http.status import HTTPError
+from ewe.streams.blocking import run as complete
 
 EVIL = """<script>"&' ; DROP TABLE "goods" --"""
 EVIL_NAME = EVIL.replace('"', '""')
@@ -410,6 +413,24 @@ def test_cells_lead_along_foreign_keys_and_the_key_to_its_row(
     listing = listing_of(database, schema, schema.tables["stock"], View())
     text = pages.table_page(PageTrail("/-/databases/", "shop", "stock"), listing)
     assert 'href="/-/databases/shop/stock/row?key=%5B1%5D&amp;key=barn"' in text
+
+
+def test_the_label_of_a_column_with_two_foreign_keys_belongs_to_its_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = (("a", "id", 1), ("a", "name", 0), ("b", "id", 1), ("b", "name", 0), ("c", "id", 1))
+    columns = [(table, "table", name, "TEXT", 1, key, "", 0) for table, name, key in names]
+    schema = schema_of(SQLITE, columns, [("c", 0, "id", "a", "id"), ("c", 1, "id", "b", "id")])
+    table = schema.tables["c"]
+
+    async def answer(self: Asking, database: str, statement: BoundStatement, *_: object) -> list[list[Value]]:
+        return [["x", statement.sql.partition("FROM ")[2].split()[0].strip('"')]]
+
+    monkeypatch.setattr(Asking, "rows_or_none", answer)
+    found = [(key, ["x"]) for key in table.foreign]
+    labels = complete(Asking(None).labels("db", schema, found, None))  # type: ignore[arg-type]
+    text = pages.value_of(PageTrail("/", "db", "c"), schema, table, {"id": "x"}, "id", labels)
+    assert text == '<a href="/db/a/row?key=x">x</a> <small>a</small>'
 
 
 def test_a_plan_is_indented() -> None:

@@ -160,10 +160,12 @@ class Asking:
         for key, values in found:
             different = [value for value in dict.fromkeys(values) if value is not None]
             statement = statement_of_labels(schema, key, different)
-            if statement is None:
+            column = key.columns[0]
+            # A column may have several foreign keys. The pages link along the first one, so only its labels fit.
+            if statement is None or schema.tables[key.table].foreign_key(column) != key:
                 continue
             rows = await self.rows_or_none(database, statement, io, len(different), FACET_S) or []
-            labels[key.columns[0]] = {value: str(label) for value, label in rows if label is not None}
+            labels[column] = {value: str(label) for value, label in rows if label is not None}
         return labels
 
     async def rows_or_none(

@@ -721,7 +721,8 @@ def value_of(
     text = shown(value) if isinstance(value, str) else cell(value)
     if value is None:
         return text
-    key = next((foreign for foreign in table.foreign if name in foreign.columns), None)
+    # A key of this column alone comes first, since `labels` has the labels of its rows.
+    key = table.foreign_key(name) or next((each for each in table.foreign if name in each.columns), None)
     # In SQL, a key with a NULL in one of its columns refers to no row.
     if key is None or any(row[column] is None for column in key.columns):
         return text
