@@ -829,6 +829,20 @@ sys.excepthook = tell
     assert python.ask(mute)[1:] == (b"", 1)
 
 
+def test_without_standard_error_no_report_comes_into_the_output(python: Driver, tmp_path: Path) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    for name, text_of_script in (
+        ("hook.py", "import sys\nsys.excepthook = sys.stderr = None\n1/0\n"),
+        (
+            "module.py",
+            f"#!{tmp_path}/venv/bin/python\nimport sys\nsys.stderr = None\nimport a_module_that_is_missing\n",
+        ),
+    ):
+        answer = python.ask(script(tmp_path / name, text_of_script))
+        assert (answer.output, answer.status) == (b"", 1), name
+
+
 def test_a_module_of_a_virtual_environment_that_the_first_line_names(python: Driver, tmp_path: Path) -> None:
     """The engine's Python runs the script. If the script lacks a module, its author is told why, and what to do."""
     interpreter = tmp_path / "venv" / "bin" / "python"

@@ -57,6 +57,7 @@ OWN_FILES = {__file__, *(module.__file__ for module in (code, fork, preload, spa
 
 c_library = ctypes.CDLL(None)  # the C library
 ENVIRON = ctypes.c_void_p.in_dll(c_library, "environ")  # the environment that child processes inherit
+# The pointer to the texts of set_c_environment(), and the same pointer as a number
 strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
 # Each script gets these, even if an earlier one has replaced them
@@ -64,8 +65,8 @@ environ, environb = os.environ, os.environb
 MAX_FIRST_LINE_BYTES = 4096
 REHEARSAL = compile("print('', end='', flush=True)", "", "exec")
 current_script = ""  # the script that runs, or that ran last
-# The variable TZ when tzset() was last called, and the values of `time` after that call
-time_zone = None, time.tzname, time.timezone
+# The variable TZ when the engine last called tzset(), and the values of `time` after that call
+last_tzset = None, time.tzname, time.timezone
 
 
 # The conversation with X-Switch
@@ -214,7 +215,10 @@ def prepare(script, variables):
 
 
 def set_c_environment(variables):
-    """Give the C library its environment: pointers to NAME=value, each of them ended by a NUL, and a null."""
+    """Give the C library its environment (environ(7)): pointers to the texts NAME=value, and a null pointer.
+
+    variables: NAME=value, in bytes. In memory, a NUL ends each text.
+    """
     # The C library uses the pointers and the text until the next request: both must stay alive
     global pointers
     strings.value = b"\0".join(variables) + b"\0"
@@ -227,16 +231,18 @@ def set_c_environment(variables):
 
 
 def set_time_zone(last_zone, zone):
-    """Call tzset() if the variable TZ has changed, or if the last script has called tzset() itself.
+    """Call tzset() if the next script has another TZ, or if the last script has set TZ or called tzset().
 
-    last_zone, zone: TZ of the last script, and of this one; None if it is not set.
+    Otherwise localtime_r(3) would use the time zone of the last script: it does not read TZ itself. strftime(3) and
+    mktime(3) do.
 
-    The C library also reads TZ by itself in strftime(3) and mktime(3), but not in localtime_r(3).
+    last_zone: the variable TZ at the end of the last script. zone: the variable TZ of the next script. Both are
+    None if the variable is not set.
     """
-    global time_zone
-    if (last_zone, time.tzname, time.timezone) != time_zone or zone != last_zone:
+    global last_tzset
+    if (last_zone, time.tzname, time.timezone) != last_tzset or zone != last_zone:
         tzset()
-        time_zone = zone, time.tzname, time.timezone
+        last_tzset = zone, time.tzname, time.timezone
 
 
 # The script
@@ -305,21 +311,36 @@ def exit_status(code):
 
 
 def report_exception(error):
-    """Report an exception that the script did not catch, by sys.excepthook; return the exit status."""
+    """Report an exception that the script did not catch, by sys.excepthook; return the exit status.
+
+    The script may have replaced sys.excepthook. If that function fails, report both exceptions, as Python does.
+    """
     trace = without_engine_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as end:
         return exit_status(end.code)
     except BaseException as fault:
+        # The context is `error`, whose own report follows: do not report it twice
         fault.__context__ = None
         for heading, shown in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
-            print(heading, file=sys.stderr)
+            write_error_line(heading)
             trace = without_engine_frames(shown.__traceback__)
             sys.__excepthook__(type(shown), shown.with_traceback(trace), trace)
     if isinstance(error, ModuleNotFoundError):
         advise_about_environment(current_script)
     return 1
+
+
+def write_error_line(text):
+    """Write a line to standard error; do nothing if the script has closed or removed sys.stderr.
+
+    Not print(): if sys.stderr is None, print() writes to standard output, and the client would read the line.
+    """
+    try:
+        sys.stderr.write(f"{text}\n")
+    except Exception:
+        pass
 
 
 def advise_about_environment(script):
@@ -334,11 +355,10 @@ def advise_about_environment(script):
         interpreter = os.fsdecode(line.removeprefix(b"#!").split()[0]) if line.startswith(b"#!") else ""
         directory = os.path.dirname(os.path.dirname(interpreter))  # two above: venv of venv/bin/python
         if os.path.exists(f"{directory}/pyvenv.cfg") and not os.path.samefile(directory, sys.prefix):
-            print(
+            write_error_line(
                 f"{script}: its first line names {interpreter}, and {sys.executable} runs it, which does not see"
                 f" the modules of {directory}: name {interpreter} as the command of an engine (tables [engines] and"
-                " [directories] in X-Switch's settings)",
-                file=sys.stderr,
+                " [directories] in X-Switch's settings)"
             )
     except Exception:
         pass  # the file has changed meanwhile, or the script has replaced functions that are used here
