@@ -205,9 +205,10 @@ def start_zygote(profile, run_zygote):
 
 
 def start_server_process(run_child):
-    """Fork a process that answers requests of this one; return its pid, and the socket to it.
+    """Fork a helper or a zygote; return its pid, and the socket over which it gets requests of this process.
 
-    run_child: the function that the new process runs.
+    run_child: the function that the new process runs to its end. A SystemExit from it ends the new process with
+    that status.
     """
     parent = os.getpid()
     # detach(): only the descriptors are needed, and must stay open without their Python objects
@@ -218,6 +219,7 @@ def start_server_process(run_child):
         return pid, parent_socket
     protocol.duplicate_descriptor(child_socket, CONTROL_DESCRIPTOR)
     os.closerange(FIRST_UNUSED_DESCRIPTOR, END_OF_DESCRIPTORS)
+    # Processes that a script leaves behind become children of the new process: script_processes_have_ended()
     library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(PR_SET_PDEATHSIG, KILL, 0, 0, 0)
     if os.getppid() == parent:  # else the parent ended before the signal was set
@@ -227,8 +229,9 @@ def start_server_process(run_child):
         try:
             run_child()
         except Exception:
-            # It cannot fork, for example. The body may still be in the data socket, and the next script would read
-            # it as its own. This signal ends the engine, too.
+            # The new process cannot fork, for example. The body may still be in the data socket, and the next
+            # script would read it as its own. The engine must therefore end, too: it ends by the signal by which
+            # its helper or zygote has ended.
             sys.excepthook(*sys.exc_info())
             protocol.end_by_signal(KILL)
     os._exit(0)

@@ -53,12 +53,13 @@ analyses = {}  # script -> ScriptAnalysis
 harmful_scripts = {}
 
 
-def read_source(file, current_signature):
-    """Return the SourceVisitor of a file, from the cache if the file has not changed.
+def visitor_of(file, current_signature):
+    """Return the SourceVisitor of a file, from the cache if the file has not changed since it was read.
 
-    current_signature: the file_signature() of the file.
+    current_signature: the file_signature() of the file, taken before this call: if the file changes while it is
+    read, the next call reads it again.
 
-    Raises OSError, SyntaxError, ValueError, RecursionError or MemoryError if it cannot be read or parsed.
+    Raises OSError, SyntaxError, ValueError, RecursionError or MemoryError if the file cannot be read or parsed.
     """
     cached_signature, visitor = visitors.get(file, (None, None))
     if cached_signature != current_signature:
@@ -160,10 +161,10 @@ class ScriptAnalysis:
         None if a file needs a separate process with any imports, if a module is neither the user's own nor a
         harmless one of Python's library, or if there are too many files. roots: where own modules are searched.
         """
-        queue, file_visitors = [(script, roots[0])], []  # queue: the (file, package) pairs still to be read
-        while queue:
-            file, package = queue.pop()
-            visitor = read_source(file, self.files[file])
+        to_read, file_visitors = [(script, roots[0])], []  # to_read: the (file, package) pairs still to be read
+        while to_read:
+            file, package = to_read.pop()
+            visitor = visitor_of(file, self.files[file])
             file_visitors.append(visitor)
             if visitor.always_forks or len(self.files) > MAX_FILES:
                 return None
@@ -177,7 +178,7 @@ class ScriptAnalysis:
                     continue
                 elif module.partition(".")[0] in sys.stdlib_module_names:
                     return None  # it hides a module of Python's library
-                if not self.queue_module(directories, module, names, queue):
+                if not self.note_own_module(directories, module, names, to_read):
                     return None
         return file_visitors
 
@@ -227,29 +228,30 @@ class ScriptAnalysis:
                 return False  # it leads to an object that one of the user's own modules has imported
         return True
 
-    def queue_module(self, directories, module, names, queue):
-        """Put the files of one of the user's own modules into the queue. Return whether the module was found.
+    def note_own_module(self, directories, module, names, to_read):
+        """Add the files of one of the user's own modules to `to_read`. Return whether the module was found.
 
-        Also queue the __init__.py of each package above it. directories: where the module may be. names: imported
-        from it; they may be submodules. queue: the (file, package) pairs still to be read.
+        Also add the __init__.py of each package above the module. directories: where the module may be. names:
+        those that the script imports from the module; they may be submodules. to_read: the (file, package) pairs
+        still to be read.
         """
         for directory in directories:
             path = directory
             for part in filter(None, module.split(".")):  # a, then a/b, then a/b/c of the module a.b.c
                 path = os.path.join(path, part)
-                if not self.queue_module_file(path, queue):
+                if not self.note_module_file(path, to_read):
                     break
             else:  # all parts were found
                 for name in names:
-                    self.queue_module_file(os.path.join(path, name), queue)
+                    self.note_module_file(os.path.join(path, name), to_read)
                 return True
         return False
 
-    def queue_module_file(self, path_without_suffix, queue):
-        """Put the file of a module or package into the queue. Return whether there is one.
+    def note_module_file(self, path_without_suffix, to_read):
+        """Add the file of a module or package to `to_read`, if that is new. Return whether there is one.
 
-        path_without_suffix: of the module's file without .py, or of the package's directory. queue: the (file,
-        package) pairs still to be read.
+        path_without_suffix: of the module's file without .py, or of the package's directory. to_read: the
+        (file, package) pairs still to be read.
         """
         path = path_without_suffix
         for file, package in (
@@ -259,7 +261,7 @@ class ScriptAnalysis:
             if os.path.isfile(file):
                 if file not in self.files:
                     self.files[file] = file_signature(file)
-                    queue.append((file, package))
+                    to_read.append((file, package))
                 return True
         # A directory without __init__.py is a package, too, unless a compiled module has its name
         return os.path.isdir(path) and not any(os.path.exists(path + suffix) for suffix in SUFFIXES)
