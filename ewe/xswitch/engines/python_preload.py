@@ -90,6 +90,7 @@ def describe(value, depth=FINGERPRINT_DEPTH):
     if kind in (tuple, list) and depth:
         return kind.__name__, len(value), [describe(item, depth - 1) for item in value[:MAX_ITEMS]]
     if kind in (set, frozenset):
+        # Not its items: their order may differ from process to process
         return kind.__name__, len(value)
     if kind is dict and depth:
         items = list(value.items())[:MAX_ITEMS]
@@ -98,6 +99,7 @@ def describe(value, depth=FINGERPRINT_DEPTH):
         return value.__module__, value.__qualname__, value.__code__.co_firstlineno
     if issubclass(kind, type):
         return type.__getattribute__(value, "__module__"), type.__getattribute__(value, "__qualname__")
+    # Of a module its name, of any other object its class: no method of the object is called
     return value.__name__ if kind is ModuleType else (kind.__module__, kind.__qualname__)
 
 
@@ -138,22 +140,24 @@ class ImportProfile:
 
     def __init__(self, script):
         """Make the profile of a script that has not run yet. Raises OSError if there is no such file."""
-        self.signature = file_signature(script)
+        self.signature = file_signature(script)  # of the script's own file
         self.report_memory = mmap.mmap(-1, MAX_REPORT_BYTES)  # a child writes its report here
         # (name, file, the file's signature, fingerprint) of the installed modules, in the order of their
         # import; file and signature are "" and () if a module has no file. None until a run has written its
         # report
         self.recorded_modules = None
-        self.search_path = []
-        self.file_signatures = {}  # file or directory -> its signature
+        self.search_path = []  # sys.path at the end of the profiled run
+        # File or directory on which the modules depend -> its signature: see has_unchanged_files()
+        self.file_signatures = {}
         # Environment variables that the script sets, or whose value differs from one request to another
         self.changed_variables = set()
         self.skipped_prefixes = ()  # prefixes of the names of modules that are left out
-        self.attempts = 0  # profiled runs and zygotes so far
+        self.attempts = 0  # profiled runs and started zygotes so far
         # The profiled request's lines (python_protocol.py) and arguments, and those of its variables that are
         # the same for each request
         self.request_lines, self.request_arguments, self.constant_variables = b"", [], {}
         self.checked_at = self.used_at = monotonic()  # when the files were checked, when a request came
+        # The zygote's pid, 0 if there is none, and the descriptor of the socket to it
         self.zygote_pid = self.zygote_socket = 0
         # Environment variable that a module has read -> its value; None until the zygote has loaded the modules
         self.read_variables = None

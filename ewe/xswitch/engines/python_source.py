@@ -157,10 +157,13 @@ class SourceVisitor(ast.NodeVisitor):
         return ()
 
     def note_use(self, node, kind):
-        """Note a use of an expression that leads to an imported object, such as `os.environ`; visit any other.
+        """Note how the file uses an expression, if that leads to an imported object; else visit the expression.
 
-        node: the expression; None if the statement has none, as `except:`. kind: CALL, NAME, VALUE or BASE. Where
-        classes are only named, each class of `(A, B)`, `A | B` and `list[A]` is noted.
+        node: the expression, such as `os.environ`; None if the statement has none, as `except:`. kind: CALL, NAME,
+        VALUE or BASE, explained at the top of this file.
+
+        `(A, B)`, `A | B` and `list[A]` may stand where a file only names classes (NAME), and `list[A]` where it
+        derives a class (BASE): each class in them is noted.
         """
         if isinstance(node, (ast.Tuple, ast.BinOp)) and kind == NAME:
             for part in ast.iter_child_nodes(node):
@@ -170,7 +173,7 @@ class SourceVisitor(ast.NodeVisitor):
             self.note_use(node.slice, NAME)
         elif paths := self.imported_paths(node):
             self.note_uses(paths, kind)
-        elif isinstance(node, ast.expr):
+        elif isinstance(node, ast.expr):  # not None, and not the operator of `A | B`
             self.visit(node)
 
     def note_uses(self, paths, kind):

@@ -472,6 +472,7 @@ def note_initial_state():
         (module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)
     ]
     vars(sys).update(streams)
+    # note_age() tells collect_garbage() whether it must scan the objects of all generations
     gc.callbacks.append(note_age)
     # The first call of compile() makes hundreds of objects. They must exist before freeze(), which excludes them
     # from later collections

@@ -103,9 +103,12 @@ class CheckedImports:
         self.descriptors_before = os.listdir("/proc/self/fd")
 
     def import_all(self):
-        """Import all modules of the profile.
+        """Import all modules of the profile, except those that it leaves out (skipped_prefixes).
 
-        Return the name of the first that cannot be preloaded, None if all can.
+        Return the name of the first module that cannot be preloaded, None if all can.
+
+        If a module cannot be preloaded, the functions that follow the imports stay in place: load() ends this
+        process.
         """
         preload.follow_imports()
         original_import, builtins.__import__ = (
@@ -113,10 +116,9 @@ class CheckedImports:
             self.with_import_notes(builtins.__import__),
         )
         sys.setprofile(self.note_call)
-        sys.addaudithook(self.audit)
+        sys.addaudithook(self.audit)  # Python cannot remove it: audit() does nothing between two imports
         for name in self.expected:  # in the order of the script's run
-            # "\0": a prefix that no name has
-            if name not in sys.modules and not name.startswith(self.profile.skipped_prefixes or ("\0",)):
+            if name not in sys.modules and not name.startswith(self.profile.skipped_prefixes):
                 names_before = {*sys.modules}
                 self.is_importing = True
                 try:
