@@ -60,12 +60,13 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     have their defaults.
     """
 
-    def line(key: str, written: str, table: str = "") -> str:
-        """Return the line of a key: its value in TOML, and the origin as a comment.
+    def line(key: str, value_in_toml: str, prefix: str = "") -> str:
+        """Return the line of a key: the key, its value, and the origin of the value as a comment.
 
-        table: how the keys of its table begin in `origins`, such as "limits.".
+        prefix: the name of the key's table in `origins`, with a dot, such as "limits."; "" for a key that is in no
+        table.
         """
-        return f"{f'{key} = {written}':<35} # {one_line(origins.get(table + key, 'default'))}"
+        return f"{f'{key} = {value_in_toml}':<35} # {one_line(origins.get(prefix + key, 'default'))}"
 
     yield f"# The settings of ewe-xswitch {__version__}."
     for key, described in GENERAL_KEYS.items():

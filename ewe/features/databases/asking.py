@@ -218,9 +218,10 @@ class ResultSource(Source):
         return piece
 
     async def fetch(self) -> bytes:
-        """Return the fragment of the next response. Raises DatabaseError, ConnectionError, Disconnected.
+        """Return the daemon's next piece of the result: one response of the protocol carries one piece.
 
-        After the last response, give the connection back.
+        After the last response, give the connection back to `connections`, which keeps it for another statement.
+        Raises DatabaseError, Disconnected; ConnectionError if the connection ends before the response.
         """
         upstream = self.upstream
         assert upstream is not None

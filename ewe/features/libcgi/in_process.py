@@ -71,9 +71,10 @@ class LibCGI:
             self.load()
 
     def load(self) -> None:
-        """Load the modules that call libraries, and the shim; add them to `loaded`.
+        """Load the modules that call libraries, and the shim; append a pair of Libraries and Answers to `loaded`.
 
-        If several threads do this at once, the first result is used.
+        If several threads do this at once, the first pair is used. Another thread may use it before this one has
+        loaded the shim: Libraries.start() makes it wait for that.
         """
         from ewe.features.libcgi.libraries import Libraries
         from ewe.features.libcgi.output import Answers
@@ -83,7 +84,8 @@ class LibCGI:
             self.directory, self.timeout_s, follows=self.may_follow_links, max_output=self.max_output_bytes
         )
         self.loaded.append((libraries, Answers(self.limits)))
-        libraries, _ = self.loaded[0]  # another thread may have been faster
+        # Not the pair of this thread, if another thread has been faster
+        libraries, _ = self.loaded[0]
         try:
             libraries.start()
         except NotBuilt:

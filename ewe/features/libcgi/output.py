@@ -83,10 +83,11 @@ class Answers:
     """Makes responses from outputs, and caches them, since libraries often write the same output again."""
 
     def __init__(self, limits: RequestLimits) -> None:
-        """limits: of the head that a library writes."""
+        """limits: the sizes that the head of an output may have."""
         self.limits = limits
+        # Short output, head and body -> its response
         self.responses: BoundedDict[bytes, Response] = BoundedDict(MAX_RESPONSES)
-        # (head, length of the body) -> the response without its body
+        # Of longer output: (head, length of the body) -> the response without its body
         self.responses_by_head: BoundedDict[tuple[bytes, int], Response] = BoundedDict(MAX_RESPONSES)
 
     def cached_response(self, output: AnyOutput) -> Response | None:

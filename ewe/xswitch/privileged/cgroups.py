@@ -96,17 +96,19 @@ class UserCgroups:
         return os.path.join(self.path(uid), "cgroup.procs")
 
     def write_limits(self, uid: int, limits: UserLimits) -> None:
-        """Set the limits of a user's cgroup. Raises OSError."""
+        """Set those limits of a user's cgroup that cgroups enforce. Raises OSError."""
         path = self.path(uid)
         if "memory" in self.enforced:
             write_file(path, "memory.max", str(limits.memory or "max"))
+            # Without swap: else the engines of a user could use more than `memory`, and slow all users down
             with suppress(OSError):  # a kernel without swap does not have this file
                 write_file(path, "memory.swap.max", "0" if limits.memory else "max")
         if "processes" in self.enforced:
             write_file(path, "pids.max", str(limits.processes or "max"))
         if "cpu_share" in self.enforced:
-            quota = limits.cpu_share * PERIOD_US // 100 if limits.cpu_share else "max"  # microseconds
-            write_file(path, "cpu.max", f"{quota} {PERIOD_US}")
+            # cpu_share is in percent of one processor; the kernel counts microseconds in each period
+            quota_us = limits.cpu_share * PERIOD_US // 100 if limits.cpu_share else "max"
+            write_file(path, "cpu.max", f"{quota_us} {PERIOD_US}")
 
     def change_limits(self, uid: int, limits: UserLimits) -> None:
         """Set other limits, if the user has a cgroup. Raises OSError."""

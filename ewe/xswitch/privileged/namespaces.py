@@ -63,21 +63,20 @@ class UserNamespaces:
 
 
 def programs_of(settings: Settings) -> list[str]:
-    """Return the files of the engines' programs.
+    """Return the absolute paths in the engines' commands: their programs must stay visible in a namespace.
 
-    Of X-Switch's own engine programs, return the whole directory: the installed one (ENGINES), or the copy
-    (public.py).
+    Instead of X-Switch's own engine programs, return the directory that contains them: the installed one (ENGINES),
+    or the copy of public.py, such as /tmp/xswitch-engines-abc123.
     """
     copies_prefix = os.path.join(tempfile.gettempdir(), COPIES_PREFIX)
     programs = set()
     for path in (word for kind in settings.engines.values() for word in kind.command if word.startswith("/")):
         if path.startswith(ENGINES + "/"):
             programs.add(ENGINES)
-        elif path.startswith(
-            copies_prefix
-        ):  # /tmp/xswitch-engines-abc123/python.py -> /tmp/xswitch-engines-abc123
-            random_end, _, _ = path.removeprefix(copies_prefix).partition("/")
-            programs.add(copies_prefix + random_end)
+        elif path.startswith(copies_prefix):
+            # "abc123" of /tmp/xswitch-engines-abc123/python.py
+            random_part, _, _ = path.removeprefix(copies_prefix).partition("/")
+            programs.add(copies_prefix + random_part)
         else:
             programs.add(path)
     return sorted(programs)

@@ -224,7 +224,8 @@ class Suexecme:
     def send_about_user(self, account: Account | None, message: dict[str, Any]) -> None:
         """Send the main process a message about a user, with a descriptor of the user's log.
 
-        The accounts of the settings `user` and `script-user` have no log.
+        account: the user; None if the user is not known: the message then names none. The accounts of the settings
+        `user` and `script-user` have no log.
         """
         descriptors = []
         if account is not None:
