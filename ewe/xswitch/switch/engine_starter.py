@@ -51,8 +51,8 @@ class EngineStarter:
         except OSError as reason:
             exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
             return None
-        # Assign first: a SharedEngine then connects to the listening socket, and order_process() closes the main
-        # process's copy of that.
+        # Assign first: a SharedEngine then connects to the listening socket. order_process() closes the main
+        # process's copy of that socket.
         engine.assign(exchange)
         self.order_process(engine, engine_descriptors, exchange.script, exchange.uid)
         # CLOSED: assign() could not connect, or could not write the request

@@ -179,10 +179,14 @@ class Switch:
         return application, path, file_signature(path)
 
     def find_script_again(self, exchange: Exchange) -> None:
-        """Find the script of a request that has waited for a package, and its owner."""
+        """Find the script of a waiting request again, and the owner of the script.
+
+        suexecme had found no script while a package of the user was being installed. The package may contain it.
+        """
         if exchange.state is not IDENTIFYING:
             return  # the client has left in the meantime
         file = script_file(exchange.params)
+        # The cache may still say that no web application contains this file
         self.applications.directories.forget(file)
         try:
             exchange.application, exchange.script, signature = self.find_script(file, exchange.params)
@@ -326,9 +330,13 @@ class Switch:
         self.orders.ask("", order, on_measured)
 
     def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a request for the status, or for an action; return its exchange.
+        """Start a request for the status page, or for an action (control.py); return its exchange.
 
-        The status is sent once suexecme has measured the engines; the numbers for ewe's metrics ("counts") at once.
+        ewe sets the parameter XSWITCH_STATUS to "counts" to get the numbers for its metrics. Any other value comes
+        from a program that asks for the status over X-Switch's own socket. A request without it comes from a web
+        server's client, who cannot set it (status.py).
+
+        The numbers are sent at once, the status once suexecme has measured the engines.
         """
         if b"XSWITCH_ACTION" in params:
             return self.begin_action(client, params)
@@ -339,7 +347,6 @@ class Switch:
                 "the status is for loopback addresses only, and needs status = true in X-Switch's settings",
             )
             return exchange
-
         if params.get(b"XSWITCH_STATUS") == b"counts":
             exchange.answer(status_response(collect_metrics(self.scheduler, len(self.connections)), AS_JSON))
             return exchange
@@ -347,7 +354,8 @@ class Switch:
         def on_measured(answer: dict[str, Any]) -> None:
             if exchange.state is IDENTIFYING:  # the client has not left in the meantime
                 status = self.collect_status(answer)
-                if b"XSWITCH_STATUS" in params:  # of the command: its account may not see all engines
+                if b"XSWITCH_STATUS" in params:
+                    # The account that asks over X-Switch's own socket may not see the engines of all users
                     status = self.control.part_for(client.socket, status)
                 exchange.answer(status_response(status, params))
 
@@ -371,7 +379,12 @@ class Switch:
             self.handle_message(*received)
 
     def handle_message(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Handle one message of suexecme: other settings, another log, a process that ended, or an answer."""
+        """Handle one message of suexecme (suexecme.py lists them).
+
+        A message may bring other settings, another log, the end of an engine's process or of an installation of
+        packages, a line about an installed package, or the answer to an order. descriptors: of the settings, of the
+        log, or of the log of the user whom the message names.
+        """
         if "settings" in message or "log" in message:
             [descriptor] = descriptors
             if "log" in message:

@@ -136,7 +136,11 @@ class Orders:
         return True
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> bool:
-        """Send a message; return whether the channel had room. If suexecme has ended, the message is dropped."""
+        """Send a message. Return False if the channel has no room: the caller then sends the message again later.
+
+        If suexecme has ended, drop the message, and return True: nothing is gained by another attempt, and this
+        process ends soon (Switch.on_orders()).
+        """
         try:
             channel.send(self.socket, message, descriptors)
         except BlockingIOError:

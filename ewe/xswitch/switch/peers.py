@@ -20,7 +20,7 @@ from ewe.xswitch.switch.tls_door import TlsDoor
 
 
 class Peers:
-    """Keeps both up to date with the settings."""
+    """The far engines and the door. Keeps both up to date with the settings."""
 
     def __init__(self, context: Context, connected: Callable[[socket.socket], None]) -> None:
         """connected: called with the connection of another X-Switch that has shown a trusted certificate."""
@@ -76,7 +76,11 @@ class Peers:
         return kind if kind is not None and kind.address else None
 
     def tick(self, now: float) -> None:
-        """Check deadlines."""
+        """Enforce the deadlines of handshakes at the door, and of requests to far engines.
+
+        Also forget the far engines of former settings that have no connection any more. now: the monotonic time.
+        Called a few times a second.
+        """
         if self.door is not None:
             self.door.tick(now)
         for engine in (*self.engines.values(), *self.leaving):

@@ -111,7 +111,7 @@ class ProtocolEngine(Engine):
             return False
         try:
             if self.exchange is None:
-                raise ProtocolError("the engine wrote a mark where nobody asked")
+                raise ProtocolError("the engine wrote an end mark, and no request was running")
             status = self.mark_reader.feed(received)
         except ProtocolError as error:
             self.fail(str(error))

@@ -114,7 +114,10 @@ class EngineConnection(FastCGIEngine):
         self.poll_for_end()
 
     def poll_for_end(self) -> None:
-        """Close once the engine has closed the connection. Reading cannot show that any more, so poll."""
+        """Close once the engine has closed the connection; until then, check that every POLL_SECONDS.
+
+        The event loop cannot report it: client_left() has shut down the reading direction.
+        """
         if self.state is EngineState.CLOSED:
             return
         poller = select.poll()

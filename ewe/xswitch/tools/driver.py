@@ -29,7 +29,11 @@ class ScriptResult(NamedTuple):
 
 
 def receive_bytes(sock: socket.socket) -> bytes:
-    """Return the bytes that have arrived, b"" if the other end is closed, even with unread data."""
+    """Return the bytes that have arrived, b"" if the engine has closed the other end; wait for either.
+
+    If the engine closes its end before it has read all bytes, recv(2) reports a reset. This also counts as the end
+    of the connection.
+    """
     try:
         return sock.recv(PIECE_BYTES)
     except ConnectionResetError:
