@@ -8,9 +8,9 @@ from ewe.xswitch.switch.scheduler import Key, Scheduler
 
 
 class Request:
-    def __init__(self, user: str, language: str = "python", started_at: float = 0.0) -> None:
+    def __init__(self, user: str, language: str = "python", queued_at: float = 0.0) -> None:
         self.key: Key = (user, language)
-        self.started_at = started_at
+        self.queued_at = queued_at
         self.refused = 0
         self.engine: Engine | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -233,6 +234,21 @@ def test_another_request_is_not_repeated(params: dict[str, str], stopping: bool)
     bench.services.is_stopping = stopping
     exchange.engine_failed("ended by signal 9")
     assert exchange.state is State.DONE and bench.services.counters["status_502"] == 1
+
+
+def test_only_the_time_in_the_queue_counts_as_a_wait_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bench = Bench()
+    exchange = bench.bring_to(State.IDENTIFYING)
+    now[0] = 9.0  # a package was being installed
+    exchange.identified()
+    assert exchange.queued_at == 9.0
+    exchange.assigned(bench.engine)
+    now[0] = 60.0
+    exchange.engine_failed("ended by signal 9")
+    assert exchange.state is State.WAITING
+    assert exchange.queued_at == 60.0  # the engine has run the script until now
 
 
 def test_a_third_engine_is_not_tried() -> None:

@@ -97,7 +97,7 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
 class Request:
     def __init__(self) -> None:
         self.key = ("alice", "java")
-        self.started_at = 0.0
+        self.queued_at = 0.0
         self.engine: Engine | None = None
 
     def refuse(self, status: int, cause: str) -> None:

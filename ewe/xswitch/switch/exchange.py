@@ -152,13 +152,13 @@ class Exchange:
         self.params = params
         self.script = script
         self.application: WebApplication | None = None  # of Java; `script` is then the path of its WEB-INF
-        self.is_far = False  # it goes to engines on another machine
+        self.is_far = False  # the request goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
         # Variables of the script that X-Switch sets: see identify.own_variables()
         self.own_variables: dict[bytes, bytes] = {}
         self.key = ("", "")  # user and language: which engines can run it
-        self.started_at = time.monotonic()
+        self.queued_at = 0.0  # the monotonic time at which the exchange last went to the scheduler
         self.state = IDENTIFYING
         self.engine: ScriptRunner | None = None  # the engine that was assigned last
         self.attempts = 0  # engines that were assigned
@@ -355,6 +355,7 @@ class Exchange:
 
     def enter_queue(self) -> None:
         """Give the exchange to the scheduler."""
+        self.queued_at = time.monotonic()
         self.services.scheduler.submit(self)
 
     def enter_queue_again(self, cause: str) -> None:
@@ -366,7 +367,7 @@ class Exchange:
         # Pieces that no engine has taken are still there. If there are none, the request had no body (may_repeat).
         if not self.body_pieces and self.body is COMPLETE:
             self.body_pieces = [b""]  # the end of the body, for the second engine
-        self.services.scheduler.submit(self)
+        self.enter_queue()
 
     def leave_queue(self) -> None:
         self.services.scheduler.withdraw(self)

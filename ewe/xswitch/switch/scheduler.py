@@ -54,7 +54,7 @@ class ScheduledExchange(Protocol):
     """An exchange, as the scheduler sees it."""
 
     key: Key
-    started_at: float  # when the request arrived
+    queued_at: float  # the monotonic time of its last submit()
 
     def refuse(self, status: int, cause: str) -> None:
         """End with an error; the scheduler has forgotten the exchange."""
@@ -463,9 +463,12 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         return size
 
     def refuse_timed_out(self, key: Key, now: float) -> None:
-        """Refuse the exchanges of a queue that have waited for longer than `queue-timeout`."""
+        """Refuse the exchanges of a queue that have waited in it for longer than `queue-timeout`.
+
+        The time before does not count: until suexecme has answered, or on an engine that has failed.
+        """
         queue = self.queues[key[USER]][key]
-        while queue and now - queue[0].started_at > self.settings.queue_timeout:
+        while queue and now - queue[0].queued_at > self.settings.queue_timeout:
             self.waiting -= 1
             self.counters["refused"] += 1
             self.counters["late"] += 1
