@@ -44,6 +44,10 @@ from ewe.streams.listener import StartError, close_sockets, open_sockets
 
 BACKLOG = 1024  # connections that the kernel queues until they are accepted
 RECEIVE_BYTES = 64 * 1024  # bytes that one call reads at most
+# Notes that PipeAcceptor reads at once. Each may open two descriptors. At the limit of descriptors the daemon drops
+# other connections for them, but closes these only after all events that epoll has reported together. The new
+# descriptors must therefore fit into RESERVED_DESCRIPTORS (gateways.py)
+MAX_NOTES = 16
 # Bytes kept free for the lengths, the letters and ContinueFlow of a response's frame
 FRAME_OVERHEAD_BYTES = 32
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
@@ -59,7 +63,8 @@ class GatewayConnection:
 
     idle_events: the events that epoll reports while the daemon waits for a request. busy_events: those that it
     reports while a request waits or runs; only the gateway's disconnection matters then. fragment_bytes: the most
-    bytes of a result in one frame.
+    bytes of a result in one frame. descriptor_count: the descriptors that the connection needs in the regulating
+    process.
     """
 
     uid: int | None = None
@@ -67,6 +72,7 @@ class GatewayConnection:
     idle_events = select.EPOLLIN | select.EPOLLRDHUP
     busy_events = select.EPOLLRDHUP | select.EPOLLONESHOT
     fragment_bytes = FRAGMENT_BYTES
+    descriptor_count = 1
 
     def fileno(self) -> int:
         """Return the descriptor that epoll watches."""
@@ -79,6 +85,10 @@ class GatewayConnection:
     def has_received(self) -> bool:
         """Return whether receive() has bytes that epoll does not report."""
         return False
+
+    def received_bytes(self) -> int:
+        """Return the number of bytes in this process's memory that receive() will return."""
+        return 0
 
     def has_left(self, events: int) -> bool:
         """Return whether events of epoll say that the gateway has left."""
@@ -148,6 +158,8 @@ class SocketConnection(GatewayConnection):
 class PipeConnection(GatewayConnection):
     """Two named pipes: requests come through one, replies go through the other."""
 
+    descriptor_count = 2
+
     def __init__(self, reader: int, writer: int, uid: int) -> None:
         """reader, writer: descriptors; reader is -1 in a process that only replies."""
         self.reader = reader
@@ -186,6 +198,7 @@ class QueueConnection(GatewayConnection):
 
     busy_events = select.EPOLLIN | select.EPOLLONESHOT
     fragment_bytes = PAYLOAD - FRAME_OVERHEAD_BYTES  # a frame in one message, as in the paper
+    descriptor_count = 2
 
     def __init__(self, pidfd: int, queue: int, uid: int, secret: bytes, token: bytes = b"") -> None:
         """queue: the descriptor of the queue for replies. pidfd, secret, token: see the class."""
@@ -217,6 +230,9 @@ class QueueConnection(GatewayConnection):
 
     def has_received(self) -> bool:
         return bool(self.inbox) or self.is_closed
+
+    def received_bytes(self) -> int:
+        return len(self.inbox)
 
     def has_left(self, events: int) -> bool:
         return True  # the process has ended
@@ -367,9 +383,12 @@ class PipeAcceptor(Acceptor):
         return self.reader
 
     def ready_connections(self) -> Iterator[GatewayConnection]:
-        """Yield a connection for each complete note: the ID of a gateway's two pipes, and a line feed."""
+        """Yield a connection for each complete note: the ID of a gateway's two pipes, and a line feed.
+
+        Read about MAX_NOTES notes. If the pipe has more, epoll reports it again.
+        """
         try:
-            data = os.read(self.reader, RECEIVE_BYTES)
+            data = os.read(self.reader, MAX_NOTES * (ID_CHARS + len("\n")))
         except BlockingIOError:
             return
         *notes, incomplete_note = (self.notes + data).split(b"\n")

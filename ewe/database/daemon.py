@@ -164,9 +164,12 @@ class Daemon:
                     self.register_gateway(Gateway(connection, acceptor))
                 elif not gateway.is_busy:
                     self.receive(gateway)
-                # The connection keeps a busy gateway's bytes until the request is answered, up to a limit
-                elif connection.must_be_dropped():
-                    self.gateway_left(gateway)
+                else:
+                    # The connection keeps a busy gateway's bytes until the request is answered, up to a limit
+                    if connection.must_be_dropped():
+                        self.gateway_left(gateway)
+                    self.gateways.update(gateway)
+                    self.enforce_limits()
         except OSError as reason:
             # No descriptor is left. epoll would report the waiting connection again at once, and the loop would
             # spin. Watch for no connections until listen_again_at

@@ -8,10 +8,11 @@ right must not take all resources from the others:
     a peer on TCP without a right key       MAX_UNPROVEN_BYTES of a request, and REQUEST_TIMEOUT_S
     a request that has begun                must be complete within REQUEST_TIMEOUT_S
     the bytes of all requests together      MAX_UNANSWERED_BYTES; the account with most bytes loses a request
-    connections                             max_gateways(); the account with the most connections loses one
+    descriptors of connections              max_descriptors(); the account with most descriptors loses a connection
 
 The last two limits are not numbers for each account: a single account may use all resources, and a later one still
-finds room. The daemon reserves descriptors for itself, so it can always accept, open a database or start a process.
+finds room. A connection by a socket has one descriptor, and one by pipes or queues has two. The daemon reserves
+descriptors for itself, so it can always accept, open a database or start a process.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_UNPROVEN_BYTES = 4096  # bytes of a request on TCP that the daemon reads before it has checked the key
 MAX_UNANSWERED_BYTES = 64 << 20  # bytes of requests that are not answered yet, of all gateways together
 RESERVED_DESCRIPTORS = 64  # descriptors that are kept for the daemon itself
-MAX_CONNECTIONS = 1 << 20  # connections, if the system sets no limit
-MIN_CONNECTIONS = 16  # connections that are allowed even if the system gives few descriptors
+MAX_DESCRIPTORS = 1 << 20  # descriptors of connections, if the system sets no limit
+MIN_DESCRIPTORS = 16  # descriptors of connections that are allowed even if the system gives few
 
 
 class Gateway:
@@ -106,6 +107,7 @@ class Gateways:
     def __init__(self) -> None:
         """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
+        self.descriptor_count = 0  # of all connections together
         self.unanswered_bytes = 0
         # A gateway with an incomplete request, or without a proof of its account -> the monotonic time since when;
         # the oldest first
@@ -117,6 +119,7 @@ class Gateways:
     def add(self, gateway: Gateway) -> None:
         """Add a new connection."""
         self.by_descriptor[gateway.connection.fileno()] = gateway
+        self.descriptor_count += gateway.connection.descriptor_count
         self.update(gateway)
 
     def remove(self, gateway: Gateway) -> bool:
@@ -124,6 +127,7 @@ class Gateways:
         if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return False
         del self.by_descriptor[gateway.connection.fileno()]
+        self.descriptor_count -= gateway.connection.descriptor_count
         self.incomplete_since.pop(gateway, None)
         self.unanswered_bytes -= gateway.unanswered_bytes
         gateway.unanswered_bytes = 0
@@ -133,7 +137,9 @@ class Gateways:
         """Update unanswered_bytes and incomplete_since for a connection."""
         if self.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return
-        unanswered_bytes = len(gateway.decoder.data) + gateway.request_bytes
+        unanswered_bytes = (
+            len(gateway.decoder.data) + gateway.request_bytes + gateway.connection.received_bytes()
+        )
         self.unanswered_bytes += unanswered_bytes - gateway.unanswered_bytes
         gateway.unanswered_bytes = unanswered_bytes
         if not gateway.is_busy and (gateway.decoder.data or not gateway.is_authenticated):
@@ -151,14 +157,16 @@ class Gateways:
 
     def connections_to_close(self) -> Iterator[tuple[Gateway, str]]:
         """Yield each connection that must be closed to keep the limits, and why; the caller must remove it."""
-        while len(self) > (limit := max_gateways()):
-            counts = Counter(gateway.account for gateway in self.by_descriptor.values())
+        while self.descriptor_count > (limit := max_descriptors()):
+            counts: Counter[tuple[int | None, bool]] = Counter()
+            for gateway in self.by_descriptor.values():
+                counts[gateway.account] += gateway.connection.descriptor_count
             [(account, count)] = counts.most_common(1)
             # An idle connection rather than a busy one, then the one that sent nothing for the longest time
             oldest = min(
                 self.gateways_of(account), key=lambda gateway: (gateway.is_busy, gateway.last_received_at)
             )
-            yield oldest, f"its account has {count} of the {limit} connections"
+            yield oldest, f"its account has {count} of the {limit} descriptors for connections"
         while self.unanswered_bytes > MAX_UNANSWERED_BYTES:
             sums: Counter[tuple[int | None, bool]] = Counter()
             for gateway in self.by_descriptor.values():
@@ -175,13 +183,13 @@ class Gateways:
         return [gateway for gateway in self.by_descriptor.values() if gateway.account == account]
 
 
-def max_gateways() -> int:
-    """Return the largest number of connections: the descriptors of the process, less RESERVED_DESCRIPTORS."""
+def max_descriptors() -> int:
+    """Return how many descriptors connections may have: those of the process, less RESERVED_DESCRIPTORS."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        max(MIN_CONNECTIONS, soft - RESERVED_DESCRIPTORS)
+        max(MIN_DESCRIPTORS, soft - RESERVED_DESCRIPTORS)
         if soft != resource.RLIM_INFINITY
-        else MAX_CONNECTIONS
+        else MAX_DESCRIPTORS
     )
 
 

@@ -170,8 +170,19 @@ class FakeLine(SocketConnection):
         return self.number
 
 
-def gateway(all_: Gateways, number: int, uid: int | None, unanswered_bytes: int = 0) -> Gateway:
-    made = Gateway(FakeLine(number, uid), Acceptor())
+class FakeQueue(FakeLine):
+    """A line with two descriptors, which keeps 600 bytes until they are received."""
+
+    descriptor_count = 2
+
+    def received_bytes(self) -> int:
+        return 600
+
+
+def gateway(
+    all_: Gateways, number: int, uid: int | None, unanswered_bytes: int = 0, kind: type[FakeLine] = FakeLine
+) -> Gateway:
+    made = Gateway(kind(number, uid), Acceptor())
     made.decoder.data += bytes(unanswered_bytes)
     made.last_received_at = number
     all_.add(made)
@@ -189,7 +200,7 @@ def closed(all_: Gateways) -> list[int]:
 def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateways, "max_gateways", lambda: 3)
+    monkeypatch.setattr(gateways, "max_descriptors", lambda: 3)
     all_ = Gateways()
     few = gateway(all_, 1, 1)
     many = [gateway(all_, number, None) for number in (3, 4)]
@@ -200,6 +211,27 @@ def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
     gateway(all_, 6, 2)
     assert closed(all_) == [5]
     assert {few, many[0]} < set(all_.by_descriptor.values())
+
+
+def test_a_connection_counts_with_all_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "max_descriptors", lambda: 5)
+    all_ = Gateways()
+    for number in (1, 2):
+        gateway(all_, number, 1)
+    gateway(all_, 3, 2, kind=FakeQueue)
+    assert closed(all_) == []
+    gateway(all_, 4, 2, kind=FakeQueue)
+    assert closed(all_) == [3]  # account 2 has four of six
+    assert all_.descriptor_count == 4
+
+
+def test_bytes_that_a_connection_keeps_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "MAX_UNANSWERED_BYTES", 1000)
+    all_ = Gateways()
+    gateway(all_, 1, 1, 500)
+    busy = gateway(all_, 2, 2, kind=FakeQueue)
+    assert closed(all_) == [2] and busy.unanswered_bytes == 0
+    assert all_.unanswered_bytes == 500
 
 
 def test_who_holds_most_bytes_loses_its_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:

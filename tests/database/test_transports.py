@@ -244,6 +244,29 @@ def test_notes_that_are_none_are_left_out(daemon: Daemons) -> None:
     assert all(path.exists() for path in outside)
 
 
+def test_a_gateway_for_which_one_descriptor_is_missing_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acceptor = PipeAcceptor(str(tmp_path / "pipes"))
+    name = "0" * 32
+    for part in ("request", "reply"):
+        os.mkfifo(tmp_path / "pipes" / f"{name}.{part}")
+    open_any = os.open
+
+    def open_requests(path: str, flags: int) -> int:
+        if path.endswith(".reply"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_any(path, flags)
+
+    used = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_requests)
+        with pytest.raises(OSError, match="Too many open files"):
+            acceptor.open_connection(name)
+    assert os.listdir("/proc/self/fd") == used
+    acceptor.close()
+
+
 def test_a_daemon_that_was_killed_leaves_nothing_in_the_way(one: Daemons) -> None:
     ends = {name: connect_to_daemon(at, 30) for name, at in one.at.items()}
     assert isinstance(ends["fifo"], PipeToDaemon)
