@@ -21,7 +21,10 @@ from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
 from ewe.xswitch import package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
-from ewe.xswitch.privileged.drop_ins import CHECK_S
+from ewe.xswitch.privileged import drop_ins
+from ewe.xswitch.privileged.drop_ins import CHECK_S, owner_of
+from ewe.xswitch.process import Account
+from ewe.xswitch.settings import Settings
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine unpacks slowly
 
@@ -203,6 +206,19 @@ def test_no_settings_hold_suexecme_for_long() -> None:
         with pytest.raises(BadPackage):
             parse_settings(text.encode())
         assert time.process_time() - began < 0.5
+
+
+def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel follows 40 links. realpath() would follow thousands, and all users wait meanwhile."""
+    account = Account("alice", os.geteuid() or 1234, os.getegid(), groups=(), home=str(tmp_path / "home"))
+    monkeypatch.setattr(drop_ins, "account_of", lambda uid: account)
+    (tmp_path / "home").mkdir()
+    target = "home"
+    for number in range(50):
+        (tmp_path / f"link{number}").symlink_to(target)
+        target = f"link{number}"
+    assert owner_of(str(tmp_path / "link0"), Settings()) == account
+    assert owner_of(str(tmp_path / "link49"), Settings()) is None
 
 
 # A running X-Switch

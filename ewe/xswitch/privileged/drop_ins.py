@@ -139,13 +139,17 @@ def owner_of(home: str, settings: Settings) -> Account | None:
     # Without root, X-Switch runs only its user's scripts, also below min-uid
     if account.uid == 0 or (account.uid < settings.min_uid and account.uid != os.geteuid()):
         return None
-    if os.geteuid() not in (0, account.uid) or os.path.realpath(account.home) != os.path.realpath(home):
+    if os.geteuid() not in (0, account.uid) or not is_same_directory(account.home, home):
         return None
     return account
 
 
 def is_same_directory(one: str, other: str) -> bool:
-    """Return whether two paths lead to one directory: a web server may have another name for a home."""
+    """Return whether two paths lead to one directory: a web server may have another name for a home.
+
+    The kernel looks the paths up, and follows few links (path_resolution(7)). realpath() follows any number: a
+    user's chain of thousands of links would keep suexecme from the orders of all users.
+    """
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):
