@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import stat
 import subprocess
 import tempfile
@@ -22,6 +24,27 @@ from ewe.xswitch.privileged.namespaces import namespace_obstacle, outermost, pro
 from ewe.xswitch.privileged.work import own_directory, remove_empty
 from ewe.xswitch.public import with_engines_in
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
+
+
+@pytest.mark.starts_processes
+def test_a_process_that_ends_within_its_work_makes_no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill_this_process(homes: object, visible: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does if it has no memory left
+
+    monkeypatch.setattr(namespaces, "arrange_mounts", kill_this_process)
+    with pytest.raises(OSError, match="the process that makes it has ended"):
+        namespaces.make_namespace((), ())
+
+
+def test_a_namespace_without_a_process_takes_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process_left() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", no_process_left)
+    used = os.listdir("/proc/self/fd")
+    with pytest.raises(BlockingIOError):
+        namespaces.make_namespace((), ())
+    assert os.listdir("/proc/self/fd") == used
 
 
 def test_which_paths_stay() -> None:

@@ -20,6 +20,7 @@ docs/xswitch.md, "Private file systems", says which attacks this does not stop.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import tempfile
@@ -90,9 +91,16 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
     A child makes the namespace and reports by one pipe. It waits at the other until the parent has a descriptor: a
     namespace ends with its last process or descriptor.
     """
-    report_reader, report_writer = os.pipe2(os.O_CLOEXEC)
-    end_reader, end_writer = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
+    pipes: list[int] = []
+    try:
+        pipes += os.pipe2(os.O_CLOEXEC)
+        pipes += os.pipe2(os.O_CLOEXEC)
+        child = os.fork()
+    except OSError:
+        for descriptor in pipes:
+            os.close(descriptor)
+        raise
+    report_reader, report_writer, end_reader, end_writer = pipes
     if not child:
         try:
             os.close(end_writer)
@@ -110,8 +118,9 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
         report = os.read(report_reader, MAX_REASON_BYTES)
         if report == MADE:
             return os.open(f"/proc/{child}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        # b"": the child has ended without a report
-        number, _, path = os.fsdecode(report or b"0 ").partition(" ")
+        if not report:
+            raise OSError(errno.ECHILD, "the process that makes it has ended")
+        number, _, path = os.fsdecode(report).partition(" ")
         raise OSError(int(number), os.strerror(int(number)), path or None)
     finally:
         os.close(report_reader)

@@ -138,8 +138,8 @@ class Orders:
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> bool:
         """Send a message. Return False if the channel has no room: the caller then sends the message again later.
 
-        If suexecme has ended, drop the message, and return True: nothing is gained by another attempt, and this
-        process ends soon (Switch.on_orders()).
+        If suexecme has ended, drop the message, and return True: no later attempt could succeed, and this process
+        ends soon (Switch.on_orders()).
         """
         try:
             channel.send(self.socket, message, descriptors)
