@@ -531,6 +531,7 @@ class Daemon:
             self.pending_starts.append((time.monotonic() + MIN_LIFE_S, connections))
             return
         self.processes[process.fileno()] = process
+        self.gateways.process_count = len(self.processes)
         self.epoll.register(process.fileno(), select.EPOLLIN)
         self.workers += process.workers
         self.idle_workers += process.workers
@@ -563,6 +564,7 @@ class Daemon:
         """End a process whose workers are idle or lost, and forget it and its workers."""
         self.epoll.unregister(process.fileno())
         del self.processes[process.fileno()]
+        self.gateways.process_count = len(self.processes)
         process.close()
         self.workers = [worker for worker in self.workers if worker.process is not process]
         self.idle_workers = [worker for worker in self.idle_workers if worker.process is not process]

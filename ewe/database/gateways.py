@@ -12,7 +12,8 @@ right must not take all resources from the others:
 
 The last two limits are not numbers for each account: a single account may use all resources, and a later one still
 finds room. A connection by a socket has one descriptor, and one by pipes or queues has two. The daemon reserves
-descriptors for itself, so it can always accept, open a database or start a process.
+descriptors for itself, and one for each statement process, so it can always accept, open a database or start a
+process.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Gateways:
         """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
         self.descriptor_count = 0  # of all connections together
+        self.process_count = 0  # statement processes: the daemon has one descriptor for each
         self.unanswered_bytes = 0
         # A gateway with an incomplete request, or without a proof of its account -> the monotonic time since when;
         # the oldest first
@@ -157,7 +159,7 @@ class Gateways:
 
     def connections_to_close(self) -> Iterator[tuple[Gateway, str]]:
         """Yield each connection that must be closed to keep the limits, and why; the caller must remove it."""
-        while self.descriptor_count > (limit := max_descriptors()):
+        while self.descriptor_count > (limit := max_descriptors(self.process_count)):
             counts: Counter[tuple[int | None, bool]] = Counter()
             for gateway in self.by_descriptor.values():
                 counts[gateway.account] += gateway.connection.descriptor_count
@@ -183,11 +185,14 @@ class Gateways:
         return [gateway for gateway in self.by_descriptor.values() if gateway.account == account]
 
 
-def max_descriptors() -> int:
-    """Return how many descriptors connections may have: those of the process, less RESERVED_DESCRIPTORS."""
+def max_descriptors(process_count: int) -> int:
+    """Return how many descriptors connections may have: those of this process, less its own.
+
+    Its own are RESERVED_DESCRIPTORS, and one for each of `process_count` statement processes.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        max(MIN_DESCRIPTORS, soft - RESERVED_DESCRIPTORS)
+        max(MIN_DESCRIPTORS, soft - RESERVED_DESCRIPTORS - process_count)
         if soft != resource.RLIM_INFINITY
         else MAX_DESCRIPTORS
     )

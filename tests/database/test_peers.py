@@ -200,7 +200,7 @@ def closed(all_: Gateways) -> list[int]:
 def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gateways, "max_descriptors", lambda: 3)
+    monkeypatch.setattr(gateways, "max_descriptors", lambda process_count: 3)
     all_ = Gateways()
     few = gateway(all_, 1, 1)
     many = [gateway(all_, number, None) for number in (3, 4)]
@@ -214,7 +214,7 @@ def test_who_has_most_connections_loses_the_one_that_was_silent_for_longest(
 
 
 def test_a_connection_counts_with_all_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "max_descriptors", lambda: 5)
+    monkeypatch.setattr(gateways, "max_descriptors", lambda process_count: 5)
     all_ = Gateways()
     for number in (1, 2):
         gateway(all_, number, 1)
@@ -223,6 +223,17 @@ def test_a_connection_counts_with_all_its_descriptors(monkeypatch: pytest.Monkey
     gateway(all_, 4, 2, kind=FakeQueue)
     assert closed(all_) == [3]  # account 2 has four of six
     assert all_.descriptor_count == 4
+
+
+def test_each_statement_process_takes_a_descriptor_from_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = gateways.RESERVED_DESCRIPTORS + 20
+    monkeypatch.setattr(gateways.resource, "getrlimit", lambda number: (limit, limit))
+    all_ = Gateways()
+    for number in range(1, 21):
+        gateway(all_, number, 1)
+    assert closed(all_) == []
+    all_.process_count = 2
+    assert closed(all_) == [1, 2]
 
 
 def test_bytes_that_a_connection_keeps_count(monkeypatch: pytest.MonkeyPatch) -> None:
