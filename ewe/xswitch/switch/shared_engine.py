@@ -114,9 +114,10 @@ class EngineConnection(FastCGIEngine):
         self.poll_for_end()
 
     def poll_for_end(self) -> None:
-        """Close once the engine has closed the connection; until then, check that every POLL_SECONDS.
+        """Close once the engine has closed the connection; until then, ask the system again each POLL_SECONDS.
 
-        The event loop cannot report it: client_left() has shut down the reading direction.
+        The event loop does not watch the connection any more: client_left() has shut down the reading direction, which
+        epoll would report again and again.
         """
         if self.state is EngineState.CLOSED:
             return
