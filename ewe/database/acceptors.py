@@ -53,7 +53,8 @@ FRAME_OVERHEAD_BYTES = 32
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 # A note of PipeAcceptor: an ID. A message "O" of QueueAcceptor: see transports.py
 NOTE_PATTERN = re.compile(rb"[0-9a-f]{32}")
-OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,10})" % SECRET_BYTES, re.DOTALL)
+# Nine digits are more than the largest pid of Linux has. Python raises OverflowError for a pid above 31 bits
+OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,9})" % SECRET_BYTES, re.DOTALL)
 # open() of a name that another account has made must not wait for a peer, and must not follow a symbolic link
 OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -524,8 +525,8 @@ class QueueAcceptor(Acceptor):
         pidfd = reply_queue = -1
         try:
             queue = open_queue(f"{self.name}.{queue_id}", read=False)
+            # The descriptor stays open without the object of posix_ipc
             try:
-                # The descriptor stays open without the object of posix_ipc
                 reply_queue = fcntl.fcntl(queue.mqd, fcntl.F_DUPFD_CLOEXEC, 3)
             finally:
                 queue.close()

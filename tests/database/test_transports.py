@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from support.daemon import Daemon
 from support.proc import is_gone
 from support.server import ROOT, free_port, wait_until
 
-from ewe.database.acceptors import PipeAcceptor, SocketConnection
+from ewe.database.acceptors import PipeAcceptor, QueueAcceptor, SocketConnection
 from ewe.database.cli import main
 from ewe.database.client import Client
 from ewe.database.daemon import Daemon as DaemonOfLines
@@ -265,6 +266,43 @@ def test_a_gateway_for_which_one_descriptor_is_missing_takes_none(
             acceptor.open_connection(name)
     assert os.listdir("/proc/self/fd") == used
     acceptor.close()
+
+
+@pytest.fixture
+def queues() -> Iterator[tuple[QueueAcceptor, bytes]]:
+    """An acceptor, and a message that opens a connection with an existing queue for replies, without its pid."""
+    acceptor = QueueAcceptor(f"/ewe-test-{os.getpid()}")
+    name = "0" * 32
+    replies = posix_ipc.MessageQueue(
+        f"{acceptor.name}.{name}", posix_ipc.O_CREX, max_messages=2, max_message_size=8192
+    )
+    yield acceptor, b"O" + name.encode() + b"s" * 16
+    replies.close()
+    replies.unlink()
+    acceptor.close()
+
+
+def test_a_number_that_is_no_pid_opens_no_connection(queues: tuple[QueueAcceptor, bytes]) -> None:
+    """Each account may write to the queue. An exception would end the daemon."""
+    acceptor, message = queues
+    for number in (b"0", b"999999999", b"2147483648", b"9999999999"):
+        assert acceptor.open_connection(message + number) is None, number
+    assert not acceptor.connections_by_token
+
+
+def test_a_queue_for_which_one_descriptor_is_missing_takes_none(
+    queues: tuple[QueueAcceptor, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    acceptor, message = queues
+    used = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "fcntl", no_descriptor_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            acceptor.open_connection(message + b"%d" % os.getpid())
+    assert os.listdir("/proc/self/fd") == used
 
 
 def test_a_daemon_that_was_killed_leaves_nothing_in_the_way(one: Daemons) -> None:
