@@ -116,8 +116,8 @@ class EngineConnection(FastCGIEngine):
     def poll_for_end(self) -> None:
         """Close once the engine has closed the connection; until then, ask the system again each POLL_SECONDS.
 
-        The event loop does not watch the connection any more: client_left() has shut down the reading direction, which
-        epoll would report again and again.
+        The event loop does not watch the connection any more: client_left() has shut down the reading direction,
+        and epoll would report that again and again.
         """
         if self.state is EngineState.CLOSED:
             return
