@@ -503,7 +503,13 @@ class Run:
     def block(
         self, step: Step, ready: Callable[[], bool], seconds: float | None, spurious: bool = False
     ) -> bool:
-        """Wait until ready() is true; return False if `seconds` passed first. spurious: may also return early."""
+        """Block the current lane until ready() is true; return what ready() says when the lane goes on.
+
+        seconds: the longest wait, by the clock Run.now; None for no limit. spurious: the wait is that of a condition,
+        which may also end early if the option of this name is set. Return False after a timeout or an early end.
+        Other lanes run meanwhile. Raises Abandoned if the run ends during the wait.
+        """
+        # False within an invariant: it runs between two steps of its lane, and must not block the lane
         if not self.may_step():
             raise Abandoned
         lane = self.current
@@ -520,13 +526,16 @@ class Run:
         lane.steps = lane.reads = 0
         self.runnable_is_stale = True
         following = self.next_lane()
-        if following is None:  # a deadlock, or only daemons are left: the run has ended
+        # No lane can go on (a deadlock), or only daemons are left: next_lane() has ended the run
+        if following is None:
             raise Abandoned
-        if following is not lane:  # it may be the lane itself, such as after its own deadline
+        # The current lane itself may be the next one: its deadline may be the earliest of all
+        if following is not lane:
             self.pass_baton(following)
         in_time = ready()
         if not in_time and lane.deadline is not None and self.now < lane.deadline and not spurious:
-            self.now = lane.deadline  # an early timeout
+            # An early timeout. The program takes its whole timeout as passed, so the clock must agree
+            self.now = lane.deadline
         lane.ready = lane.deadline = lane.waiting = None
         lane.may_wake_early = False
         self.runnable_is_stale = True

@@ -70,19 +70,22 @@ class Shrinker:
 
     def leave_out(self) -> None:
         """Drop deviations, first halves of the schedule, then smaller parts, until no single one can be dropped."""
-        size = max(len(self.best.schedule) // 2, 1)  # deviations to drop at once
+        # How many neighbouring deviations one attempt drops
+        part_size = max(len(self.best.schedule) // 2, 1)
         while self.best.schedule:
             schedule = self.best.schedule
-            for start in range(0, len(schedule), size):
-                shorter = schedule[:start] + schedule[start + size :]
-                # fails() has stored the shorter schedule in `best`: go on with that
+            for start in range(0, len(schedule), part_size):
+                shorter = schedule[:start] + schedule[start + part_size :]
+                # If the shorter schedule fails, fails() has stored it in `best`: begin again with that schedule
                 if self.fails(shorter) and len(self.best.schedule) < len(schedule):
                     break
-            else:  # no part of this size can be dropped
-                if size == 1:
+            # The loop found no part of this size without which the program still fails
+            else:
+                if part_size == 1:
                     return
-                size = max(size // 2, 1)
-            size = max(min(size, len(self.best.schedule) // 2), 1)
+                part_size = max(part_size // 2, 1)
+            # `best` may be shorter now: a part is at most half of it, so that another part stays
+            part_size = max(min(part_size, len(self.best.schedule) // 2), 1)
 
     def prove(self) -> None:
         """Try every schedule that is smaller than the best one. Note whether all were tried."""
