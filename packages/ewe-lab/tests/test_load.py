@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import math
 import random
 import re
@@ -490,6 +491,20 @@ def test_a_phase_has_what_was_due_in_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert (first.requests, first.replies, first.errors) == (2, 1, {"fd": 1})
     assert first.response is not None and first.response.count == 2  # the answer came in the second phase
     assert (second.requests, second.replies, second.errors) == (1, 1, {"ct": 1})
+
+
+def test_an_answer_at_the_bound_of_two_phases_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes while the phases count: all of them must go by one reading of the clock."""
+    clock = itertools.count(10.9995, 0.001)
+    recorder = Recorder(scheduled=True)
+    recorder.set_window(10.0, 13.0)
+    recorder.divide_into_phases([1.0, 2.0])
+    recorder.count_due(10.5)
+    recorder.count_sent(1, 10.5)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    recorder.count_end(1, 10.5, 10.5, "", 1, 100)
+    sample = recorder.sample("locust")
+    assert [phase.replies for phase in sample.phases] == [1, 0] and sample.replies == 1
 
 
 def test_nothing_has_no_times() -> None:

@@ -120,22 +120,35 @@ class Recorder:
             self.requests += 1
 
     def count_end(
-        self, client: int, due: float, sent: float, error: str, new_connections: int, received: int
+        self,
+        client: int,
+        due: float,
+        sent: float,
+        error: str,
+        new_connections: int,
+        received: int,
+        ended: float | None = None,
     ) -> None:
         """Count the end of a request: an answer, or an error.
 
-        due, sent: times of time.perf_counter(). error: a kind of results.ERRORS, "" for an answer.
-        new_connections: those that were opened for it. received: bytes.
+        due, sent, ended: times of time.perf_counter(). due: the same as `sent` without a schedule. ended: None for
+        now. error: a kind of results.ERRORS, "" for an answer. new_connections: the connections that were opened for
+        this request. received: the bytes that were received for it.
+
+        The rate, the connections and the bytes are those of the window, so they count if the request ends in it. The
+        times and the errors are those of the requests of the window, so they also count if a request ends later.
         """
+        at = time.perf_counter() if ended is None else ended
         for phase in self.phases:
-            phase.count_end(client, due, sent, error, new_connections, received)
-        at = time.perf_counter()
+            # The same time for all phases: an answer at the bound of two phases must not count in both
+            phase.count_end(client, due, sent, error, new_connections, received, at)
         self.send_times.pop(client, None)
         self.due_times.pop(client, None)
         ends_in_window = self.counts_at(at)
         if self.scheduled:
             request_counts = self.counts_at(due)
-        else:  # it was under way at some time of the window
+        # Without a schedule, a request counts if it was under way at some time of the window
+        else:
             request_counts = self.begin <= at and sent < self.end
         if ends_in_window:
             self.connections += new_connections
