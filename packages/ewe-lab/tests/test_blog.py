@@ -287,6 +287,19 @@ def test_what_one_sees_is_told() -> None:
     assert not list(t_ld.observations([]))
 
 
+def test_a_server_without_an_answer_has_no_cpu_time_of_a_page() -> None:
+    """It is not the server with the least CPU time, and does not change the ratio of the two blogs."""
+    silent = sampled()
+    silent.extra.clear()
+    found = table(prefork=sampled(), nginx=silent)
+    told = " ".join(t_ld.observations(found.cells))
+    assert "WordPress: a page takes 50 ms (prefork mod_php) of CPU in all." in told
+    assert "A page of WordPress costs 25 times the CPU time" in told
+    found.cells[0].samples[0].extra.clear()
+    told = " ".join(t_ld.observations(found.cells))
+    assert "WordPress: memory at its peak" in told and "times the CPU time" not in told
+
+
 @pytest.mark.parametrize(
     ("samples", "word"),
     [

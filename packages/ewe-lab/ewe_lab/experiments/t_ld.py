@@ -225,20 +225,30 @@ def samples_with_phases(cells: Sequence[Cell], blog: str) -> dict[str, Sample]:
 
 
 def observations(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the observations on the figures, a sentence each."""
-    costs = {}
+    """Yield sentences on each blog: the CPU time of a page, the waits, the memory, and the lost visitors.
+
+    The last sentence compares the CPU time of a page of both blogs, each on the server where a page takes least. A
+    server that answered no page has no CPU time of a page.
+    """
+    least_cpu_ms = {}
     for blog in (WORDPRESS, SQL):
         samples = samples_with_phases(cells, blog)
         if not samples:
             continue
-        total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
-        costs[blog] = min(total.values())
-        # A server that runs the pages in its own processes (mod_php) has no such part
-        apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
+        cpu_ms = {
+            name: sum(sample.extra.get(part, 0.0) for part in PARTS)
+            for name, sample in samples.items()
+            if any(part in sample.extra for part in PARTS)
+        }
+        if cpu_ms:
+            least_cpu_ms[blog] = min(cpu_ms.values())
+        # Not the server with mod_php: there PHP's CPU time is a part of the web server's
+        with_programs = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
-            f"{blog}: a page takes {range_text(total, milliseconds)} of CPU in all. Where a process beside the web "
-            f"server runs the pages, its part is {range_text(part_times_ms(apart, PROGRAM), milliseconds)}, "
-            f"the web server's {range_text(part_times_ms(apart, WEB), milliseconds)}, the database's "
+            f"{blog}: a page takes {range_text(cpu_ms, milliseconds)} of CPU in all. Where a process beside the web "
+            "server runs the pages, its part is "
+            f"{range_text(part_times_ms(with_programs, PROGRAM), milliseconds)}, "
+            f"the web server's {range_text(part_times_ms(with_programs, WEB), milliseconds)}, the database's "
             f"{range_text(part_times_ms(samples, DATABASE), milliseconds)}."
         )
         yield (
@@ -248,8 +258,8 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
         memory = {name: sample.usage.memory for name, sample in samples.items() if sample.usage}
         peaks = range_text(memory, figures.size_text)
         yield f"{blog}: memory at its peak is {peaks}. {lost_visitors_text(samples)}"
-    if len(costs) > 1:
-        cost_ratio = figures.number_text(costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0)
+    if least_cpu_ms.get(WORDPRESS) and least_cpu_ms.get(SQL):
+        cost_ratio = figures.number_text(least_cpu_ms[WORDPRESS] / least_cpu_ms[SQL])
         yield f"A page of WordPress costs {cost_ratio} times the CPU time of the same page from SQL."
 
 
