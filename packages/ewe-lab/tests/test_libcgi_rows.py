@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from lab_bench import quick_lab
@@ -230,6 +232,17 @@ def test_a_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.requests, later.requests) == (3, 3 * l_c1.LATER_CALLS)
     assert (cells[l_c1.LOADING].paper, cells[l_c1.LATER].paper) == (400, 1300)
     assert cells[l_c1.LOADING].median == pytest.approx(first.extra["micros"] - later.extra["micros"])
+
+
+def test_an_import_without_end_is_an_error_of_the_lab(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def time_out(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr("subprocess.run", time_out)
+    with pytest.raises(LabError, match="the import of a WSGI module did not end within 30 s"):
+        l_c1.time_import(tmp_path)
 
 
 @pytest.mark.parametrize(("loading", "word"), [(300, "holds"), (2000, "does not hold")])

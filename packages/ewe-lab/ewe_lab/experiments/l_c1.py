@@ -31,6 +31,7 @@ LATER_CALLS = 10  # later calls of each
 ENGINE, IMPORT = "X-Switch engine", "import of a WSGI module"
 Measure = Callable[[], tuple[list[float], list[float]]]  # µs of first calls, and of later ones
 MAX_LOADING_RATIO = 3.0  # loading is small if it takes less than this many later calls
+IMPORT_TIMEOUT_S = 30  # seconds that the import and the start of its interpreter may take
 IMPORT_PROGRAM = """\
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -138,12 +139,21 @@ def time_call(server: RunningServer, path: str) -> float:
 
 
 def time_import(programs: Path) -> float:
-    """Return the µs of an import in a new interpreter. Raises LabError."""
+    """Import the WSGI module bytes_wsgi, which is in `programs`, in a new interpreter; return the µs of the import.
+
+    The start of the interpreter is not part of this time. Raises LabError if the import fails or does not end.
+    """
     command = [sys.executable, "-S", "-c", IMPORT_PROGRAM, str(programs)]
-    with on_core(server_core()):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
+    try:
+        with on_core(server_core()):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, env=environment()
+            )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"the import of a WSGI module did not end within {IMPORT_TIMEOUT_S} s") from None
     try:
         return float(done.stdout)
+    # A failed import prints no number, but its error as the last line
     except ValueError:
         raise LabError(last_line(done.stderr)) from None
 
