@@ -505,9 +505,9 @@ class Run:
     ) -> bool:
         """Block the current lane until ready() is true; return what ready() says when the lane goes on.
 
-        seconds: the longest wait, by the clock Run.now; None for no limit. spurious: the wait is that of a condition,
-        which may also end early if the option of this name is set. Return False after a timeout or an early end.
-        Other lanes run meanwhile. Raises Abandoned if the run ends during the wait.
+        seconds: the longest wait, by the clock Run.now; None for no limit. spurious: the wait is that of a
+        condition, which may also end early if the option of this name is set. Return False after a timeout or an
+        early end. Other lanes run meanwhile. Raises Abandoned if the run ends during the wait.
         """
         # False within an invariant: it runs between two steps of its lane, and must not block the lane
         if not self.may_step():
