@@ -245,8 +245,8 @@ def observations(cells: Sequence[Cell]) -> Iterator[str]:
         # Not the server with mod_php: there PHP's CPU time is a part of the web server's
         with_programs = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
-            f"{blog}: a page takes {range_text(cpu_ms, milliseconds)} of CPU in all. Where a process beside the web "
-            "server runs the pages, its part is "
+            f"{blog}: a page takes {range_text(cpu_ms, milliseconds)} of CPU in all. Where a process beside the "
+            "web server runs the pages, its part is "
             f"{range_text(part_times_ms(with_programs, PROGRAM), milliseconds)}, "
             f"the web server's {range_text(part_times_ms(with_programs, WEB), milliseconds)}, the database's "
             f"{range_text(part_times_ms(samples, DATABASE), milliseconds)}."

@@ -132,11 +132,11 @@ class Recorder:
         """Count the end of a request: an answer, or an error.
 
         due, sent, ended: times of time.perf_counter(). due: the same as `sent` without a schedule. ended: None for
-        now. error: a kind of results.ERRORS, "" for an answer. new_connections: the connections that were opened for
-        this request. received: the bytes that were received for it.
+        now. error: a kind of results.ERRORS, "" for an answer. new_connections: the connections that were opened
+        for this request. received: the bytes that were received for it.
 
-        The rate, the connections and the bytes are those of the window, so they count if the request ends in it. The
-        times and the errors are those of the requests of the window, so they also count if a request ends later.
+        The rate, the connections and the bytes are those of the window: they count if the request ends in it. The
+        times and the errors are those of the requests of the window: they also count if a request ends later.
         """
         at = time.perf_counter() if ended is None else ended
         for phase in self.phases:
