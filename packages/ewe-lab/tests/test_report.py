@@ -290,6 +290,13 @@ def test_doubts() -> None:
     )
 
 
+def test_a_page_without_a_measured_row_does_not_say_where_it_was_measured() -> None:
+    skipped = ExperimentTable("T-LD", skipped="the blog is not there yet")
+    for tables, measured in (([skipped], False), ([skipped, compared()], True)):
+        doubts = summary.reasons_to_doubt(Results("", "", tables=tables))
+        assert any("ran on one machine" in doubt for doubt in doubts) is measured
+
+
 # Figures
 
 

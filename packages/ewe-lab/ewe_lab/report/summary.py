@@ -394,7 +394,11 @@ def remarks(table: ExperimentTable) -> list[str]:
 
 
 def reasons_to_doubt(results: Results) -> list[str]:
-    """Return the reasons to doubt the figures, a sentence each, for the whole page."""
+    """Return the reasons to doubt the figures of the whole page, a sentence each.
+
+    Only cells that were measured count. A cell with a name in `line` has the samples of another cell of its setting,
+    so it is left out.
+    """
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
     found = []
     if busy := [cell for cell in cells if cell.was_client_limited]:
@@ -430,7 +434,7 @@ def reasons_to_doubt(results: Results) -> list[str]:
         found.append(
             "A target ran already: its settings, the programs beside it and the network to it are not the lab's."
         )
-    else:
+    elif cells:
         found.append("Everything ran on one machine over its loopback: no cable, no distance, caches shared.")
     return found
 
