@@ -39,7 +39,7 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
     directory.mkdir(parents=True, exist_ok=True)
     path = kept_report(directory, table.id)
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(lines_of(small(alone)), encoding="utf-8")
+    temporary.write_text(report_text(small(alone)), encoding="utf-8")
     temporary.replace(path)
     return path
 
@@ -80,11 +80,16 @@ def default_of(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def lines_of(results: dict[str, Any]) -> str:
-    """Return the text of a report: a line for each cell, so that a change of one cell is a change of one line."""
+def report_text(results: dict[str, Any]) -> str:
+    """Return the JSON text of a report. Each cell is one line, so that a change of a cell is a change of one line.
+
+    results: the report of one experiment, from small(): its tables are a list of one table.
+    """
     [table] = results["tables"]
-    cells = table.pop("cells", [])  # written below, between the two halves of the rest
-    head = json.dumps(results, ensure_ascii=False, indent=1)
-    rows = ",\n".join(f"  {json.dumps(cell, ensure_ascii=False, separators=(',', ':'))}" for cell in cells)
-    end_of_table = head.rindex("\n  }")
-    return f'{head[:end_of_table]},\n   "cells": [\n{rows}\n   ]{head[end_of_table:]}\n'
+    table_without_cells = {name: value for name, value in table.items() if name != "cells"}
+    text = json.dumps({**results, "tables": [table_without_cells]}, ensure_ascii=False, indent=1)
+    cells = (json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in table.get("cells", ()))
+    lines = ",\n".join(f"  {cell}" for cell in cells)
+    # The cells become the last value of the table. Only the end of a table has its brace behind two spaces
+    end_of_table = text.rindex("\n  }")
+    return f'{text[:end_of_table]},\n   "cells": [\n{lines}\n   ]{text[end_of_table:]}\n'
